@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use duewheel_core::message::Life;
 use duewheel_core::record::Record;
-use duewheel_core::{Due, Message, MessageId, QueueName, WallMs};
+use duewheel_core::{Due, MessageContent, MessageId, QueueName, WallMs};
 
 /// A new message without a key, with so many bytes of body.
 pub fn put(id: MessageId, queue: &QueueName, body: usize, due: Due, enqueued_at: WallMs) -> Record {
-    let message = Message {
+    let message = MessageContent {
         id,
         queue: queue.clone(),
         key: None,

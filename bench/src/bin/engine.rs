@@ -9,7 +9,7 @@ use duewheel::core::name::{Key, QueueName};
 use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::core::time::Now;
 use duewheel_shard::driver::Driver;
-use duewheel_shard::inbox::{Answers, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 fn main() {
@@ -33,7 +33,7 @@ fn main() {
     let mut step = |now: Now, ops: Vec<Op>| -> Answers {
         let (answer, mut answers) = oneshot::channel();
         driver
-            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+            .step(now, &mut vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }])
             .expect("memory does not fail");
         answers.try_recv().expect("answered at once")
     };

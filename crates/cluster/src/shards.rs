@@ -4,7 +4,7 @@ use std::fmt;
 
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
-use duewheel_shard::inbox::Patience;
+use duewheel_shard::inbox::WhenBusy;
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 
@@ -21,7 +21,7 @@ pub trait Shards: Send + Sync + fmt::Debug {
     ///
     /// Waits a little for an owner where there is none. What certainly was not applied is tried again meanwhile; what may have been is
     /// answered with an error whose outcome is unknown. Grants whose answer nobody receives go back, and do not count as attempts.
-    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending;
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending;
 
     /// Those that this node owns, or has owned since it started.
     fn local_shards(&self) -> Vec<LocalShard> {

@@ -22,7 +22,7 @@ mod wire;
 
 pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 pub use id_set::IdSet;
-pub use message::{Message, State};
+pub use message::{MessageContent, State};
 pub use name::{Key, QueueName};
 pub use policy::Policy;
 pub use time::{Due, EngineMs, Now, WallMs};

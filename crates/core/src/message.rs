@@ -14,7 +14,7 @@ use crate::time::{Due, EngineMs, Now, WallMs};
 /// The content of a message. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Message {
+pub struct MessageContent {
     /// The message's id.
     pub id: MessageId,
     /// The queue of the message.
@@ -265,7 +265,7 @@ pub enum Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The content.
-    pub message: Arc<Message>,
+    pub message: Arc<MessageContent>,
     /// The state.
     pub life: Life,
 }
@@ -321,7 +321,7 @@ impl Ended {
     }
 }
 
-impl Message {
+impl MessageContent {
     /// The bytes that count against limits: body, key, headers.
     pub fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
@@ -380,10 +380,10 @@ impl Life {
     }
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for MessageContent {
     /// Bodies and header values are redacted: they may hold other people's secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message")
+        f.debug_struct("MessageContent")
             .field("id", &self.id)
             .field("queue", &self.queue)
             .field("key", &self.key)

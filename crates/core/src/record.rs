@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
-use crate::message::{Kind, Lease, Life, Message, Stage};
+use crate::message::{Kind, Lease, Life, MessageContent, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::{OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
@@ -20,7 +20,7 @@ mod layout;
 use layout::LISTED;
 
 pub use codec::{Reader, Writer};
-pub use head::{RowHead, Stands, put_of, varint};
+pub use head::{RowHead, StageKind, put_of, varint};
 pub use layout::DecodeError;
 
 /// One durable fact.
@@ -29,7 +29,7 @@ pub enum Record {
     /// A message exists, with this life. A second record for an id replaces the first.
     Put {
         /// The content.
-        message: Arc<Message>,
+        message: Arc<MessageContent>,
         /// The present life.
         life: Life,
         /// The former state, if the id existed before.
@@ -90,20 +90,20 @@ pub enum Record {
 
 impl Record {
     /// The former and the present state of the record's message; both `None` for a record about a queue.
-    pub fn moves(&self) -> (Option<Stand>, Option<Stand>) {
-        let stood = |was: &Was| Stand { kind: was.kind, due: was.due, weight: was.weight };
+    pub fn moves(&self) -> (Option<TallyState>, Option<TallyState>) {
+        let stood = |was: &Was| TallyState { kind: was.kind, due: was.due, weight: was.weight };
         match self {
             Record::Put { message, life, was } => {
                 let weight = message.weight() as u64;
-                let stands = Stand { kind: life.stage.kind(), due: life.due, weight };
+                let stands = TallyState { kind: life.stage.kind(), due: life.due, weight };
                 (was.as_ref().map(stood), Some(stands))
             }
             Record::Changed { life, was, .. } => {
-                let stands = Stand { kind: life.stage.kind(), due: life.due, weight: was.weight };
+                let stands = TallyState { kind: life.stage.kind(), due: life.due, weight: was.weight };
                 (Some(stood(was)), Some(stands))
             }
             Record::Granted { was, .. } => {
-                (Some(stood(was)), Some(Stand { kind: Kind::Leased, ..stood(was) }))
+                (Some(stood(was)), Some(TallyState { kind: Kind::Leased, ..stood(was) }))
             }
             Record::Removed { was, .. } => (Some(stood(was)), None),
             Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => (None, None),
@@ -165,7 +165,7 @@ fn of_history(life: &Life) -> usize {
 
 /// The state of a message, as tallies count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct TallyState {
     /// Its stage.
     pub kind: Kind,
     /// The due time.

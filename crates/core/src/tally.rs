@@ -23,7 +23,7 @@ pub fn columns_per_queue(queues: usize) -> usize {
 
 /// The messages of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct StageTally {
     /// Their number.
     pub count: u64,
     /// Their total weight in bytes.
@@ -33,14 +33,14 @@ pub struct Part {
 /// The counts of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    parts: [Part; 3],
+    parts: [StageTally; 3],
     /// The due times of waiting messages.
     pub due: DueCounts,
 }
 
 impl Tally {
     /// The messages of one kind.
-    pub fn part(&self, kind: Kind) -> Part {
+    pub fn part(&self, kind: Kind) -> StageTally {
         self.parts[kind as usize]
     }
 
@@ -79,7 +79,7 @@ impl Tally {
         let kept = self.part(Kind::Leased);
         let mut gone = std::mem::take(self);
         self.parts[Kind::Leased as usize] = kept;
-        gone.parts[Kind::Leased as usize] = Part::default();
+        gone.parts[Kind::Leased as usize] = StageTally::default();
         gone
     }
 
@@ -108,7 +108,7 @@ impl Tally {
         let mut tally = Tally::default();
         let mut messages = 0;
         for part in &mut tally.parts {
-            *part = Part { count: counted(r, &mut messages)?, weight: r.varint()? };
+            *part = StageTally { count: counted(r, &mut messages)?, weight: r.varint()? };
         }
         tally.due = DueCounts::decode(r)?;
         Ok(tally)

@@ -1,7 +1,7 @@
 //! The memory store keeps the obligations of a store.
 
-use duewheel_core::store::conformance::{self, Fixture, Hook, Space};
-use duewheel_core::store::{ErrorKind, MemoryDisk, MemoryStore, Room, StoreError, Waker};
+use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
+use duewheel_core::store::{Capacity, ErrorKind, MemoryDisk, MemoryStore, StoreError, Waker};
 
 #[derive(Default)]
 struct Memory(MemoryDisk);
@@ -27,10 +27,10 @@ impl Fixture for Memory {
         Hook::Done
     }
 
-    fn space(&mut self, space: Space) -> Hook {
+    fn space(&mut self, space: FixtureSpace) -> Hook {
         self.0.set_room(match space {
-            Space::Full => Room::SettleOnly,
-            Space::Free => Room::Enough,
+            FixtureSpace::Full => Capacity::SettleOnly,
+            FixtureSpace::Free => Capacity::Enough,
         });
         Hook::Done
     }

@@ -8,11 +8,12 @@ use proptest::prelude::*;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    Row, Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
-    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, Stands, Totals, Was,
+    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, StageKind, Totals, Was,
     Writer, put_of,
 };
 use duewheel_core::time::Class;
@@ -132,13 +133,13 @@ fn life() -> BoxedStrategy<Life> {
         .boxed()
 }
 
-fn message() -> BoxedStrategy<Message> {
+fn message() -> BoxedStrategy<MessageContent> {
     let options = (proptest::option::of(number()), attempts(), backoff())
         .prop_map(|(lease_ms, max_attempts, backoff)| Options { lease_ms, max_attempts, backoff });
     let headers = proptest::collection::vec((text(), text()), 0..4);
     let body = proptest::collection::vec(any::<u8>(), 0..300);
     (number(), queue(), key(), body, headers, options, number())
-        .prop_map(|(id, queue, key, body, headers, options, enqueued_at)| Message {
+        .prop_map(|(id, queue, key, body, headers, options, enqueued_at)| MessageContent {
             id: MessageId(id),
             queue,
             key,
@@ -306,9 +307,9 @@ proptest! {
         prop_assert_eq!(head.weight, row.message.weight() as u64);
         prop_assert_eq!(head.key, row.message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes()));
         prop_assert_eq!(head.stands, match &row.life.stage {
-            Stage::Waiting { .. } => Stands::Waiting,
-            Stage::Leased(lease) => Stands::Leased { until: lease.until },
-            Stage::Dead { at, .. } => Stands::Dead { at: Died::from_raw(at.raw()) },
+            Stage::Waiting { .. } => StageKind::Waiting,
+            Stage::Leased(lease) => StageKind::Leased { until: lease.until },
+            Stage::Dead { at, .. } => StageKind::Dead { at: Died::from_raw(at.raw()) },
         });
         let mut reader = Reader::new(writer.bytes.into());
         prop_assert_eq!(reader.stored(row.message.queue.clone()), Ok(row));

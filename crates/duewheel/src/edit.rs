@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
+use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Past, RefusedPart, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
@@ -90,7 +90,9 @@ impl Change {
     pub fn max_attempts(mut self, n: u32) -> Self {
         match MaxAttempts::new(n) {
             Some(max) => self.edit.max_attempts = Some(max),
-            None => self.wrong = Some(QueueError::Refused(ChangeRefusal::OutOfRange(Part::MaxAttempts))),
+            None => {
+                self.wrong = Some(QueueError::Refused(ChangeRefusal::OutOfRange(RefusedPart::MaxAttempts)))
+            }
         }
         self
     }

@@ -96,7 +96,7 @@ pub use duewheel_shard::clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use duewheel_shard::error::{CallError, Outcome};
 pub use duewheel_shard::figures::{Counted, is_counter};
 pub use duewheel_shard::health::{Health, ThreadIn};
-pub use duewheel_shard::inbox::{Answers, Patience};
+pub use duewheel_shard::inbox::{Answers, WhenBusy};
 pub use duewheel_shard::listing::{ListPlace, ListPlaces, Listing};
 pub use duewheel_shard::local::LocalShard;
 pub use duewheel_shard::pending::Pending;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use duewheel_core::id::LeaseToken;
 use duewheel_core::message::{Lease, Row, Stage};
 use duewheel_core::record::{ClockPair, Group, Record, Was};
-use duewheel_core::store::{Load, Loaded, More, Room, Sequence, Store, StoreError, Which};
+use duewheel_core::store::{Capacity, Load, Loaded, More, Sequence, Store, StoreError, Which};
 use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::disk::{Disk, RealDisk};
 use duewheel_store_log::{LogStore, Options};
@@ -111,7 +111,7 @@ impl Ending {
         if records.is_empty() {
             return Ok(());
         }
-        while store.room() == Room::Busy {
+        while store.room() == Capacity::Busy {
             store.progress()?;
             thread::park_timeout(Duration::from_millis(10));
         }

@@ -12,7 +12,7 @@ use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::shared::End;
+use duewheel_shard::shared::DriverEnd;
 use duewheel_store_log::{BackupReport, Destination};
 use tokio::sync::watch;
 
@@ -230,8 +230,8 @@ impl Duewheel {
         let life = &self.inner.life;
         if life.has_ended() {
             return match life.ended().await {
-                End::Stopped => Ok(()),
-                End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
+                DriverEnd::Stopped => Ok(()),
+                DriverEnd::Fenced(why) | DriverEnd::Failed(why) => Err(ShutdownError::Failed(why)),
             };
         }
         self.inner.stop.send_replace(true);
@@ -251,9 +251,9 @@ impl Duewheel {
         self.inner.abort.send_replace(true);
         life.close();
         match life.ended().await {
-            End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
-            End::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
-            End::Stopped => Ok(()),
+            DriverEnd::Fenced(why) | DriverEnd::Failed(why) => Err(ShutdownError::Failed(why)),
+            DriverEnd::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
+            DriverEnd::Stopped => Ok(()),
         }
     }
 
@@ -262,8 +262,8 @@ impl Duewheel {
     /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
         match self.inner.life.ended().await {
-            End::Stopped => "it was shut down".to_owned(),
-            End::Fenced(why) | End::Failed(why) => why,
+            DriverEnd::Stopped => "it was shut down".to_owned(),
+            DriverEnd::Fenced(why) | DriverEnd::Failed(why) => why,
         }
     }
 

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, Part, Resource, SettingsRefusal, SettleRefusal,
+    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, Resource, SettingsRefusal, SettleRefusal,
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
@@ -366,7 +366,7 @@ impl Problem {
                 "this dedupe_id was used for another content in this queue",
             )
             .with(Extra::Existing(id)),
-            EnqueueRefusal::TooLarge(Part::Body, limit) => body_too_large(limit),
+            EnqueueRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             EnqueueRefusal::TooLarge(part, limit) => {
                 Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
             }
@@ -398,7 +398,7 @@ impl Problem {
             .with(Extra::Generation(now)),
             ChangeRefusal::InThePast => in_the_past(),
             ChangeRefusal::TooFar(limit) => too_far(time, limit),
-            ChangeRefusal::TooLarge(Part::Body, limit) => body_too_large(limit),
+            ChangeRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             ChangeRefusal::TooLarge(part, limit) => {
                 Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
             }
@@ -692,14 +692,14 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
     Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
-fn part_name(part: Part) -> &'static str {
+fn part_name(part: RefusedPart) -> &'static str {
     match part {
-        Part::Body => "body",
-        Part::Headers => "headers",
-        Part::DedupeId => "dedupe_id",
-        Part::Lease => "lease_ms",
-        Part::MaxAttempts => "max_attempts",
-        Part::Backoff => "backoff",
+        RefusedPart::Body => "body",
+        RefusedPart::Headers => "headers",
+        RefusedPart::DedupeId => "dedupe_id",
+        RefusedPart::Lease => "lease_ms",
+        RefusedPart::MaxAttempts => "max_attempts",
+        RefusedPart::Backoff => "backoff",
     }
 }
 

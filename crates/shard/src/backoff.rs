@@ -33,17 +33,17 @@ impl Jitter {
 
 /// A pause that doubles.
 #[derive(Clone, Debug)]
-pub struct Pause {
+pub struct RetryPause {
     first: Duration,
     longest: Duration,
     next: Duration,
     jitter: Jitter,
 }
 
-impl Pause {
+impl RetryPause {
     /// A pause that begins with `first`, doubles each time, and does not exceed `longest`.
     pub fn new(first: Duration, longest: Duration, jitter: &Jitter) -> Self {
-        Pause { first, longest: longest.max(first), next: first, jitter: jitter.clone() }
+        RetryPause { first, longest: longest.max(first), next: first, jitter: jitter.clone() }
     }
 
     /// The next pause.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_the_longest_and_begin_again() {
         let ms = Duration::from_millis;
-        let mut pause = Pause::new(ms(10), ms(35), &Jitter::seeded(1));
+        let mut pause = RetryPause::new(ms(10), ms(35), &Jitter::seeded(1));
         for whole in [10, 20, 35, 35] {
             let taken = pause.take();
             assert!(ms(whole) * 3 / 4 <= taken && taken <= ms(whole), "{taken:?} of {whole} ms");

@@ -26,15 +26,15 @@ pub(crate) enum Gate {
 
 /// Submissions that wait, in order.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingSubmissions {
     line: VecDeque<(Duration, usize, Submission)>,
     bytes: usize,
     max_bytes: usize,
 }
 
-impl Waiting {
+impl WaitingSubmissions {
     pub(crate) fn new(policy: &Policy) -> Self {
-        Waiting { line: VecDeque::new(), bytes: 0, max_bytes: policy.max_inbox_bytes }
+        WaitingSubmissions { line: VecDeque::new(), bytes: 0, max_bytes: policy.max_inbox_bytes }
     }
 
     /// While the gate is closed, removes from `submissions` those that may wait, unless too many are waiting already,
@@ -87,19 +87,19 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::inbox::Patience;
+    use crate::inbox::WhenBusy;
 
-    fn submission(op: Op, patience: Patience) -> Submission {
+    fn submission(op: Op, patience: WhenBusy) -> Submission {
         Submission { ops: vec![op], answer: oneshot::channel().0, patience, has_waited: false }
     }
 
-    fn put(body: &'static str, patience: Patience) -> Submission {
+    fn put(body: &'static str, patience: WhenBusy) -> Submission {
         submission(Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), body))), patience)
     }
 
     /// A put, and an operation that frees room.
     fn mixed(body: &'static str) -> Submission {
-        let mut submission = put(body, Patience::Some);
+        let mut submission = put(body, WhenBusy::Wait);
         submission.ops.push(Op::Delete { id: MessageId(1), session: SessionId(1) });
         submission
     }
@@ -116,10 +116,10 @@ mod tests {
     /// again.
     #[test]
     fn who_has_waited_for_long_enough_does_not_wait_again() {
-        let mut waiting = Waiting::new(&Policy::default());
-        let mut some = vec![put("a", Patience::Some)];
+        let mut waiting = WaitingSubmissions::new(&Policy::default());
+        let mut some = vec![put("a", WhenBusy::Wait)];
         waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
-        let mut some = vec![put("b", Patience::Paced)];
+        let mut some = vec![put("b", WhenBusy::Paced)];
         waiting.sort(&mut some, Gate::Closed, Duration::from_secs(1));
         let mut left = Vec::new();
         waiting.sort(&mut left, Gate::Closed, PATIENCE);
@@ -134,21 +134,21 @@ mod tests {
 
     #[test]
     fn new_messages_of_the_patient_wait_while_the_store_is_busy_and_nothing_else_does() {
-        let mut waiting = Waiting::new(&Policy::default());
+        let mut waiting = WaitingSubmissions::new(&Policy::default());
         let mut some = vec![
-            put("a", Patience::Some),
-            put("b", Patience::None),
-            submission(Op::Stats, Patience::Some),
-            put("c", Patience::Some),
+            put("a", WhenBusy::Wait),
+            put("b", WhenBusy::Refuse),
+            submission(Op::Stats, WhenBusy::Wait),
+            put("c", WhenBusy::Wait),
             mixed("m"),
         ];
         waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
         assert_eq!(bodies(&some), "b-m", "what frees room is not held up by the put beside it");
         assert!(waiting.nap() < Duration::from_secs(1));
-        let mut more = vec![put("d", Patience::Some)];
+        let mut more = vec![put("d", WhenBusy::Wait)];
         waiting.sort(&mut more, Gate::Closed, Duration::ZERO);
         assert!(more.is_empty());
-        more.push(put("e", Patience::Some));
+        more.push(put("e", WhenBusy::Wait));
         waiting.sort(&mut more, Gate::Open, Duration::ZERO);
         assert_eq!(bodies(&more), "acde", "in order");
         assert_eq!((waiting.nap(), waiting.bytes), (Duration::MAX, 0));
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn no_more_waits_than_there_is_room_for_and_nothing_at_the_end() {
-        let mut waiting = Waiting::new(&Policy { max_inbox_bytes: 3 * 200, ..Policy::default() });
-        let mut some: Vec<_> = (0..20).map(|_| put("x", Patience::Some)).collect();
+        let mut waiting = WaitingSubmissions::new(&Policy { max_inbox_bytes: 3 * 200, ..Policy::default() });
+        let mut some: Vec<_> = (0..20).map(|_| put("x", WhenBusy::Wait)).collect();
         waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
         let (stay, wait) = (some.len(), waiting.line.len());
         assert!(wait > 0 && stay > 0 && stay + wait == 20, "{stay} {wait}");

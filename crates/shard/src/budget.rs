@@ -8,7 +8,7 @@ use duewheel_core::policy::Policy;
 
 /// What may be under way at a time.
 #[derive(Debug)]
-pub struct Rooms {
+pub struct CallBudget {
     requests: AtomicUsize,
     bytes: AtomicUsize,
     max_requests: usize,
@@ -17,16 +17,16 @@ pub struct Rooms {
 
 /// The share of the budget that operations in progress use; dropped when they are answered.
 #[derive(Debug)]
-pub struct Room {
-    of: Arc<Rooms>,
+pub struct CallBudgetShare {
+    of: Arc<CallBudget>,
     requests: usize,
     bytes: usize,
 }
 
-impl Rooms {
+impl CallBudget {
     /// The budget of a router: as large as that of an inbox.
     pub fn new(policy: &Policy) -> Arc<Self> {
-        Arc::new(Rooms {
+        Arc::new(CallBudget {
             requests: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             max_requests: policy.max_inbox_requests,
@@ -36,17 +36,17 @@ impl Rooms {
 
     /// Reserves a share for these operations; `None` when too much is in progress. One submission always fits, and so
     /// do operations that settle or return messages, because they free room.
-    pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<Room> {
+    pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<CallBudgetShare> {
         let (requests, bytes) = (ops.len(), ops.iter().map(Op::weight).sum());
         let before = self.requests.fetch_add(requests, SeqCst);
         let bytes_before = self.bytes.fetch_add(bytes, SeqCst);
-        let room = Room { of: self.clone(), requests, bytes };
+        let room = CallBudgetShare { of: self.clone(), requests, bytes };
         let full = before + requests > self.max_requests || bytes_before + bytes > self.max_bytes;
         (!full || before == 0 || ops.iter().all(|op| op.operation().settles)).then_some(room)
     }
 }
 
-impl Drop for Room {
+impl Drop for CallBudgetShare {
     fn drop(&mut self) {
         self.of.requests.fetch_sub(self.requests, SeqCst);
         self.of.bytes.fetch_sub(self.bytes, SeqCst);
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_brings_messages_is_refused_when_too_much_is_under_way_and_what_settles_is_not() {
-        let rooms = Rooms::new(&Policy { max_inbox_requests: 3, ..Policy::default() });
+        let rooms = CallBudget::new(&Policy { max_inbox_requests: 3, ..Policy::default() });
         let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), "")));
         let first = rooms.take(&[put(), put()]).unwrap();
         let second = rooms.take(&[put()]).unwrap();

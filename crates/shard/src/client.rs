@@ -16,17 +16,17 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::health::Health;
-use crate::inbox::{Inbox, Patience, Submission};
+use crate::inbox::{Inbox, Submission, WhenBusy};
 use crate::listing::{ListPlace, ListPlaces, Listing};
 use crate::local::LocalShard;
 use crate::pending::Pending;
-use crate::shared::Shared;
+use crate::shared::DriverShared;
 
 /// Submits operations to the engine. Cheap to clone; all clones use the same engine.
 #[derive(Clone, Debug)]
 pub struct Client {
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     next_waiter: Arc<AtomicU64>,
     next_session: Arc<AtomicU64>,
     /// `None`: there is a single shard, served by the inbox.
@@ -37,7 +37,7 @@ pub struct Client {
 pub trait Route: Send + Sync + fmt::Debug {
     /// Like [`Client::offer`]. A waiting reserve ends with [`Op::CancelReserve`]; when nobody receives its answer any
     /// more, the messages granted to it are returned.
-    fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)>;
+    fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)>;
 
     /// The number of shards.
     fn shards(&self) -> u32;
@@ -94,14 +94,19 @@ impl Demand {
 
 impl Client {
     /// A client of a single shard.
-    pub fn new(inbox: Arc<Inbox>, shared: Arc<Shared>) -> Self {
+    pub fn new(inbox: Arc<Inbox>, shared: Arc<DriverShared>) -> Self {
         let one = || Arc::new(AtomicU64::new(1));
         Client { inbox, shared, next_waiter: one(), next_session: one(), route: None }
     }
 
     /// A client of many shards. `inbox` and `shared` are the node's own; sessions get numbers above `sessions`, which
     /// no other node assigns.
-    pub fn routed(inbox: Arc<Inbox>, shared: Arc<Shared>, route: Arc<dyn Route>, sessions: u64) -> Self {
+    pub fn routed(
+        inbox: Arc<Inbox>,
+        shared: Arc<DriverShared>,
+        route: Arc<dyn Route>,
+        sessions: u64,
+    ) -> Self {
         // Waiting reserves are named by the same numbers: with one shard the names of all nodes meet there.
         let first = || Arc::new(AtomicU64::new(sessions + 1));
         Client {
@@ -120,16 +125,16 @@ impl Client {
     /// # Errors
     /// When nothing was taken: see [`CallError`].
     pub fn submit(&self, ops: Vec<Op>) -> Result<Pending, CallError> {
-        self.offer(ops, Patience::None).map_err(|(error, _)| error)
+        self.offer(ops, WhenBusy::Refuse).map_err(|(error, _)| error)
     }
 
-    /// Like [`Client::submit`], but operations that are not accepted are all returned. With [`Patience::Some`] the
+    /// Like [`Client::submit`], but operations that are not accepted are all returned. With [`WhenBusy::Wait`] the
     /// answers may take some seconds if the store is behind and the operations contain only new messages; operations
     /// that the same caller submits meanwhile may be decided earlier.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+    pub fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         if let Some(route) = &self.route {
             return match self.inbox.admits(&ops) {
                 Ok(()) => route.offer(ops, patience),
@@ -206,7 +211,7 @@ impl Client {
             deadline_margin_ms: demand.deadline_margin_ms,
         };
         let pending = self.submit(vec![Op::Reserve(reserve)])?;
-        let mut waiting = Waiting { client: self, waiter, pending: Some(pending) };
+        let mut waiting = CancelOnDrop { client: self, waiter, pending: Some(pending) };
         let mut answers = match &mut waiting.pending {
             Some(pending) => pending.await,
             None => Vec::new(),
@@ -324,24 +329,28 @@ impl Client {
 
     fn put_back(&self, op: Op) {
         if let Some(route) = &self.route {
-            drop(route.offer(vec![op], Patience::None));
+            drop(route.offer(vec![op], WhenBusy::Refuse));
             return;
         }
         let (answer, _) = oneshot::channel();
         // Refused only when the driver is gone, and then there is nothing to put back.
-        let _ =
-            self.inbox.put(Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false });
+        let _ = self.inbox.put(Submission {
+            ops: vec![op],
+            answer,
+            patience: WhenBusy::Refuse,
+            has_waited: false,
+        });
     }
 }
 
 /// Cancels a waiting reserve when its future is dropped.
-struct Waiting<'a> {
+struct CancelOnDrop<'a> {
     client: &'a Client,
     waiter: WaiterId,
     pending: Option<Pending>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Some(mut pending) = self.pending.take() else { return };
         match pending.last() {

@@ -21,7 +21,7 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Capacity, ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Store, StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
 
@@ -33,7 +33,7 @@ pub use self::calls::take_back;
 use self::kinds::is_of_one_group;
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
-use crate::inbox::{Patience, Submission};
+use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
 
 /// The largest number of log lines about queues in the lifetime of a process.
@@ -45,7 +45,7 @@ pub struct Driver<S> {
     engine: Engine,
     store: S,
     policy: Policy,
-    room: Room,
+    room: Capacity,
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
@@ -62,9 +62,9 @@ pub struct Driver<S> {
     asked: Lsn,
     open: Calls,
     /// Answers whose conditions only grow, in order: the first one is sent first.
-    held: VecDeque<Held>,
+    held: VecDeque<PendingReply>,
     /// Answers with grants: they wait for earlier positions, and are sent as soon as possible.
-    held_grants: Vec<Held>,
+    held_grants: Vec<PendingReply>,
     /// Loads to request once everything decided has been appended.
     loads: Vec<Load>,
     lookups: Lookups,
@@ -88,7 +88,7 @@ pub struct Driver<S> {
 
 /// An answer that waits for the store.
 #[derive(Debug)]
-struct Held {
+struct PendingReply {
     to: ReplyTo,
     reply: Reply,
     after: After,
@@ -124,7 +124,7 @@ impl<S: Store> Driver<S> {
         Ok(Driver {
             engine,
             store,
-            room: Room::Enough,
+            room: Capacity::Enough,
             pacing: Pacing::new(&policy),
             policy,
             effects,
@@ -214,7 +214,7 @@ impl<S: Store> Driver<S> {
                 continue;
             }
             for (to, op) in ops {
-                let paced = patience == Patience::Paced;
+                let paced = patience == WhenBusy::Paced;
                 self.pacing.add(now, &mut self.engine, to, op, paced, &mut self.undecided);
             }
         }
@@ -233,7 +233,7 @@ impl<S: Store> Driver<S> {
             let Some((to, op)) = self.undecided.pop_front() else { break };
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
-            if self.room == Room::RemoveOnly && op.operation().grows {
+            if self.room == Capacity::RemoveOnly && op.operation().grows {
                 self.tell_given_up(GivenUp::Untouched(to), &no_room());
                 continue;
             }
@@ -255,7 +255,7 @@ impl<S: Store> Driver<S> {
     /// While the store accepts only removals, nothing is fired or redriven. Callers who asked for it are told, with the
     /// number of messages done so far.
     fn give_up_many(&mut self) {
-        while self.room == Room::RemoveOnly
+        while self.room == Capacity::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
         {
             self.tell_given_up(given_up, &no_room());
@@ -421,7 +421,7 @@ impl<S: Store> Driver<S> {
     /// Whether the store is behind, so that new messages would be refused.
     pub fn is_busy(&mut self, now: Now) -> bool {
         self.look_at_room(now);
-        self.room == Room::Busy
+        self.room == Capacity::Busy
     }
 
     /// Whether an answer waits for the store: for durability, a page, or a look-up.
@@ -519,14 +519,14 @@ impl<S: Store> Driver<S> {
     }
 
     /// Asks the store for its room before each group. If the store falls behind within a step there is still room
-    /// ([`Room::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
+    /// ([`Capacity::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
     fn know_room(&mut self, now: Now) {
         if self.room_known {
             return;
         }
         self.room_known = true;
         match self.store.room() {
-            Room::Busy if self.room == Room::Enough => {}
+            Capacity::Busy if self.room == Capacity::Enough => {}
             room => self.take_room(now, room),
         }
     }
@@ -543,7 +543,7 @@ impl<S: Store> Driver<S> {
         self.take_room(now, room);
     }
 
-    fn take_room(&mut self, now: Now, room: Room) {
+    fn take_room(&mut self, now: Now, room: Capacity) {
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
@@ -626,7 +626,7 @@ impl<S: Store> Driver<S> {
                 }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
-                    let held = Held { to, reply, after, recorded: mem::take(&mut recorded) };
+                    let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
                     } else {

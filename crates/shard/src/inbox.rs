@@ -20,20 +20,20 @@ pub struct Submission {
     /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
     pub answer: oneshot::Sender<Answers>,
     /// What to do if the store is behind.
-    pub patience: Patience,
+    pub patience: WhenBusy,
     /// It has waited for the store as long as it may.
     pub has_waited: bool,
 }
 
 /// What happens to new messages while the store is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Patience {
+pub enum WhenBusy {
     /// They are refused, so that the caller can slow down.
     #[default]
-    None,
+    Refuse,
     /// They wait for a while: the caller sends nothing else meanwhile, and is slowed down by that.
-    Some,
-    /// Like `Some`, and messages above the rate limit of their tenant's quota also wait.
+    Wait,
+    /// Like `Wait`, and messages above the rate limit of their tenant's quota also wait.
     Paced,
 }
 
@@ -44,7 +44,7 @@ impl Submission {
         let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
         let only =
             self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
-        (self.patience != Patience::None && !self.has_waited && brings && only)
+        (self.patience != WhenBusy::Refuse && !self.has_waited && brings && only)
             .then(|| self.ops.iter().map(Op::weight).sum())
     }
 }
@@ -55,20 +55,20 @@ pub type Answers = Vec<Result<Reply, CallError>>;
 /// The input of a driver. Many threads put submissions in, one takes them out.
 #[derive(Debug)]
 pub struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     changed: Condvar,
     max_requests: usize,
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     waiting: Vec<Submission>,
     requests: usize,
     bytes: usize,
     woken: Woken,
     sleep: Sleep,
-    door: Door,
+    door: Admission,
 }
 
 /// What the driver's thread is waiting for, so that it is not woken in vain.
@@ -93,7 +93,7 @@ enum Woken {
 
 /// Whether submissions are accepted.
 #[derive(Clone, Debug, Default)]
-pub enum Door {
+pub enum Admission {
     /// All are accepted.
     #[default]
     Open,
@@ -103,13 +103,13 @@ pub enum Door {
     Closed(CallError),
 }
 
-impl Door {
+impl Admission {
     fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
         match self {
-            Door::Open => Ok(()),
-            Door::Draining if ops.iter().all(|op| op.operation().settles) => Ok(()),
-            Door::Draining => Err(CallError::Draining),
-            Door::Closed(why) => Err(why.clone()),
+            Admission::Open => Ok(()),
+            Admission::Draining if ops.iter().all(|op| op.operation().settles) => Ok(()),
+            Admission::Draining => Err(CallError::Draining),
+            Admission::Closed(why) => Err(why.clone()),
         }
     }
 }
@@ -125,7 +125,7 @@ impl Inbox {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,9 +190,9 @@ impl Inbox {
     }
 
     /// Closes the door, completely or partly. A closed door does not open again.
-    pub fn close_door(&self, door: Door) {
+    pub fn close_door(&self, door: Admission) {
         let mut state = self.state();
-        if !matches!(state.door, Door::Closed(_)) {
+        if !matches!(state.door, Admission::Closed(_)) {
             state.door = door;
         }
         drop(state);
@@ -233,7 +233,7 @@ impl Inbox {
     /// Waits until this many submissions are there, [`Inbox::wake`] is called, or the time is over.
     pub(crate) fn wait_for_crowd(&self, n: usize, at_most: Duration) {
         let mut state = self.state();
-        let fewer = |s: &mut State| s.woken == Woken::No && s.waiting.len() < n;
+        let fewer = |s: &mut InboxState| s.woken == Woken::No && s.waiting.len() < n;
         if fewer(&mut state) {
             state.sleep = Sleep::Crowd(n);
             let waited = self.changed.wait_timeout_while(state, at_most, fewer);
@@ -244,7 +244,7 @@ impl Inbox {
     /// Waits until a submission arrives, [`Inbox::wake`] is called, or the time is over.
     pub fn wait(&self, at_most: Duration) {
         let mut state = self.state();
-        let nothing = |s: &mut State| s.woken == Woken::No && s.waiting.is_empty();
+        let nothing = |s: &mut InboxState| s.woken == Woken::No && s.waiting.is_empty();
         if nothing(&mut state) {
             state.sleep = Sleep::Waiting;
             let waited = self.changed.wait_timeout_while(state, at_most, nothing);

@@ -3,37 +3,37 @@
 use std::sync::Arc;
 
 use crate::error::CallError;
-use crate::inbox::{Door, Inbox};
-use crate::shared::{End, EndOnPanic, Shared, Wish};
+use crate::inbox::{Admission, Inbox};
+use crate::shared::{DriverEnd, DriverShared, EndOnPanic, ThreadCommand};
 
 /// Ends a driver, or waits for its end. Cheap to clone; all clones control the same driver. Dropping it ends nothing.
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
 impl Lifecycle {
     /// Controls the driver with this inbox.
-    pub fn new(inbox: Arc<Inbox>, shared: Arc<Shared>) -> Self {
+    pub fn new(inbox: Arc<Inbox>, shared: Arc<DriverShared>) -> Self {
         Lifecycle { inbox, shared }
     }
 
     /// From now on only operations that settle messages are accepted; waiting reserves end with what they have.
     pub fn drain(&self) {
-        self.inbox.close_door(Door::Draining);
-        self.shared.wish(Wish::EndWaits, &self.inbox);
+        self.inbox.close_door(Admission::Draining);
+        self.shared.wish(ThreadCommand::EndWaits, &self.inbox);
     }
 
     /// Stops accepting operations, and ends once everything accepted is durable.
     pub fn close(&self) {
-        self.inbox.close_door(Door::Closed(CallError::Draining));
+        self.inbox.close_door(Admission::Closed(CallError::Draining));
         self.stop();
     }
 
     /// Ends the driver without closing its inbox first.
     pub fn stop(&self) {
-        self.shared.wish(Wish::Stop, &self.inbox);
+        self.shared.wish(ThreadCommand::Stop, &self.inbox);
     }
 
     /// Whether the driver has ended.
@@ -45,7 +45,7 @@ impl Lifecycle {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> DriverEnd {
         self.shared.ended().await
     }
 

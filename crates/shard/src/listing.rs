@@ -51,9 +51,9 @@ pub struct Listing {
 
 /// Pages of shards being merged into one.
 #[derive(Debug)]
-pub struct Merge {
+pub struct ListingMerge {
     state: Option<State>,
-    shards: Vec<Reading>,
+    shards: Vec<ShardProgress>,
     views: Vec<View>,
     bytes: usize,
     limit: usize,
@@ -62,7 +62,7 @@ pub struct Merge {
 
 /// How far a shard's listing has been read.
 #[derive(Debug)]
-struct Reading {
+struct ShardProgress {
     /// After what was taken.
     place: ListPlace,
     rows: VecDeque<(View, ListCursor)>,
@@ -70,12 +70,12 @@ struct Reading {
     next: ListPlace,
 }
 
-impl Merge {
+impl ListingMerge {
     /// Begins at these positions. A page has at most `limit` messages, and ends when they exceed its limit of bytes.
     pub fn new(state: Option<State>, places: ListPlaces, limit: usize, max_bytes: usize) -> Self {
-        let reading = |place| Reading { place, rows: VecDeque::new(), next: place };
+        let reading = |place| ShardProgress { place, rows: VecDeque::new(), next: place };
         let shards = places.0.into_iter().map(reading).collect();
-        Merge { state, shards, views: Vec::new(), bytes: 0, limit, max_bytes }
+        ListingMerge { state, shards, views: Vec::new(), bytes: 0, limit, max_bytes }
     }
 
     /// The shards whose next page is needed before anything else can be taken, each with its cursor. Empty: the page is
@@ -84,7 +84,7 @@ impl Merge {
         if self.is_full() {
             return Vec::new();
         }
-        let wants = |(at, reading): (usize, &Reading)| match reading.next {
+        let wants = |(at, reading): (usize, &ShardProgress)| match reading.next {
             ListPlace::Behind(place) if reading.rows.is_empty() => Some((at, place)),
             ListPlace::Behind(_) | ListPlace::End => None,
         };
@@ -108,7 +108,8 @@ impl Merge {
                 (Some(State::Dead), Some((_, since))) => (since, view.message.id),
                 _ => (view.due_at, view.message.id),
             };
-            let first = |(at, reading): (usize, &Reading)| reading.rows.front().map(|(v, _)| (key(v), at));
+            let first =
+                |(at, reading): (usize, &ShardProgress)| reading.rows.front().map(|(v, _)| (key(v), at));
             let Some((_, at)) = self.shards.iter().enumerate().filter_map(first).min() else { return };
             let reading = &mut self.shards[at];
             let Some((view, behind)) = reading.rows.pop_front() else { return };

@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::figures::{Counted, is_counter};
-use crate::inbox::{Inbox, Patience, Submission};
+use crate::inbox::{Inbox, Submission, WhenBusy};
 use crate::pending::Pending;
-use crate::shared::Shared;
+use crate::shared::DriverShared;
 
 /// A shard that this node owns or has owned.
 #[derive(Clone, Debug)]
@@ -19,17 +19,17 @@ pub struct LocalShard {
     /// The counts of earlier runs in this process.
     past: Counted,
     /// The current run.
-    reign: Option<(Arc<Inbox>, Arc<Shared>)>,
+    reign: Option<(Arc<Inbox>, Arc<DriverShared>)>,
 }
 
 impl LocalShard {
     /// A shard without counts so far; `reign` is the current run, if this node owns the shard.
-    pub fn new(shard: Option<ShardId>, reign: Option<(Arc<Inbox>, Arc<Shared>)>) -> Self {
+    pub fn new(shard: Option<ShardId>, reign: Option<(Arc<Inbox>, Arc<DriverShared>)>) -> Self {
         LocalShard { shard, past: Counted::default(), reign }
     }
 
     /// Starts a run on this node. The one before must have been folded.
-    pub fn begin(&mut self, inbox: Arc<Inbox>, shared: Arc<Shared>) {
+    pub fn begin(&mut self, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
         self.reign = Some((inbox, shared));
     }
 
@@ -85,7 +85,8 @@ impl LocalShard {
             return Err(CallError::Closed("this node does not own the shard"));
         };
         let (answer, answers) = oneshot::channel();
-        match inbox.offer(Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false }) {
+        match inbox.offer(Submission { ops: vec![op], answer, patience: WhenBusy::Refuse, has_waited: false })
+        {
             Ok(()) => Ok(Pending::new(answers, 1)),
             Err((error, _)) => Err(error),
         }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group};
 use duewheel_core::store::{
-    Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Capacity, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
 };
 
-use crate::shared::Shared;
+use crate::shared::DriverShared;
 
-/// The store of a shard's driver. Every call that may wait for a disk or a server is made in [`Shared::in_store`].
+/// The store of a shard's driver. Every call that may wait for a disk or a server is made in [`DriverShared::in_store`].
 pub(crate) struct Marked {
     store: Box<dyn Store>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
 impl Marked {
-    pub(crate) fn new(store: Box<dyn Store>, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(store: Box<dyn Store>, shared: &Arc<DriverShared>) -> Self {
         Marked { store, shared: shared.clone() }
     }
 }
@@ -37,7 +37,7 @@ impl Store for Marked {
     fn progress(&mut self) -> Result<Progress, StoreError> {
         self.shared.in_store(|| self.store.progress())
     }
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         self.shared.in_store(|| self.store.room())
     }
     fn max_body_bytes(&self) -> usize {

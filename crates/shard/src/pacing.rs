@@ -1,6 +1,6 @@
 //! New messages that wait for the rate limit of their tenant's quota.
 //!
-//! Callers that cannot handle a refusal ([`Patience::Paced`](crate::inbox::Patience)) are slowed down to the rate
+//! Callers that cannot handle a refusal ([`WhenBusy::Paced`](crate::inbox::WhenBusy)) are slowed down to the rate
 //! instead. A waiting message has not been decided: it is looked up and decided when its time has come, in order of
 //! arrival for each tenant.
 
@@ -12,7 +12,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::time::{EngineMs, Now};
 
 /// Operations of a batch, and where their answers go.
-pub(crate) type Batch = VecDeque<(ReplyTo, Op)>;
+pub(crate) type PacedBatch = VecDeque<(ReplyTo, Op)>;
 
 /// Waiting new messages, by tenant, in order.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ pub(crate) struct Pacing {
     max_wait_ms: u64,
     /// When one of them may go, or has waited long enough.
     wake: Option<EngineMs>,
-    waits: Waits,
+    waits: MayWait,
 }
 
 /// Whether anything may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum MayWait {
     Allowed,
     /// A shutdown has begun.
     Over,
@@ -59,7 +59,7 @@ impl Pacing {
             max_bytes: policy.max_inbox_bytes,
             max_wait_ms: policy.max_pace_wait_ms,
             wake: None,
-            waits: Waits::Allowed,
+            waits: MayWait::Allowed,
         }
     }
 
@@ -68,7 +68,7 @@ impl Pacing {
     }
 
     /// Begins a batch with the messages that may go: at most `most` of each tenant.
-    pub(crate) fn begin(&mut self, now: Now, engine: &mut Engine, most: usize, batch: &mut Batch) {
+    pub(crate) fn begin(&mut self, now: Now, engine: &mut Engine, most: usize, batch: &mut PacedBatch) {
         self.left.clear();
         if self.is_empty() {
             return;
@@ -85,7 +85,7 @@ impl Pacing {
                 let name = queue_of(&first.op);
                 let rate = name.and_then(|name| self.left(now, engine, name));
                 let is_free = rate.is_none_or(|(_, left)| left > 0);
-                let goes = is_free || first.until <= now.engine || self.waits == Waits::Over;
+                let goes = is_free || first.until <= now.engine || self.waits == MayWait::Over;
                 if taken == most || !goes {
                     break;
                 }
@@ -110,13 +110,13 @@ impl Pacing {
         to: ReplyTo,
         op: Op,
         paced: bool,
-        batch: &mut Batch,
+        batch: &mut PacedBatch,
     ) {
         let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
         let Some((tenant, left)) = rate else { return batch.push_back((to, op)) };
         let waits = left == 0 || self.lines.contains_key(&tenant);
         let bytes = op.weight();
-        let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == Waits::Allowed;
+        let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == MayWait::Allowed;
         if !paced || !waits || !has_room {
             self.left.insert(tenant, left.saturating_sub(1));
             return batch.push_back((to, op));
@@ -151,7 +151,7 @@ impl Pacing {
 
     /// Ends all waiting: everything is decided in the next step.
     pub(crate) fn end_waits(&mut self) {
-        self.waits = Waits::Over;
+        self.waits = MayWait::Over;
     }
 
     /// Removes all of them: they were not decided.
@@ -167,14 +167,14 @@ impl Pacing {
         Some((tenant, self.left.get(&tenant).copied().unwrap_or(pace.left)))
     }
 
-    fn line_up(&mut self, now: Now, engine: &mut Engine, paced: Paced, batch: &mut Batch) {
+    fn line_up(&mut self, now: Now, engine: &mut Engine, paced: Paced, batch: &mut PacedBatch) {
         match queue_of(&paced.op).and_then(|name| engine.pace(now, name)) {
             Some((tenant, _)) => self.lines.entry(tenant).or_default().push_back(paced),
             None => self.let_go(paced, batch),
         }
     }
 
-    fn let_go(&mut self, paced: Paced, batch: &mut Batch) {
+    fn let_go(&mut self, paced: Paced, batch: &mut PacedBatch) {
         self.bytes = self.bytes.saturating_sub(paced.op.weight());
         batch.push_back((paced.to, paced.op));
     }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use crate::budget::Room;
+use crate::budget::CallBudgetShare;
 use crate::error::CallError;
 use crate::inbox::Answers;
 
@@ -17,7 +17,7 @@ pub struct Pending {
     answers: Receiver,
     ops: usize,
     /// Returned to the budget when the answers have arrived.
-    room: Option<Room>,
+    room: Option<CallBudgetShare>,
 }
 
 impl Pending {
@@ -39,7 +39,7 @@ impl Pending {
     }
 
     /// Holds this share of the budget until the answers arrive.
-    pub fn holding(self, room: Option<Room>) -> Self {
+    pub fn holding(self, room: Option<CallBudgetShare>) -> Self {
         Pending { room, ..self }
     }
 }

@@ -9,11 +9,11 @@ use duewheel_core::policy::Policy;
 /// The current quotas of a process. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaSource {
-    inner: Arc<Inner>,
+    inner: Arc<QuotaState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct QuotaState {
     /// How often they were set.
     version: AtomicU64,
     quotas: Mutex<Quotas>,

@@ -14,16 +14,16 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 
-use crate::backpressure::{Gate, Waiting};
+use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Door, Inbox, Submission};
+use crate::inbox::{Admission, Inbox, Submission};
 use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
 use crate::quotas::QuotaSource;
-use crate::shared::{End, Shared, Wish};
+use crate::shared::{DriverEnd, DriverShared, ThreadCommand};
 use crate::testing;
 use crate::timekeeper::Timekeeper;
 use crate::turns::Turns;
@@ -54,27 +54,27 @@ pub enum WhenFenced {
 
 /// What to do after a turn.
 #[derive(Debug)]
-pub enum Turn {
+pub enum AfterTurn {
     /// Take the next one at once.
     Again,
     /// Sleep; call [`Runner::woke`] afterwards.
-    Sleep(Nap),
+    Sleep(SleepLimit),
     /// Nothing more; call [`Runner::end`].
-    Ended(End),
+    Ended(DriverEnd),
 }
 
 /// How long the runner may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nap {
+pub struct SleepLimit {
     /// What ends it early.
-    pub until: NapFor,
+    pub until: WakeOn,
     /// Its longest duration.
     pub at_most: Duration,
 }
 
 /// What ends a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NapFor {
+pub enum WakeOn {
     /// A call of [`Inbox::wake`]; a sync is in progress, and submissions that arrive meanwhile form one group.
     Gathering,
     /// A call of [`Inbox::wake`].
@@ -114,7 +114,7 @@ const OPENING: Duration = Duration::from_millis(100);
 /// A shard between two turns. Owned by one thread, or by a simulation.
 pub struct Runner {
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DriverShared>,
     opener: Opener,
     config: Config,
     /// From the engine before, for the one that replaces it after a failure.
@@ -124,7 +124,7 @@ pub struct Runner {
     dice: u64,
     phase: Phase,
     submissions: Vec<Submission>,
-    waiting: Waiting,
+    waiting: WaitingSubmissions,
     quotas: QuotaSource,
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
@@ -137,17 +137,17 @@ pub struct Runner {
 
 enum Phase {
     /// Loads what must be in memory.
-    Opening(Box<ShardDriver>, Pause),
+    Opening(Box<ShardDriver>, ReopenPause),
     Serving(Box<ShardDriver>),
     /// The store has failed.
-    Failed(StoreError, Pause),
+    Failed(StoreError, ReopenPause),
     /// Between two phases, or for good.
     Ended,
 }
 
 /// When the store may be reopened.
 #[derive(Clone, Copy, Debug)]
-struct Pause {
+struct ReopenPause {
     until: Duration,
     next: Duration,
 }
@@ -173,10 +173,10 @@ impl Runner {
         let inbox = Arc::new(Inbox::new(&config.policy));
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;
-        let shared = Arc::new(Shared::new(store.level(), clock));
+        let shared = Arc::new(DriverShared::new(store.level(), clock));
         let dice = config.seed | 1;
         let mut runner = Runner {
-            waiting: Waiting::new(&config.policy),
+            waiting: WaitingSubmissions::new(&config.policy),
             turns: Turns::new(&config.policy),
             quotas: QuotaSource::default(),
             quotas_seen: 0,
@@ -227,10 +227,10 @@ impl Runner {
     }
 
     /// Whether a sleep of this kind has ended before its time.
-    pub fn is_woken(&self, nap: Nap) -> bool {
+    pub fn is_woken(&self, nap: SleepLimit) -> bool {
         match nap.until {
-            NapFor::Gathering | NapFor::Wake => self.inbox.is_woken(),
-            NapFor::Anything | NapFor::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
+            WakeOn::Gathering | WakeOn::Wake => self.inbox.is_woken(),
+            WakeOn::Anything | WakeOn::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
         }
     }
 
@@ -260,7 +260,7 @@ impl Runner {
     }
 
     /// Takes one turn.
-    pub fn turn(&mut self) -> Turn {
+    pub fn turn(&mut self) -> AfterTurn {
         let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Serving(driver) => self.serve(driver),
             Phase::Opening(driver, pause) => {
@@ -269,41 +269,41 @@ impl Runner {
                     Ok(None) => {
                         tracing::info!("the store is open again");
                         self.shared.set_trouble(None);
-                        Turn::Again
+                        AfterTurn::Again
                     }
-                    Ok(Some(at_most)) => Turn::Sleep(Nap { until: NapFor::Gathering, at_most }),
+                    Ok(Some(at_most)) => AfterTurn::Sleep(SleepLimit { until: WakeOn::Gathering, at_most }),
                     Err(error) => self.not_open(error, pause),
                 }
             }
             Phase::Failed(error, pause) => self.reopen(error, pause),
-            Phase::Ended => Turn::Ended(End::Stopped),
+            Phase::Ended => AfterTurn::Ended(DriverEnd::Stopped),
         };
         self.shared.tick();
         turn
     }
 
     /// To be called after a sleep.
-    pub fn woke(&mut self, nap: Nap) {
-        if let (NapFor::Gathering | NapFor::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
+    pub fn woke(&mut self, nap: SleepLimit) {
+        if let (WakeOn::Gathering | WakeOn::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
             // Whoever waited goes on while the next ones gather. An error shows again in the next step.
             let _ = driver.answer();
         }
     }
 
     /// Ends the shard: nothing more is accepted, and callers receive the reason.
-    pub fn end(mut self, end: End) {
+    pub fn end(mut self, end: DriverEnd) {
         let refusal = match &end {
-            End::Stopped => CallError::Draining,
-            End::Fenced(why) => {
+            DriverEnd::Stopped => CallError::Draining,
+            DriverEnd::Fenced(why) => {
                 tracing::warn!(%why, "the shard has another owner");
                 not_applied(&StoreError::new(ErrorKind::Fenced, why))
             }
-            End::Failed(why) => {
+            DriverEnd::Failed(why) => {
                 tracing::error!(%why, "the driver ended");
                 CallError::Closed("the driver ended; see the log")
             }
         };
-        self.inbox.close_door(Door::Closed(refusal.clone()));
+        self.inbox.close_door(Admission::Closed(refusal.clone()));
         refuse(&mut self.submissions, &refusal);
         self.refuse_waiting(&refusal);
         self.shared.set_ended(end);
@@ -340,7 +340,7 @@ impl Runner {
         Driver::new(store, recovered, config, now).map_err(StartError::Policy)
     }
 
-    fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {
+    fn serve(&mut self, mut driver: Box<ShardDriver>) -> AfterTurn {
         // What the step before has left comes first, as it is.
         let is_fresh = !driver.is_full() && self.submissions.is_empty();
         if is_fresh {
@@ -348,7 +348,7 @@ impl Runner {
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
         }
         let now = self.shared.now();
-        let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
+        let closed = driver.is_busy(now) && !self.shared.wished(ThreadCommand::EndWaits);
         let gate = if closed { Gate::Closed } else { Gate::Open };
         self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
         if let Some((version, quotas)) = self.quotas.newer(self.quotas_seen) {
@@ -357,7 +357,7 @@ impl Runner {
         }
         self.refresh_figures(&mut driver);
         // Every round: a reserve may have come in before the door was closed.
-        let waits_ended = self.shared.wished(Wish::EndWaits);
+        let waits_ended = self.shared.wished(ThreadCommand::EndWaits);
         if waits_ended {
             driver.end_waits();
         }
@@ -379,15 +379,15 @@ impl Runner {
             // What was accepted becomes durable if it can; the bug is the news in any case.
             self.shared.fold_figures(&driver.figures(now));
             let _ = driver.close(now);
-            return Turn::Ended(End::Failed(bug.clone()));
+            return AfterTurn::Ended(DriverEnd::Failed(bug.clone()));
         }
         let done = self.submissions.is_empty() && !driver.is_waiting_for_store();
-        if waits_ended && self.shared.wished(Wish::Stop) && done {
+        if waits_ended && self.shared.wished(ThreadCommand::Stop) && done {
             driver.end_waits();
             self.shared.fold_figures(&driver.figures(now));
-            return Turn::Ended(match driver.close(now) {
-                Ok(()) => End::Stopped,
-                Err(error) => End::Failed(error.to_string()),
+            return AfterTurn::Ended(match driver.close(now) {
+                Ok(()) => DriverEnd::Stopped,
+                Err(error) => DriverEnd::Failed(error.to_string()),
             });
         }
         let turn = self.nap(&mut driver);
@@ -405,40 +405,40 @@ impl Runner {
         }
     }
 
-    fn nap(&self, driver: &mut ShardDriver) -> Turn {
+    fn nap(&self, driver: &mut ShardDriver) -> AfterTurn {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
         let longest = Duration::from_millis(most).min(self.waiting.nap());
         if !self.turns.is_empty() && !driver.is_full() {
-            return Turn::Again;
+            return AfterTurn::Again;
         }
         // The clock again: the step may have taken long.
         let now = self.shared.now();
         if !self.submissions.is_empty() && !driver.is_full() {
-            return Turn::Again;
+            return AfterTurn::Again;
         }
         let wanted = match driver.next_wakeup(now) {
             None => longest,
-            Some(t) if t <= now.engine => return Turn::Again,
+            Some(t) if t <= now.engine => return AfterTurn::Again,
             Some(t) => longest.min(Duration::from_millis(t.0 - now.engine.0)),
         };
         if wanted == longest {
             // At leisure, so that the figures of a driver that sleeps are of its last step.
             self.shared.set_figures(driver.figures(now));
         }
-        Turn::Sleep(if driver.is_full() {
-            Nap { until: NapFor::Wake, at_most: wanted }
+        AfterTurn::Sleep(if driver.is_full() {
+            SleepLimit { until: WakeOn::Wake, at_most: wanted }
         } else if driver.is_waiting_for_store() {
             // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
             // need the sync, so this is not for long even where syncs are.
-            Nap { until: NapFor::Gathering, at_most: wanted.min(GATHER) }
+            SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
         } else {
-            Nap { until: NapFor::Anything, at_most: wanted }
+            SleepLimit { until: WakeOn::Anything, at_most: wanted }
         })
     }
 
     /// The store failed. The outcome of operations in progress is unknown; then it is reopened, under a new epoch.
-    fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> Turn {
+    fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> AfterTurn {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
         self.shared.fold_figures(&driver.figures(self.shared.now()));
@@ -449,35 +449,37 @@ impl Runner {
     }
 
     /// Reopens the store, if it is time.
-    fn reopen(&mut self, error: StoreError, pause: Pause) -> Turn {
+    fn reopen(&mut self, error: StoreError, pause: ReopenPause) -> AfterTurn {
         self.shared.set_trouble(Some(error.to_string()));
         if let Some(bug) = self.shared.bug() {
-            return Turn::Ended(End::Failed(bug.clone()));
+            return AfterTurn::Ended(DriverEnd::Failed(bug.clone()));
         }
-        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
-            return Turn::Ended(End::Failed(error.to_string()));
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed)
+            || self.shared.wished(ThreadCommand::Stop)
+        {
+            return AfterTurn::Ended(DriverEnd::Failed(error.to_string()));
         }
         self.refuse_waiting(&not_applied(&error));
         if error.kind() == ErrorKind::Fenced && self.fenced == WhenFenced::End {
-            return Turn::Ended(End::Fenced(error.to_string()));
+            return AfterTurn::Ended(DriverEnd::Fenced(error.to_string()));
         }
         let left = pause.until.saturating_sub(self.shared.clock().running());
         if !left.is_zero() {
             self.phase = Phase::Failed(error, pause);
-            return Turn::Sleep(Nap { until: NapFor::Retry, at_most: left });
+            return AfterTurn::Sleep(SleepLimit { until: WakeOn::Retry, at_most: left });
         }
         let (opener, waker) = (&mut self.opener, waker(&self.inbox));
         let opened = self.shared.in_store(|| opener(waker)).map_err(StartError::Store);
         match opened.and_then(|store| self.driver(store)) {
             Ok(driver) => {
                 self.phase = Phase::Opening(Box::new(driver), pause);
-                Turn::Again
+                AfterTurn::Again
             }
             Err(error) => self.not_open(error, pause),
         }
     }
 
-    fn not_open(&mut self, error: StartError, pause: Pause) -> Turn {
+    fn not_open(&mut self, error: StartError, pause: ReopenPause) -> AfterTurn {
         match error {
             StartError::Store(error) => {
                 let until = self.shared.clock().running() + self.jittered(pause.next);
@@ -486,11 +488,11 @@ impl Runner {
                     WhenFenced::End => LONGEST_PAUSE_OF_A_NODE,
                 };
                 let next = (pause.next * 2).min(longest);
-                self.phase = Phase::Failed(error, Pause { until, next });
-                Turn::Again
+                self.phase = Phase::Failed(error, ReopenPause { until, next });
+                AfterTurn::Again
             }
-            StartError::Policy(why) => Turn::Ended(End::Failed(why.to_string())),
-            StartError::Thread(why) => Turn::Ended(End::Failed(why.to_string())),
+            StartError::Policy(why) => AfterTurn::Ended(DriverEnd::Failed(why.to_string())),
+            StartError::Thread(why) => AfterTurn::Ended(DriverEnd::Failed(why.to_string())),
         }
     }
 
@@ -505,8 +507,8 @@ impl Runner {
         pause / 2 + pause / 2 * part / (1 << 16)
     }
 
-    fn first_pause(&self) -> Pause {
-        Pause { until: self.shared.clock().running(), next: FIRST_PAUSE }
+    fn first_pause(&self) -> ReopenPause {
+        ReopenPause { until: self.shared.clock().running(), next: FIRST_PAUSE }
     }
 
     /// Answers waiting submissions while there is no store: they were not applied.

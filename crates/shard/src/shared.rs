@@ -16,7 +16,7 @@ use crate::timekeeper::Timekeeper;
 
 /// State that a driver shares with its clients.
 #[derive(Debug)]
-pub struct Shared {
+pub struct DriverShared {
     /// The level reached now; at first the one that the store expects to reach.
     level: Mutex<Level>,
     clock: Arc<dyn Clock>,
@@ -32,13 +32,13 @@ pub struct Shared {
     wish: AtomicU64,
     /// A bug outside the driver; it also ends the driver.
     bug: OnceLock<String>,
-    ended: watch::Sender<Option<End>>,
+    ended: watch::Sender<Option<DriverEnd>>,
 }
 
-impl Shared {
+impl DriverShared {
     /// The state of a driver with this clock, which has not ended.
     pub fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
-        Shared {
+        DriverShared {
             level: Mutex::new(level),
             keeper: Mutex::new(None),
             pulse: Mutex::new(Pulse::new(clock.running())),
@@ -46,7 +46,7 @@ impl Shared {
             hanging: Mutex::new(None),
             figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
-            wish: AtomicU64::new(Wish::Run as u64),
+            wish: AtomicU64::new(ThreadCommand::Run as u64),
             bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// The driver has ended.
-    pub fn set_ended(&self, end: End) {
+    pub fn set_ended(&self, end: DriverEnd) {
         self.ended.send_replace(Some(end));
     }
 }
@@ -151,7 +151,7 @@ impl Pulse {
 
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum DriverEnd {
     /// It was asked to end.
     Stopped,
     /// Another owner has its shard; with an explanation in words.
@@ -162,7 +162,7 @@ pub enum End {
 
 /// What the owner wants of the driver's thread; it only increases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wish {
+pub enum ThreadCommand {
     /// It continues.
     Run,
     /// Waiting reserves end with what they have.
@@ -171,7 +171,7 @@ pub enum Wish {
     Stop,
 }
 
-impl Shared {
+impl DriverShared {
     /// The current durability of answers.
     pub fn level(&self) -> Level {
         *lock(&self.level)
@@ -198,8 +198,8 @@ impl Shared {
             (ThreadIn::Ours, waits) => (age(pulse.seen), waits),
         };
         let trouble = match &*self.ended.borrow() {
-            Some(End::Stopped) => Some("shut down".to_owned()),
-            Some(End::Fenced(why) | End::Failed(why)) => Some(why.clone()),
+            Some(DriverEnd::Stopped) => Some("shut down".to_owned()),
+            Some(DriverEnd::Fenced(why) | DriverEnd::Failed(why)) => Some(why.clone()),
             None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
         let hanging = lock(&self.hanging).clone();
@@ -215,7 +215,7 @@ impl Shared {
     }
 
     /// Sets what the owner wants of the driver, and wakes it.
-    pub fn wish(&self, wish: Wish, inbox: &Inbox) {
+    pub fn wish(&self, wish: ThreadCommand, inbox: &Inbox) {
         self.wish.fetch_max(wish as u64, Ordering::SeqCst);
         inbox.wake();
     }
@@ -233,11 +233,11 @@ impl Shared {
     }
 
     /// Waits until the driver has ended, and returns how.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> DriverEnd {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().unwrap_or(End::Stopped),
-            Err(_) => End::Stopped,
+            Ok(end) => end.clone().unwrap_or(DriverEnd::Stopped),
+            Err(_) => DriverEnd::Stopped,
         }
     }
 
@@ -247,7 +247,7 @@ impl Shared {
     }
 
     /// Whether the owner wants this, or more.
-    pub fn wished(&self, wish: Wish) -> bool {
+    pub fn wished(&self, wish: ThreadCommand) -> bool {
         self.wish.load(Ordering::SeqCst) >= wish as u64
     }
 }
@@ -265,14 +265,14 @@ pub fn bug(place: &str, what: &str) -> String {
 /// would leave messages that are never delivered, or a copy that is never made.
 #[derive(Debug)]
 pub struct EndOnPanic {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     inbox: Arc<Inbox>,
     place: &'static str,
 }
 
 impl EndOnPanic {
     /// For the task of this name, of the driver with this inbox.
-    pub fn new(shared: &Arc<Shared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
+    pub fn new(shared: &Arc<DriverShared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
         EndOnPanic { shared: shared.clone(), inbox: inbox.clone(), place }
     }
 }
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn time_in_the_store_is_not_counted_as_a_stall_of_the_thread() {
         let clock = Arc::new(Counted::default());
-        let shared = Shared::new(Level::Memory, clock.clone());
+        let shared = DriverShared::new(Level::Memory, clock.clone());
         let pass = |seconds| {
             clock.0.fetch_add(seconds, Ordering::SeqCst);
         };

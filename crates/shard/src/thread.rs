@@ -8,8 +8,8 @@ use duewheel_core::engine::Config;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::quotas::QuotaSource;
-use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
-use crate::shared::{End, Shared, Wish, bug};
+use crate::runner::{AfterTurn, Opener, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
+use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 
 /// A running shard: its driver's thread, and the state shared with it.
 ///
@@ -17,21 +17,21 @@ use crate::shared::{End, Shared, Wish, bug};
 #[derive(Debug)]
 pub struct Shard {
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     handed_on: bool,
 }
 
 impl Drop for Shard {
     fn drop(&mut self) {
         if !self.handed_on {
-            self.shared.wish(Wish::Stop, &self.inbox);
+            self.shared.wish(ThreadCommand::Stop, &self.inbox);
         }
     }
 }
 
 impl Shard {
     /// Its parts, for an owner that will stop it.
-    pub fn hand_on(mut self) -> (Arc<Inbox>, Arc<Shared>) {
+    pub fn hand_on(mut self) -> (Arc<Inbox>, Arc<DriverShared>) {
         self.handed_on = true;
         (self.inbox.clone(), self.shared.clone())
     }
@@ -74,13 +74,13 @@ fn run(mut runner: Runner) {
             let bug = bug("the driver", panic_text(&*panic));
             // Said apart from the end: an owner of several shards ends all of them for a bug, and none for a store that is gone.
             runner.shared.end(bug.clone(), &runner.inbox);
-            End::Failed(bug)
+            DriverEnd::Failed(bug)
         }
     };
     runner.end(end);
 }
 
-fn drive(runner: &mut Runner) -> End {
+fn drive(runner: &mut Runner) -> DriverEnd {
     let inbox = runner.inbox.clone();
     let clock = runner.shared.clock().clone();
     loop {
@@ -88,17 +88,17 @@ fn drive(runner: &mut Runner) -> End {
             inbox.wait_for_crowd(n, at_most);
         }
         match runner.turn() {
-            Turn::Again => {}
-            Turn::Sleep(nap) => {
+            AfterTurn::Again => {}
+            AfterTurn::Sleep(nap) => {
                 match nap {
-                    Nap { until: NapFor::Gathering, at_most } => inbox.wait_for_wake(at_most),
-                    Nap { until: NapFor::Wake, at_most } => inbox.wait_for_wake(clock.nap(at_most)),
-                    Nap { until: NapFor::Anything, at_most } => inbox.wait(clock.nap(at_most)),
-                    Nap { until: NapFor::Retry, at_most } => inbox.wait(at_most),
+                    SleepLimit { until: WakeOn::Gathering, at_most } => inbox.wait_for_wake(at_most),
+                    SleepLimit { until: WakeOn::Wake, at_most } => inbox.wait_for_wake(clock.nap(at_most)),
+                    SleepLimit { until: WakeOn::Anything, at_most } => inbox.wait(clock.nap(at_most)),
+                    SleepLimit { until: WakeOn::Retry, at_most } => inbox.wait(at_most),
                 }
                 runner.woke(nap);
             }
-            Turn::Ended(end) => return end,
+            AfterTurn::Ended(end) => return end,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::inbox::Submission;
 const QUANTUM: usize = 64;
 
 /// The index of a tenant among the quotas; all queues without a quota are one tenant.
-type Tenant = Option<usize>;
+type TenantNumber = Option<usize>;
 
 /// Reserves that wait for their turn.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ pub(crate) struct Turns {
     /// The waiting ones, by arrival.
     held: BTreeMap<u64, Submission>,
     /// Those of each tenant, in order. One that was removed from `held` meanwhile is skipped.
-    lines: BTreeMap<Tenant, Line>,
+    lines: BTreeMap<TenantNumber, TenantReserves>,
     by_name: BTreeMap<WaiterId, u64>,
     by_session: BTreeSet<(SessionId, u64)>,
     arrivals: u64,
     /// The tenant that last had its turn.
-    last: Tenant,
+    last: TenantNumber,
     max_turn: usize,
     /// The number of reserves in one step.
     max_ops: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Turns {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct TenantReserves {
     arrivals: VecDeque<u64>,
     /// The number of messages that it may still request in its turn.
     credit: usize,
@@ -69,7 +69,7 @@ impl Turns {
     pub(crate) fn sort(
         &mut self,
         submissions: &mut Vec<Submission>,
-        mut tenant_of: impl FnMut(&QueueName) -> Tenant,
+        mut tenant_of: impl FnMut(&QueueName) -> TenantNumber,
     ) {
         let asked = submissions.iter().filter_map(reserve_of).fold(0usize, |sum, r| sum + self.cost(r));
         if self.is_empty() && asked <= self.max_turn {
@@ -106,7 +106,7 @@ impl Turns {
         }
     }
 
-    fn hold(&mut self, tenant: Tenant, submission: Submission) {
+    fn hold(&mut self, tenant: TenantNumber, submission: Submission) {
         let Some(reserve) = reserve_of(&submission) else { return };
         self.arrivals += 1;
         self.by_name.insert(reserve.waiter, self.arrivals);
@@ -187,13 +187,13 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::inbox::Patience;
+    use crate::inbox::WhenBusy;
 
     fn submission(op: Op) -> Submission {
         Submission {
             ops: vec![op],
             answer: oneshot::channel().0,
-            patience: Patience::None,
+            patience: WhenBusy::Refuse,
             has_waited: false,
         }
     }
@@ -211,7 +211,7 @@ mod tests {
         }))
     }
 
-    fn tenant_of(queue: &QueueName) -> Tenant {
+    fn tenant_of(queue: &QueueName) -> TenantNumber {
         queue.as_str().strip_prefix('t').and_then(|n| n.parse().ok())
     }
 
@@ -324,7 +324,7 @@ mod tests {
             let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new(prefix).unwrap(), "x")));
             drop(client.submit((0..messages).map(|_| put()).collect()).unwrap());
         }
-        while matches!(runner.turn(), crate::runner::Turn::Again) {}
+        while matches!(runner.turn(), crate::runner::AfterTurn::Again) {}
         runner
     }
 
@@ -388,7 +388,7 @@ mod tests {
         assert!(is_answered(&mut calm));
         let served = flood.iter_mut().filter_map(|pending| is_answered(pending).then_some(())).count();
         assert!((1..=11).contains(&served), "{served} of them, of 10 messages each, and 100 are a turn");
-        assert!(matches!(runner.turn(), crate::runner::Turn::Again), "the others go on at once");
+        assert!(matches!(runner.turn(), crate::runner::AfterTurn::Again), "the others go on at once");
         source.set(Vec::new(), &Policy::default()).unwrap();
         runner.turn();
         let mut left: Vec<_> = flood.iter_mut().skip(2 * served).collect();

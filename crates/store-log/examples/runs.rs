@@ -26,17 +26,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use duewheel_core::message::{Life, Message, Options, Row};
+use duewheel_core::message::{Life, MessageContent, Options, Row};
 use duewheel_core::store::{Sequence, Which};
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
 use disk::{Disk, RealDisk};
-use fault::Trouble;
+use fault::ReadFault;
 use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{Allowance, Behind, KeyLookup, Live, Run, RunWriter, hash};
+use run::{KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter, hash};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;
@@ -78,7 +78,7 @@ fn main() {
     }
 }
 
-fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
+fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let folder = tempfile::tempdir().expect("a folder");
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()));
     disk.make_dir(folder::RUNS).expect("a folder");
@@ -93,7 +93,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
 
     let mut dice = 7;
     let asked: u64 = 100_000.min(rows);
-    let all = Allowance::new(usize::MAX);
+    let all = ReadAllowance::new(usize::MAX);
     let mut found = Vec::new();
     let mut ids = Duration::ZERO;
     for _ in 0..asked / 1_000 {
@@ -117,7 +117,14 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
     let ((), keys) = timed_ok(|| {
         wanted.iter().try_for_each(|(queue, key)| {
             let hash = hash::key(queue, key);
-            run.find_keys(&[KeyLookup { hash, queue, key }], &live, 8, &Behind::NOTHING, &all, &mut by_key)
+            run.find_keys(
+                &[KeyLookup { hash, queue, key }],
+                &live,
+                8,
+                &NewerTables::NOTHING,
+                &all,
+                &mut by_key,
+            )
         })
     })?;
     assert_eq!(by_key.len(), wanted.len());
@@ -174,7 +181,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn scan_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, Trouble> {
+fn scan_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, ReadFault> {
     let mut scan = run.scan(live, Sequence::At, &Which::All, None, u64::MAX)?;
     let mut count = 0;
     while scan.next()?.is_some() {
@@ -183,7 +190,7 @@ fn scan_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, Trouble> {
     Ok(count)
 }
 
-fn decode_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, Trouble> {
+fn decode_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, ReadFault> {
     let mut scan = run.scan(live, Sequence::At, &Which::All, None, u64::MAX)?;
     let mut count = 0;
     while let Some(row) = scan.next()? {
@@ -193,7 +200,7 @@ fn decode_all(run: &Arc<Run>, live: &Arc<Live>) -> Result<u64, Trouble> {
 }
 
 /// Reads some queues one by one; returns the rows read and those they have.
-fn scan_queues(run: &Arc<Run>, live: &Arc<Live>, queues: u64) -> Result<(u64, u64), Trouble> {
+fn scan_queues(run: &Arc<Run>, live: &Arc<Live>, queues: u64) -> Result<(u64, u64), ReadFault> {
     let (mut count, mut of) = (0, 0);
     for n in (0..queues).step_by(usize::try_from(queues.div_ceil(100)).expect("few")) {
         let name = queue(n);
@@ -207,7 +214,7 @@ fn scan_queues(run: &Arc<Run>, live: &Arc<Live>, queues: u64) -> Result<(u64, u6
     Ok((count, of))
 }
 
-fn write(disk: &Arc<dyn Disk>, no: u64, rows: &[Row], span: usize) -> Result<RunEntry, Trouble> {
+fn write(disk: &Arc<dyn Disk>, no: u64, rows: &[Row], span: usize) -> Result<RunEntry, ReadFault> {
     let mut writer = RunWriter::create(disk, FileNo(no), Incarnation(no), Lsn(no))?;
     writer.set_span(span);
     for row in rows {
@@ -228,7 +235,7 @@ fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
             }
             body.truncate(BODY);
             let of = random(&mut dice) % queues;
-            let message = Message {
+            let message = MessageContent {
                 id: MessageId(id),
                 queue: names[usize::try_from(of).expect("a queue")].clone(),
                 key: Some(Key::new(&format!("order-{id}")).expect("a key")),
@@ -255,7 +262,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, began.elapsed())
 }
 
-fn timed_ok<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<(T, Duration), Trouble> {
+fn timed_ok<T>(work: impl FnOnce() -> Result<T, ReadFault>) -> Result<(T, Duration), ReadFault> {
     let (result, time) = timed(work);
     Ok((result?, time))
 }

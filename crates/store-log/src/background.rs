@@ -2,10 +2,10 @@
 
 use crate::flush::flush;
 use crate::merging::merge;
-use crate::shared::{Shared, Worked};
+use crate::shared::{StoreShared, Worked};
 
 /// The worker's loop.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &StoreShared) {
     loop {
         let worked = match flush(shared) {
             Worked::Nothing => merge(shared),

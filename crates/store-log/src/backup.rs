@@ -14,23 +14,24 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use crate::destination::{Destination, EmptyFolder, FolderProblem};
-use crate::disk::{Access, Disk, Hold, RealDisk};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, FileAccess, LockKind, RealDisk};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign;
 use crate::journal::replay::{self, Walk};
 use crate::journal::segment::SegmentReader;
+use crate::journal::syncing;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::names::Interner;
 use crate::owner::take_lock;
-use crate::shared::Shared;
-use crate::verify::{Report, verify_on};
+use crate::shared::StoreShared;
+use crate::verify::{VerifyReport, verify_on};
 
 /// Makes copies of the folder of an open store, from any thread, while the store works.
 ///
 /// A handle may outlive its store; it then refuses.
 #[derive(Clone, Debug)]
-pub struct Backup(pub(crate) Arc<Shared>);
+pub struct Backup(pub(crate) Arc<StoreShared>);
 
 /// The content of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,10 +53,10 @@ pub(crate) const EPOCHS_AHEAD: u32 = 65_536;
 const PIECE: u64 = 1024 * 1024;
 
 /// Keeps files from being removed as long as it lives.
-struct Pin<'a>(&'a Shared);
+struct Pin<'a>(&'a StoreShared);
 
 impl<'a> Pin<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a StoreShared) -> Self {
         shared.pin();
         Pin(shared)
     }
@@ -94,11 +95,11 @@ impl Backup {
         Ok(self.copy(folder)?)
     }
 
-    fn copy(&self, folder: EmptyFolder) -> Result<BackupReport, Trouble> {
+    fn copy(&self, folder: EmptyFolder) -> Result<BackupReport, ReadFault> {
         let shared = &*self.0;
         still_open(shared)?;
         let target = folder.into_disk().map_err(failed("make the folders of", ""))?;
-        shared.syncer.wait_until(shared.syncer.written(), shared)?;
+        syncing::wait_until(shared.syncer.written(), shared)?;
         let _pin = Pin::new(shared);
         let mut manifest = shared.manifest();
         // Not before the manifest is known: its state may say more than was durable a moment ago.
@@ -127,7 +128,7 @@ impl Backup {
     }
 }
 
-fn still_open(shared: &Shared) -> Result<(), StoreError> {
+fn still_open(shared: &StoreShared) -> Result<(), StoreError> {
     shared.check()?;
     if shared.is_stopping() {
         return Err(StoreError::new(ErrorKind::Closed, "the store is closed"));
@@ -145,7 +146,7 @@ fn still_open(shared: &Shared) -> Result<(), StoreError> {
 /// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) to find every damaged place),
 /// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns
 /// an error, or if `dir` is not empty.
-pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, StoreError> {
+pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     let (src, dir) = (src.as_ref(), dir.as_ref());
     let named = |error: StoreError| {
         let (from, to) = (src.display(), dir.display());
@@ -154,11 +155,11 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, S
     restore_folder(src, dir).map_err(|trouble| named(trouble.into()))
 }
 
-fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
+fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
     let from = RealDisk::new(src);
     let names = from.list("").map_err(failed("list", ""))?;
     let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(&from, Hold::Shared)?) } else { None };
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(&from, LockKind::Shared)?) } else { None };
     let report = verify_on(&from)?;
     if let Some(problem) = report.problems.first() {
         return Err(problem.clone().into());
@@ -197,7 +198,11 @@ fn unusable(what: fmt::Arguments<'_>, problem: FolderProblem) -> StoreError {
 }
 
 /// The segments that hold records up to `last`, and the first record of each.
-fn used(disk: &dyn Disk, segments: &[SegmentEntry], last: Lsn) -> Result<Vec<(SegmentEntry, Lsn)>, Trouble> {
+fn used(
+    disk: &dyn Disk,
+    segments: &[SegmentEntry],
+    last: Lsn,
+) -> Result<Vec<(SegmentEntry, Lsn)>, ReadFault> {
     let mut used = Vec::new();
     for entry in segments {
         // One that is being begun right now may look unused: what it holds came too late for this copy.
@@ -217,11 +222,11 @@ struct Copying<'a> {
 
 impl Copying<'_> {
     /// Links a file that never changes, or copies it.
-    fn link(&mut self, name: &str) -> Result<(), Trouble> {
+    fn link(&mut self, name: &str) -> Result<(), ReadFault> {
         if self.from.link(name, self.to).is_err() {
             return self.file(name);
         }
-        let file = self.to.open(name, Access::Read).map_err(failed("open", name))?;
+        let file = self.to.open(name, FileAccess::Read).map_err(failed("open", name))?;
         self.report.linked += 1;
         self.report.files += 1;
         self.report.bytes += file.size().map_err(failed("measure", name))?;
@@ -229,14 +234,14 @@ impl Copying<'_> {
     }
 
     /// Copies a file.
-    fn file(&mut self, name: &str) -> Result<(), Trouble> {
-        let file = self.from.open(name, Access::Read).map_err(failed("open", name))?;
+    fn file(&mut self, name: &str) -> Result<(), ReadFault> {
+        let file = self.from.open(name, FileAccess::Read).map_err(failed("open", name))?;
         let size = file.size().map_err(failed("measure", name))?;
         self.start_of(name, size, size)
     }
 
     /// Copies the frames of a segment up to a record, which it holds; each is checked on the way.
-    fn segment(&mut self, entry: &SegmentEntry, first: Lsn, last: Lsn) -> Result<(), Trouble> {
+    fn segment(&mut self, entry: &SegmentEntry, first: Lsn, last: Lsn) -> Result<(), ReadFault> {
         let mut walk = Walk::new(SegmentReader::open(self.from, entry)?, first);
         while walk.next <= last {
             if let Err(what) = walk.frame()? {
@@ -247,8 +252,8 @@ impl Copying<'_> {
     }
 
     /// Copies the first bytes of a file to a new file of this size.
-    fn start_of(&mut self, name: &str, bytes: u64, size: u64) -> Result<(), Trouble> {
-        let from = self.from.open(name, Access::Read).map_err(failed("open", name))?;
+    fn start_of(&mut self, name: &str, bytes: u64, size: u64) -> Result<(), ReadFault> {
+        let from = self.from.open(name, FileAccess::Read).map_err(failed("open", name))?;
         let to = self.to.create(name).map_err(failed("create", name))?;
         let mut piece = vec![0; usize::try_from(PIECE.min(bytes)).unwrap_or(0)];
         let mut at = 0;

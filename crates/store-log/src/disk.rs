@@ -27,10 +27,10 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Takes a lock that ends with its value or with the process; [`io::ErrorKind::WouldBlock`] if another owner has
     /// it.
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>>;
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>>;
 
     /// Opens an existing file.
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>>;
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Creates a file; a file of the same name is replaced.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
@@ -79,11 +79,11 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
 }
 
 /// A lock that is held.
-pub trait Held: fmt::Debug + Send + Sync {}
+pub trait HeldLock: fmt::Debug + Send + Sync {}
 
 /// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum LockKind {
     /// For one owner.
     Exclusive,
     /// For readers, who change nothing.
@@ -92,7 +92,7 @@ pub enum Hold {
 
 /// The kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// For reading only.
     Read,
     /// For reading and writing.

@@ -30,31 +30,31 @@ impl fmt::Display for Problem {
 
 /// Why a read failed: damage, or an error of the disk.
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ReadFault {
     Damaged(Problem),
     Failed(StoreError),
     /// A look-up would bring more messages into memory than its bound. The caller that set the bound asks for less.
     TooMuch,
 }
 
-impl From<Problem> for Trouble {
+impl From<Problem> for ReadFault {
     fn from(problem: Problem) -> Self {
-        Trouble::Damaged(problem)
+        ReadFault::Damaged(problem)
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for ReadFault {
     fn from(error: StoreError) -> Self {
-        Trouble::Failed(error)
+        ReadFault::Failed(error)
     }
 }
 
-impl From<Trouble> for StoreError {
-    fn from(trouble: Trouble) -> Self {
+impl From<ReadFault> for StoreError {
+    fn from(trouble: ReadFault) -> Self {
         match trouble {
-            Trouble::Damaged(problem) => StoreError::new(ErrorKind::Corrupt, problem),
-            Trouble::Failed(error) => error,
-            Trouble::TooMuch => {
+            ReadFault::Damaged(problem) => StoreError::new(ErrorKind::Corrupt, problem),
+            ReadFault::Failed(error) => error,
+            ReadFault::TooMuch => {
                 let what = "a bug: a look-up without a bound has reached it";
                 StoreError::new(ErrorKind::Closed, what)
             }

@@ -14,12 +14,12 @@ use duewheel_core::message::{Kind, Row};
 use duewheel_core::store::{DEAD_FOUND, FOUND_AHEAD, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
-use crate::fault::{Problem, Trouble};
+use crate::fault::{Problem, ReadFault};
 use crate::folder::JOURNAL;
-use crate::mem::{Mem, Patch, Stands, Told};
-use crate::readers::{For, Read, Readers};
-use crate::run::{Allowance, Behind, KeyLookup, Newer, hash};
-use crate::view::{Part, View};
+use crate::mem::{Mem, MemAnswer, Patch, StageAfter};
+use crate::readers::{ReadPriority, ReadTask, Readers};
+use crate::run::{KeyLookup, Newer, NewerTables, ReadAllowance, hash};
+use crate::view::{LiveRun, StoreView};
 
 /// Up to this many look-ups in runs are made by the caller's thread; more are distributed.
 const ALONE: usize = 64;
@@ -31,16 +31,16 @@ const SHARES: usize = 16;
 /// The tables to search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finder<'a> {
-    pub(crate) view: &'a View,
+    pub(crate) view: &'a StoreView,
     /// The active memtable, newer than the view, if there is one.
     pub(crate) active: Option<&'a Mem>,
     pub(crate) readers: &'a Readers,
     /// The priority of the reads.
-    pub(crate) whom: For,
+    pub(crate) whom: ReadPriority,
 }
 
 /// A key in a run, with everything that a reader needs.
-struct Wanted {
+struct WantedKey {
     lookup: usize,
     hash: u64,
     queue: QueueName,
@@ -50,20 +50,20 @@ struct Wanted {
 impl Finder<'_> {
     /// Finds everything that was asked for, or what the first look-ups of each list ask for if more than
     /// [`Lookups::bytes`] would have to be read.
-    pub(crate) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<(), Trouble> {
+    pub(crate) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<(), ReadFault> {
         let mut most = lookups.ids.len().max(lookups.keys.len());
         loop {
             let ids = &lookups.ids[..most.min(lookups.ids.len())];
             let keys = &lookups.keys[..most.min(lookups.keys.len())];
             let bytes = if most <= FOUND_AHEAD { usize::MAX } else { lookups.bytes };
-            match self.find_first(ids, keys, &Allowance::new(bytes)) {
+            match self.find_first(ids, keys, &ReadAllowance::new(bytes)) {
                 Ok(rows) => {
                     found.rows.extend(rows);
                     found.left.ids = lookups.ids.len() - ids.len();
                     found.left.keys = lookups.keys.len() - keys.len();
                     break;
                 }
-                Err(Trouble::TooMuch) => most = (most / 4).max(FOUND_AHEAD),
+                Err(ReadFault::TooMuch) => most = (most / 4).max(FOUND_AHEAD),
                 Err(trouble) => return Err(trouble),
             }
         }
@@ -77,8 +77,8 @@ impl Finder<'_> {
         &self,
         asked: &[MessageId],
         keys: &[(QueueName, Key)],
-        allowance: &Arc<Allowance>,
-    ) -> Result<impl Iterator<Item = Row> + use<>, Trouble> {
+        allowance: &Arc<ReadAllowance>,
+    ) -> Result<impl Iterator<Item = Row> + use<>, ReadFault> {
         let mut ids: Vec<MessageId> = asked.to_vec();
         let (named, read) = self.named_by_keys(keys, allowance)?;
         ids.extend(named.iter().map(|(_, id)| *id));
@@ -99,8 +99,8 @@ impl Finder<'_> {
         &self,
         ids: &[MessageId],
         read: HashMap<MessageId, Row>,
-    ) -> Result<Vec<Option<Row>>, Trouble> {
-        self.rows_within(ids, read, &Allowance::new(usize::MAX))
+    ) -> Result<Vec<Option<Row>>, ReadFault> {
+        self.rows_within(ids, read, &ReadAllowance::new(usize::MAX))
     }
 
     /// Like [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
@@ -108,8 +108,8 @@ impl Finder<'_> {
         &self,
         ids: &[MessageId],
         mut read: HashMap<MessageId, Row>,
-        allowance: &Arc<Allowance>,
-    ) -> Result<Vec<Option<Row>>, Trouble> {
+        allowance: &Arc<ReadAllowance>,
+    ) -> Result<Vec<Option<Row>>, ReadFault> {
         let mut rows: Vec<Option<Row>> = Vec::with_capacity(ids.len());
         // Those that a run must tell, and what has changed since.
         let mut older: Vec<usize> = Vec::new();
@@ -117,14 +117,14 @@ impl Finder<'_> {
         for (i, &id) in ids.iter().enumerate() {
             rows.push(None);
             let patch = match self.told(id) {
-                Told::Gone => continue,
-                Told::Row(row) => {
+                MemAnswer::Gone => continue,
+                MemAnswer::Row(row) => {
                     allowance.charge(row.message.weight())?;
                     rows[i] = Some(row);
                     continue;
                 }
-                Told::Patch(patch) => Some(patch),
-                Told::Nothing => None,
+                MemAnswer::Patch(patch) => Some(patch),
+                MemAnswer::Nothing => None,
             };
             older.push(i);
             patches.extend(patch.map(|patch| (i, patch)));
@@ -164,23 +164,23 @@ impl Finder<'_> {
     }
 
     /// The combined entries of the tables for a message.
-    fn told(&self, id: MessageId) -> Told {
+    fn told(&self, id: MessageId) -> MemAnswer {
         let mut patch: Option<Patch> = None;
         for (newer, mem) in self.newer().enumerate() {
             let is_purged = |queue: &QueueName| self.newer().take(newer).any(|mem| mem.has_purged(id, queue));
             match mem.told(id) {
-                Told::Nothing => {}
-                Told::Gone => return Told::Gone,
-                Told::Row(row) if is_purged(&row.message.queue) => return Told::Gone,
-                Told::Row(mut row) => {
+                MemAnswer::Nothing => {}
+                MemAnswer::Gone => return MemAnswer::Gone,
+                MemAnswer::Row(row) if is_purged(&row.message.queue) => return MemAnswer::Gone,
+                MemAnswer::Row(mut row) => {
                     if let Some(patch) = patch {
                         patch.apply(&mut row);
                     }
-                    return Told::Row(row);
+                    return MemAnswer::Row(row);
                 }
                 // Where the rest of it was may have been given up since.
-                Told::Patch(_) if mem.queue_of(id).is_some_and(is_purged) => return Told::Gone,
-                Told::Patch(older) => {
+                MemAnswer::Patch(_) if mem.queue_of(id).is_some_and(is_purged) => return MemAnswer::Gone,
+                MemAnswer::Patch(older) => {
                     patch = Some(match patch {
                         Some(patch) => patch.on(older),
                         None => older,
@@ -188,7 +188,7 @@ impl Finder<'_> {
                 }
             }
         }
-        patch.map_or(Told::Nothing, Told::Patch)
+        patch.map_or(MemAnswer::Nothing, MemAnswer::Patch)
     }
 
     /// Reads messages from the runs that have them.
@@ -196,8 +196,8 @@ impl Finder<'_> {
         &self,
         ids: &[MessageId],
         mut left: Vec<usize>,
-        allowance: &Arc<Allowance>,
-    ) -> Result<Vec<(usize, Row)>, Trouble> {
+        allowance: &Arc<ReadAllowance>,
+    ) -> Result<Vec<(usize, Row)>, ReadFault> {
         let mut in_parts: Vec<(usize, Vec<MessageId>)> = Vec::new();
         let mut count = 0;
         for (no, part) in self.view.parts.iter().enumerate().rev() {
@@ -227,7 +227,7 @@ impl Finder<'_> {
             return Ok(rows);
         }
         let share = SHARE.max(count.div_ceil(SHARES));
-        let mut reads: Vec<Read<(usize, Vec<Row>)>> = Vec::new();
+        let mut reads: Vec<ReadTask<(usize, Vec<Row>)>> = Vec::new();
         for (no, here) in in_parts {
             for ids in here.chunks(share) {
                 let (run, ids) = (Arc::clone(&self.view.parts[no].run), ids.to_vec());
@@ -250,11 +250,11 @@ impl Finder<'_> {
     fn named_by_keys(
         &self,
         keys: &[(QueueName, Key)],
-        allowance: &Arc<Allowance>,
-    ) -> Result<(Vec<(usize, MessageId)>, HashMap<MessageId, Row>), Trouble> {
+        allowance: &Arc<ReadAllowance>,
+    ) -> Result<(Vec<(usize, MessageId)>, HashMap<MessageId, Row>), ReadFault> {
         let mut named: Vec<(usize, MessageId)> = Vec::new();
         let mut read = HashMap::new();
-        let mut in_parts: Vec<Vec<Wanted>> = Vec::new();
+        let mut in_parts: Vec<Vec<WantedKey>> = Vec::new();
         in_parts.resize_with(self.view.parts.len(), Vec::new);
         let mut ids = Vec::new();
         let mut hashes = Vec::with_capacity(keys.len());
@@ -266,7 +266,7 @@ impl Finder<'_> {
                 let says =
                     |id| newer.clone().map(|mem| mem.says(id, queue)).find(|says| *says != Newer::Nothing);
                 let says = |id| says(id).unwrap_or(Newer::Nothing);
-                let behind = Behind { says: &says, revived: newer.clone().any(Mem::has_revived) };
+                let behind = NewerTables { says: &says, revived: newer.clone().any(Mem::has_revived) };
                 mem.find_key(hash, (queue, key), &behind, &mut ids);
             }
             self.keep_wanted(queue, &mut ids);
@@ -278,7 +278,7 @@ impl Finder<'_> {
             for (lookup, &hash) in hashes.iter().enumerate() {
                 if part.run.may_have(hash) {
                     let (queue, key) = keys[lookup].clone();
-                    wanted.push(Wanted { lookup, hash, queue, key });
+                    wanted.push(WantedKey { lookup, hash, queue, key });
                     count += 1;
                 }
             }
@@ -292,7 +292,7 @@ impl Finder<'_> {
                 named.push((lookup, row.message.id));
                 read.insert(row.message.id, row);
             }
-            Ok::<(), Trouble>(())
+            Ok::<(), ReadFault>(())
         };
         let in_parts = in_parts.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty());
         if count <= ALONE {
@@ -302,11 +302,11 @@ impl Finder<'_> {
             return Ok((named, read));
         }
         let share = SHARE.max(count.div_ceil(SHARES));
-        let mut reads: Vec<Read<(usize, Vec<(usize, Row)>)>> = Vec::new();
+        let mut reads: Vec<ReadTask<(usize, Vec<(usize, Row)>)>> = Vec::new();
         for (no, wanted) in in_parts {
             let mut wanted = wanted.into_iter();
             loop {
-                let some: Vec<Wanted> = wanted.by_ref().take(share).collect();
+                let some: Vec<WantedKey> = wanted.by_ref().take(share).collect();
                 if some.is_empty() {
                     break;
                 }
@@ -330,12 +330,12 @@ impl Finder<'_> {
         ids.dedup();
         let mut dead = 0;
         ids.retain(|id| match self.newer().find_map(|mem| mem.stands(*id, queue)) {
-            Some(Stands::Gone) => false,
-            Some(Stands::Is(Kind::Dead)) => {
+            Some(StageAfter::Gone) => false,
+            Some(StageAfter::Is(Kind::Dead)) => {
                 dead += 1;
                 dead <= DEAD_FOUND
             }
-            Some(Stands::Is(Kind::Waiting | Kind::Leased)) | None => true,
+            Some(StageAfter::Is(Kind::Waiting | Kind::Leased)) | None => true,
         });
     }
 
@@ -344,12 +344,12 @@ impl Finder<'_> {
     /// revived in memory, this reads the index entry of each dead message of the key.
     fn look_behind(
         &self,
-        part: &Part,
+        part: &LiveRun,
         keys: &[(QueueName, Key)],
         hashes: &[u64],
-        allowance: &Allowance,
+        allowance: &ReadAllowance,
         rows: &mut Vec<(usize, Row)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadFault> {
         if self.newer().all(Mem::is_empty) {
             return Ok(());
         }
@@ -363,7 +363,7 @@ impl Finder<'_> {
             let (queue, key) = &keys[i];
             let says = |id| self.newer().map(|mem| mem.says(id, queue)).find(|says| *says != Newer::Nothing);
             let says = |id| says(id).unwrap_or(Newer::Nothing);
-            let behind = Behind { says: &says, revived };
+            let behind = NewerTables { says: &says, revived };
             let found =
                 part.run.find_key(hashes[i], queue, key, &part.live, DEAD_FOUND, &behind, allowance)?;
             rows.extend(found.into_iter().map(|row| (i, row)));
@@ -419,7 +419,7 @@ impl Finder<'_> {
         &self,
         queue: &QueueName,
         id: &str,
-    ) -> Result<Option<duewheel_core::record::DedupeRow>, Trouble> {
+    ) -> Result<Option<duewheel_core::record::DedupeRow>, ReadFault> {
         let hash = hash::answer(queue, id);
         for mem in self.newer() {
             if let Some(row) = mem.find_answer(hash, queue, id) {
@@ -449,13 +449,17 @@ pub(crate) fn nowhere(id: MessageId) -> Problem {
 }
 
 /// Looks keys up in one run, as if there were nothing newer.
-fn read_keys(part: &Part, wanted: &[Wanted], allowance: &Allowance) -> Result<Vec<(usize, Row)>, Trouble> {
+fn read_keys(
+    part: &LiveRun,
+    wanted: &[WantedKey],
+    allowance: &ReadAllowance,
+) -> Result<Vec<(usize, Row)>, ReadFault> {
     let lookups: Vec<KeyLookup<'_>> = wanted
         .iter()
         .map(|wanted| KeyLookup { hash: wanted.hash, queue: &wanted.queue, key: &wanted.key })
         .collect();
     let mut rows = Vec::new();
-    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &Behind::NOTHING, allowance, &mut rows)?;
+    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &NewerTables::NOTHING, allowance, &mut rows)?;
     Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
 }
 
@@ -473,7 +477,7 @@ fn sorted(ids: &[MessageId]) -> Vec<MessageId> {
 
 #[cfg(test)]
 mod tests {
-    use duewheel_core::message::{DeadReason, Died, Life, Message, Options, Stage};
+    use duewheel_core::message::{DeadReason, Died, Life, MessageContent, Options, Stage};
     use duewheel_core::record::{Gone, Record, Was, Writer};
     use duewheel_core::{Due, Lsn, WallMs};
 
@@ -492,7 +496,7 @@ mod tests {
     }
 
     fn put(mem: &mut Mem, id: u64, stage: Stage) {
-        let message = Message {
+        let message = MessageContent {
             id: MessageId(id),
             queue: queue(),
             key: Key::new("k").ok(),
@@ -532,11 +536,12 @@ mod tests {
             &Record::Removed { id: MessageId(1_999), why: Gone::Cancelled, was: was(Kind::Dead) },
         );
         frozen.settle();
-        let view = View { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
+        let view = StoreView { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
         let readers = Readers::default();
-        let finder = Finder { view: &view, active: Some(&active), readers: &readers, whom: For::Owner };
+        let finder =
+            Finder { view: &view, active: Some(&active), readers: &readers, whom: ReadPriority::Owner };
         let keys = vec![(queue(), Key::new("k").unwrap())];
-        let (named, read) = finder.named_by_keys(&keys, &Allowance::new(usize::MAX)).unwrap();
+        let (named, read) = finder.named_by_keys(&keys, &ReadAllowance::new(usize::MAX)).unwrap();
         assert_eq!((named.len(), read.len()), (DEAD_FOUND + 1, 0), "each of these is decoded");
         let mut found = Found::default();
         finder.find(&Lookups { keys, ..Lookups::default() }, &mut found).unwrap();

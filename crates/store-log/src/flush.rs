@@ -10,7 +10,7 @@
 //! | 6 | the manifest lists the runs and the state, and no segment before the cut |
 //! | 7 | readers get the runs in place of the memtables |
 //!
-//! When there is no room for that ([`stuck`](Shared::is_stuck)), two measures make some. Runs whose rows were all
+//! When there is no room for that ([`stuck`](StoreShared::is_stuck)), two measures make some. Runs whose rows were all
 //! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
 //! freezes later removals, too, so that the next attempt writes less.
 
@@ -23,28 +23,29 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
 
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::figures::micros;
 use crate::find::Finder;
 use crate::folder::{FileNo, Incarnation};
 use crate::gone::{sorted, take_away, without_gone};
+use crate::journal::syncing;
 use crate::manifest::{RunEntry, SegmentEntry};
-use crate::mem::{Extent, Mem, MemScan, Step};
-use crate::merge::policy::Plan;
+use crate::mem::{Extent, Mem, MemScan, ScanStep};
+use crate::merge::policy::MergePlan;
 use crate::merging::{drop_merge, drop_runs, give_up, sizes, squeeze, write_state};
-use crate::readers::For;
+use crate::readers::ReadPriority;
 use crate::reserve;
 use crate::run::{Live, Run, RunWriter, hash};
-use crate::shared::{Shared, Worked, lock};
+use crate::shared::{StoreShared, Worked, lock};
 use crate::state;
-use crate::view::{Part, View};
+use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
 
 /// Number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
 
 /// Writes the frozen memtables to a run, if there are any.
-pub(crate) fn flush(shared: &Shared) -> Worked {
+pub(crate) fn flush(shared: &StoreShared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() || shared.view().frozen.is_empty() {
         return Worked::Nothing;
@@ -65,7 +66,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     if let Err(trouble) = flush.flush(work, &view) {
         shared.reserve.flushing.store(0, Relaxed);
         shared.counters.flush_failures.fetch_add(1, Relaxed);
-        if let Trouble::Failed(error) = &trouble
+        if let ReadFault::Failed(error) = &trouble
             && error.kind() == ErrorKind::Full
         {
             shared.set_stuck(true);
@@ -89,7 +90,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
     let _ = shared.reserve.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
     shared.reserve.flushing.store(0, Relaxed);
-    if let Ok(View { frozen, .. }) = Arc::try_unwrap(view) {
+    if let Ok(StoreView { frozen, .. }) = Arc::try_unwrap(view) {
         frozen.into_iter().for_each(|mem| shared.recycle(mem));
     }
     shared.preparer_bell.ring();
@@ -98,7 +99,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
 }
 
 struct Flush<'a> {
-    shared: &'a Shared,
+    shared: &'a StoreShared,
     /// The frozen memtables, oldest first.
     tables: &'a [Arc<Mem>],
     last: Lsn,
@@ -110,7 +111,7 @@ struct Flush<'a> {
 
 impl Flush<'_> {
     /// Makes room without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
-    fn make_room(&self, work: &mut Work, view: &View) -> Result<Option<Worked>, Trouble> {
+    fn make_room(&self, work: &mut Work, view: &StoreView) -> Result<Option<Worked>, ReadFault> {
         let shared = self.shared;
         // A disk that cannot say how much is free says so when it is full.
         let Ok(free) = shared.reserve.free_for_flush(&*shared.disk) else { return Ok(None) };
@@ -129,14 +130,16 @@ impl Flush<'_> {
         let dead: Vec<FileNo> = dead(&parts, now).collect();
         if !dead.is_empty() {
             // What says that nothing of them counts must not be lost with a crash.
-            shared.syncer.wait_until(self.last, shared)?;
+            syncing::wait_until(self.last, shared)?;
             drop_runs(shared, work, &dead)?;
             return Ok(Some(Worked::Done));
         }
         // A merge comes next; one that has failed for want of room does not keep the flush from being tried.
         let failures = shared.counters.merge_failures.load(Relaxed);
         let has_failed = std::mem::replace(&mut work.merge_failures, failures) != failures;
-        if work.merging.is_some() || (!has_failed && squeeze(shared, &sizes(&parts, now)) != Plan::Nothing) {
+        if work.merging.is_some()
+            || (!has_failed && squeeze(shared, &sizes(&parts, now)) != MergePlan::Nothing)
+        {
             return Ok(Some(Worked::Later));
         }
         if free >= exact.least {
@@ -151,7 +154,7 @@ impl Flush<'_> {
         self.tables.iter().rev().find_map(|mem| mem.clock()).map_or(EngineMs(0), |clock| clock.engine)
     }
 
-    fn flush(&self, work: &mut Work, view: &View) -> Result<(), Trouble> {
+    fn flush(&self, work: &mut Work, view: &StoreView) -> Result<(), ReadFault> {
         let shared = self.shared;
         shared.syncer.ask();
         let entries = self.write_runs(view)?;
@@ -159,7 +162,7 @@ impl Flush<'_> {
         for entry in &entries {
             let run = Arc::new(Run::open(&*shared.disk, entry, &mut work.names)?);
             let live = Arc::new(Live::all(&run));
-            parts.push(Part { run, live });
+            parts.push(LiveRun { run, live });
         }
         let before = work.ledger.remember(self.tables.iter().flat_map(|mem| mem.queues()));
         for mem in self.tables {
@@ -181,7 +184,7 @@ impl Flush<'_> {
         };
         shared.set_view(|view| {
             let is_new = |mem: &Arc<Mem>| !self.tables.iter().any(|flushed| Arc::ptr_eq(flushed, mem));
-            View { frozen: view.frozen.into_iter().filter(is_new).collect(), parts }
+            StoreView { frozen: view.frozen.into_iter().filter(is_new).collect(), parts }
         });
         shared.drop_segments(&covered);
         Ok(())
@@ -191,12 +194,12 @@ impl Flush<'_> {
     fn list(
         &self,
         work: &mut Work,
-        parts: &[Part],
+        parts: &[LiveRun],
         entries: &[RunEntry],
-    ) -> Result<Vec<SegmentEntry>, Trouble> {
+    ) -> Result<Vec<SegmentEntry>, ReadFault> {
         let shared = self.shared;
         let state = write_state(shared, self.state, &work.ledger, parts)?;
-        shared.syncer.wait_until(self.last, shared)?;
+        syncing::wait_until(self.last, shared)?;
         let covered: Vec<_> = {
             let sealed = &shared.journal().sealed;
             let covered = sealed.iter().filter(|s| s.end <= self.last.next());
@@ -221,10 +224,10 @@ impl Flush<'_> {
 
     /// Writes the live rows of the frozen memtables: no run if there are none, and several if there are too many for
     /// one.
-    fn write_runs(&self, view: &View) -> Result<Vec<RunEntry>, Trouble> {
+    fn write_runs(&self, view: &StoreView) -> Result<Vec<RunEntry>, ReadFault> {
         let shared = self.shared;
-        let mut out = Out { flush: self, writer: None, done: Vec::new() };
-        let finder = Finder { view, active: None, readers: &shared.readers, whom: For::Background };
+        let mut out = FlushOutput { flush: self, writer: None, done: Vec::new() };
+        let finder = Finder { view, active: None, readers: &shared.readers, whom: ReadPriority::Background };
         for sequence in [Sequence::AllAt, Sequence::AllAfter] {
             let mut scan = Scan::new(self.tables, sequence);
             loop {
@@ -265,7 +268,7 @@ impl Flush<'_> {
     }
 
     /// The runs without the rows that the frozen memtables replace.
-    fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
+    fn older_parts(&self, view: &StoreView) -> Result<Vec<LiveRun>, ReadFault> {
         let mut parts = view.parts.clone();
         for mem in self.tables {
             take_away(&mut parts, mem, sorted(mem.ids())?);
@@ -275,13 +278,13 @@ impl Flush<'_> {
 }
 
 /// The runs that a flush writes. Only the last one may have remembered answers.
-struct Out<'a> {
+struct FlushOutput<'a> {
     flush: &'a Flush<'a>,
     writer: Option<RunWriter>,
     done: Vec<RunEntry>,
 }
 
-impl Out<'_> {
+impl FlushOutput<'_> {
     fn bytes(&self) -> u64 {
         let done: u64 = self.done.iter().map(|run| run.bytes).sum();
         done + self.writer.as_ref().map_or(0, RunWriter::bytes)
@@ -301,7 +304,7 @@ impl Out<'_> {
         Ok(self.writer.as_mut().expect("made above"))
     }
 
-    fn end(mut self) -> Result<Vec<RunEntry>, Trouble> {
+    fn end(mut self) -> Result<Vec<RunEntry>, ReadFault> {
         if let Some(writer) = self.writer.take() {
             self.done.push(writer.finish()?);
         }
@@ -328,9 +331,9 @@ impl<'a> Scan<'a> {
         let newer = &self.tables[i + 1..];
         *head = loop {
             match scan.step(&self.tables[i]) {
-                Some(Step::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
-                Some(Step::Here(cursor, _)) => break Some(cursor),
-                Some(Step::Stale(_)) => {}
+                Some(ScanStep::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
+                Some(ScanStep::Here(cursor, _)) => break Some(cursor),
+                Some(ScanStep::Stale(_)) => {}
                 None => break None,
             }
         };
@@ -367,7 +370,7 @@ fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
 }
 
 /// The runs without live rows.
-fn dead(parts: &[Part], now: EngineMs) -> impl Iterator<Item = FileNo> {
+fn dead(parts: &[LiveRun], now: EngineMs) -> impl Iterator<Item = FileNo> {
     let sizes = sizes(parts, now);
     parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)
 }

@@ -6,14 +6,14 @@ use duewheel_core::MessageId;
 use duewheel_core::store::{ErrorKind, StoreError};
 use roaring::RoaringTreemap;
 
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::mem::Mem;
 use crate::run::Mask;
-use crate::view::Part;
+use crate::view::LiveRun;
 
 /// The runs without the rows that these tables remove. Rows that they change stay: the rest of these messages is in the
 /// runs alone.
-pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
+pub(crate) fn without_gone(parts: &[LiveRun], tables: &[Arc<Mem>]) -> Result<Vec<LiveRun>, ReadFault> {
     let mut parts = parts.to_vec();
     for mem in tables {
         take_away(&mut parts, mem, sorted(mem.ids().filter(|id| mem.is_gone(MessageId(*id))))?);
@@ -22,13 +22,13 @@ pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Pa
 }
 
 /// The same ids as a set. They come in order.
-pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, Trouble> {
+pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, ReadFault> {
     let ids = RoaringTreemap::from_sorted_iter(ids);
     Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
 }
 
 /// Removes ids from the parts, and the rows that the table's purges took.
-pub(crate) fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
+pub(crate) fn take_away(parts: &mut [LiveRun], mem: &Mem, ids: RoaringTreemap) {
     for part in parts {
         let removed = &part.live.ids & &ids;
         if !removed.is_empty() {

@@ -5,8 +5,9 @@
 //! | `frame` | the bytes of one group or mark |
 //! | `segment` | the bytes of one file, and its known state |
 //! | `writer` | where the next frame goes; the driver's own |
-//! | `turn` | groups that wait for the next segment |
+//! | `waiting` | groups that wait for the next segment |
 //! | `syncer` | how far it is durable |
+//! | `syncing` | makes it durable |
 //! | `preparer` | the segments that come next, and room |
 //! | `replay` | the content of a journal that is read |
 //! | `reign` | the takeover by a new owner |
@@ -17,5 +18,6 @@ pub(crate) mod reign;
 pub(crate) mod replay;
 pub(crate) mod segment;
 pub(crate) mod syncer;
-pub(crate) mod turn;
+pub(crate) mod syncing;
+pub(crate) mod waiting;
 pub(crate) mod writer;

@@ -53,4 +53,4 @@ pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from};
 pub use shared::Worked;
 pub use store::{Hands, LogStore};
-pub use verify::{Report, verify, verify_on};
+pub use verify::{VerifyReport, verify, verify_on};

@@ -1,8 +1,8 @@
 //! Loads pages, away from the owner's thread.
 //!
-//! The owner takes its part out of the active memtable when it makes a request ([`Request`]). The loader merges that
+//! The owner takes its part out of the active memtable when it makes a request ([`LoadRequest`]). The loader merges that
 //! with the frozen memtable and the runs as they were at that moment. When the owner fetches the page
-//! ([`Page::loaded`]), it removes the rows that its memtables hide by then. So no thread waits for a lock, and no row
+//! ([`LoadedPage::loaded`]), it removes the rows that its memtables hide by then. So no thread waits for a lock, and no row
 //! is missing or duplicated.
 //!
 //! A scan is kept when its page is full: the next page of the same sequence continues it, and reads nothing again.
@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex};
 
 use duewheel_core::message::Row;
 use duewheel_core::policy::PAGES_UNDER_WAY;
-use duewheel_core::record::Stands;
+use duewheel_core::record::StageKind;
 use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, StoreError, Which};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::find::{self, Finder};
-use crate::mem::{Mem, MemScan, Patch, Step, Told};
-use crate::readers::{For, Readers};
+use crate::mem::{Mem, MemAnswer, MemScan, Patch, ScanStep};
+use crate::readers::{ReadPriority, Readers};
 use crate::run::{RawRow, RunScan, before};
-use crate::sync::{Bell, lock};
-use crate::view::{Part, View};
+use crate::sync::{WorkerBell, lock};
+use crate::view::{LiveRun, StoreView};
 
 /// Largest number of entries of the active memtable that the owner's thread examines for one page.
 const LOOKED_AT: usize = 16 * 1024;
@@ -37,18 +37,18 @@ const TOGETHER: usize = 32;
 
 /// A request for a page.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct LoadRequest {
     pub(crate) load: Load,
     pub(crate) as_of: Lsn,
-    view: Arc<View>,
-    active: VecDeque<(Cursor, Told)>,
+    view: Arc<StoreView>,
+    active: VecDeque<(Cursor, MemAnswer)>,
     /// The end of the active memtable's part; `None`: it is complete.
     active_end: Option<Cursor>,
 }
 
 /// A page that was loaded.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct LoadedPage {
     loaded: Loaded,
     /// Whether each row comes from behind the active memtable of the request.
     older: Vec<bool>,
@@ -56,8 +56,8 @@ pub(crate) struct Page {
 
 /// The result of a request.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Loaded(Page),
+pub(crate) enum LoadResult {
+    Loaded(LoadedPage),
     /// The disk could not read a block. The page may be requested again.
     Unread(Load, StoreError),
     /// The store has ended.
@@ -67,10 +67,10 @@ pub(crate) enum Outcome {
 /// Pending requests and their results.
 #[derive(Default)]
 pub(crate) struct Loader {
-    requests: Mutex<VecDeque<Request>>,
-    pages: Mutex<VecDeque<Outcome>>,
-    kept: Mutex<VecDeque<Older>>,
-    pub(crate) bell: Bell,
+    requests: Mutex<VecDeque<LoadRequest>>,
+    pages: Mutex<VecDeque<LoadResult>>,
+    kept: Mutex<VecDeque<OlderScan>>,
+    pub(crate) bell: WorkerBell,
 }
 
 impl fmt::Debug for Loader {
@@ -79,23 +79,23 @@ impl fmt::Debug for Loader {
     }
 }
 
-impl Request {
+impl LoadRequest {
     /// A request with the part of the active memtable.
-    pub(crate) fn new(load: Load, as_of: Lsn, view: Arc<View>, active: &mut Mem) -> Self {
-        let mut request = Request { load, as_of, view, active: VecDeque::new(), active_end: None };
+    pub(crate) fn new(load: Load, as_of: Lsn, view: Arc<StoreView>, active: &mut Mem) -> Self {
+        let mut request = LoadRequest { load, as_of, view, active: VecDeque::new(), active_end: None };
         active.settle();
         let load = &request.load;
         let mut scan = active.scan(load.sequence, &load.which, load.after);
         let (mut looked_at, mut bytes) = (0, 0);
         while let Some(step) = scan.step(active) {
             looked_at += 1;
-            let (Step::Here(cursor, _) | Step::Stale(cursor)) = step;
+            let (ScanStep::Here(cursor, _) | ScanStep::Stale(cursor)) = step;
             if cursor.0 > load.until {
                 break;
             }
-            if let Step::Here((_, id), _) = step {
+            if let ScanStep::Here((_, id), _) = step {
                 let told = active.told(id);
-                if let Told::Row(row) = &told {
+                if let MemAnswer::Row(row) = &told {
                     bytes += row.message.weight();
                 }
                 request.active.push_back((cursor, told));
@@ -109,10 +109,10 @@ impl Request {
     }
 }
 
-impl Page {
+impl LoadedPage {
     /// The page without the rows that one of these memtables hides, which are all that were active since the request.
     pub(crate) fn loaded<'a>(self, since: impl Iterator<Item = &'a Mem> + Clone) -> Loaded {
-        let Page { mut loaded, older } = self;
+        let LoadedPage { mut loaded, older } = self;
         let mut older = older.into_iter();
         loaded.rows.retain(|row| {
             let is_older = older.next() == Some(true);
@@ -123,23 +123,23 @@ impl Page {
 }
 
 impl Loader {
-    pub(crate) fn ask(&self, request: Request) {
+    pub(crate) fn ask(&self, request: LoadRequest) {
         lock(&self.requests).push_back(request);
         self.bell.ring();
     }
 
     /// The next page, in the order of requests.
-    pub(crate) fn page(&self) -> Option<Outcome> {
+    pub(crate) fn page(&self) -> Option<LoadResult> {
         lock(&self.pages).pop_front()
     }
 
     /// The request that was made first.
-    pub(crate) fn next(&self) -> Option<Request> {
+    pub(crate) fn next(&self) -> Option<LoadRequest> {
         lock(&self.requests).pop_front()
     }
 
     /// A request has come to this.
-    pub(crate) fn done(&self, outcome: Outcome) {
+    pub(crate) fn done(&self, outcome: LoadResult) {
         lock(&self.pages).push_back(outcome);
     }
 
@@ -147,11 +147,11 @@ impl Loader {
     pub(crate) fn load(
         &self,
         readers: &Readers,
-        request: Request,
-        current: impl FnOnce() -> Arc<View>,
-    ) -> Result<Page, Trouble> {
+        request: LoadRequest,
+        current: impl FnOnce() -> Arc<StoreView>,
+    ) -> Result<LoadedPage, ReadFault> {
         let mut older = take_kept(self, &request)?;
-        let (view, page) = (Arc::clone(&request.view), Making::new(readers, request));
+        let (view, page) = (Arc::clone(&request.view), PageInProgress::new(readers, request));
         let page = page.make(&mut older)?;
         if page.loaded.more == More::Yes {
             older.at = page.loaded.upto;
@@ -168,16 +168,16 @@ impl Loader {
     }
 
     /// Forgets scans of former views: they keep files that are no longer listed.
-    pub(crate) fn forget_all_but(&self, view: &Arc<View>) {
+    pub(crate) fn forget_all_but(&self, view: &Arc<StoreView>) {
         lock(&self.kept).retain(|older| Arc::ptr_eq(&older.view, view));
     }
 }
 
 /// The scan at the start of this request, or a new one.
-fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
+fn take_kept(loader: &Loader, request: &LoadRequest) -> Result<OlderScan, ReadFault> {
     let goes_on = {
         let mut kept = lock(&loader.kept);
-        let fits = |older: &Older| older.goes_on_with(request);
+        let fits = |older: &OlderScan| older.goes_on_with(request);
         kept.iter().position(fits).and_then(|i| kept.remove(i))
     };
     match goes_on {
@@ -188,19 +188,19 @@ fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
         None => {
             let Load { sequence, which, after, .. } = &request.load;
             let allowed = allowed(request);
-            Older::new(Arc::clone(&request.view), *sequence, which.clone(), *after, allowed)
+            OlderScan::new(Arc::clone(&request.view), *sequence, which.clone(), *after, allowed)
         }
     }
 }
 
-fn allowed(request: &Request) -> u64 {
+fn allowed(request: &LoadRequest) -> u64 {
     READ_FOR_NOTHING.saturating_mul(request.load.bytes as u64)
 }
 
 /// A page in progress.
-struct Making<'a> {
+struct PageInProgress<'a> {
     readers: &'a Readers,
-    request: Request,
+    request: LoadRequest,
     rows: Vec<Option<Row>>,
     older: Vec<bool>,
     bytes: usize,
@@ -208,12 +208,12 @@ struct Making<'a> {
     parts: Vec<(usize, MessageId, Patch)>,
 }
 
-impl<'a> Making<'a> {
-    fn new(readers: &'a Readers, request: Request) -> Self {
-        Making { readers, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
+impl<'a> PageInProgress<'a> {
+    fn new(readers: &'a Readers, request: LoadRequest) -> Self {
+        PageInProgress { readers, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
     }
 
-    fn make(mut self, older: &mut Older) -> Result<Page, Trouble> {
+    fn make(mut self, older: &mut OlderScan) -> Result<LoadedPage, ReadFault> {
         let mut upto = None;
         let more = loop {
             let is_full = self.rows.len() >= self.request.load.rows
@@ -253,43 +253,47 @@ impl<'a> Making<'a> {
                 }
             } else if let Some(found) = older.next()? {
                 let told = match found {
-                    Behind::Run(part, raw) => Told::Row(older.view.parts[part].run.decode(&raw)?),
-                    Behind::Frozen(told) => told,
+                    OlderRow::Run(part, raw) => MemAnswer::Row(older.view.parts[part].run.decode(&raw)?),
+                    OlderRow::Frozen(told) => told,
                 };
                 self.take(next, told, true)?;
             }
         };
         self.read_parts()?;
-        let Making { request: Request { load, as_of, .. }, rows, older, .. } = self;
+        let PageInProgress { request: LoadRequest { load, as_of, .. }, rows, older, .. } = self;
         let (rows, older) =
             rows.into_iter().zip(older).filter_map(|(row, older)| row.map(|row| (row, older))).unzip();
-        Ok(Page { loaded: Loaded { load, as_of, rows, upto, more }, older })
+        Ok(LoadedPage { loaded: Loaded { load, as_of, rows, upto, more }, older })
     }
 
-    fn take(&mut self, (_, id): Cursor, told: Told, is_older: bool) -> Result<(), Trouble> {
+    fn take(&mut self, (_, id): Cursor, told: MemAnswer, is_older: bool) -> Result<(), ReadFault> {
         let row = match told {
-            Told::Row(row) => {
+            MemAnswer::Row(row) => {
                 self.bytes += row.message.weight();
                 Some(row)
             }
-            Told::Patch(patch) => {
+            MemAnswer::Patch(patch) => {
                 self.parts.push((self.rows.len(), id, patch));
                 None
             }
-            Told::Nothing | Told::Gone => return Ok(()),
+            MemAnswer::Nothing | MemAnswer::Gone => return Ok(()),
         };
         self.rows.push(row);
         self.older.push(is_older);
         if self.parts.len() >= TOGETHER { self.read_parts() } else { Ok(()) }
     }
 
-    fn read_parts(&mut self) -> Result<(), Trouble> {
+    fn read_parts(&mut self) -> Result<(), ReadFault> {
         let parts = std::mem::take(&mut self.parts);
         let mut ids: Vec<MessageId> = parts.iter().map(|(_, id, _)| *id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let finder =
-            Finder { view: &self.request.view, active: None, readers: self.readers, whom: For::Page };
+        let finder = Finder {
+            view: &self.request.view,
+            active: None,
+            readers: self.readers,
+            whom: ReadPriority::Page,
+        };
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());
@@ -304,12 +308,12 @@ impl<'a> Making<'a> {
 
 /// Visits the queue of each live message of a sequence.
 pub(crate) fn for_each(
-    view: &View,
+    view: &StoreView,
     sequence: Sequence,
     mut visit: impl FnMut(&QueueName),
-) -> Result<(), Trouble> {
+) -> Result<(), ReadFault> {
     let view = Arc::new(view.clone());
-    let mut older = Older::new(view, sequence, Which::All, None, u64::MAX)?;
+    let mut older = OlderScan::new(view, sequence, Which::All, None, u64::MAX)?;
     while let Some(cursor) = older.peek() {
         let of_frozen = older.frozen.iter().find_map(|(_, _, head)| {
             let (at, queue) = head.as_ref()?;
@@ -333,37 +337,37 @@ pub(crate) fn for_each(
 }
 
 /// The messages of a view in a sequence, in order; keeps its position.
-struct Older {
-    view: Arc<View>,
+struct OlderScan {
+    view: Arc<StoreView>,
     sequence: Sequence,
     which: Which,
     /// Everything up to here has been returned.
     at: Option<Cursor>,
     /// The frozen memtables, oldest first, as in the view.
-    frozen: Vec<(Arc<Mem>, MemScan, Head<QueueName>)>,
-    runs: Vec<(usize, RunScan, Head<RawRow>)>,
+    frozen: Vec<(Arc<Mem>, MemScan, ScanHead<QueueName>)>,
+    runs: Vec<(usize, RunScan, ScanHead<RawRow>)>,
 }
 
 /// The next message of a scan.
-type Head<T> = Option<(Cursor, T)>;
+type ScanHead<T> = Option<(Cursor, T)>;
 
-enum Behind {
-    Frozen(Told),
+enum OlderRow {
+    Frozen(MemAnswer),
     /// From the run at this position.
     Run(usize, RawRow),
 }
 
-impl Older {
+impl OlderScan {
     fn new(
-        view: Arc<View>,
+        view: Arc<StoreView>,
         sequence: Sequence,
         which: Which,
         after: Option<Cursor>,
         allowed: u64,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ReadFault> {
         let scan = |mem: &Arc<Mem>| (Arc::clone(mem), mem.scan(sequence, &which, after), None);
         let frozen: Vec<_> = view.frozen.iter().map(scan).collect();
-        let mut older = Older { sequence, which, at: after, frozen, runs: Vec::new(), view };
+        let mut older = OlderScan { sequence, which, at: after, frozen, runs: Vec::new(), view };
         for i in 0..older.frozen.len() {
             older.step_frozen(i);
         }
@@ -378,7 +382,7 @@ impl Older {
         Ok(older)
     }
 
-    fn goes_on_with(&self, request: &Request) -> bool {
+    fn goes_on_with(&self, request: &LoadRequest) -> bool {
         let load = &request.load;
         Arc::ptr_eq(&self.view, &request.view)
             && self.sequence == load.sequence
@@ -389,7 +393,7 @@ impl Older {
     }
 
     /// Lets the runs that have paused read for another page.
-    fn go_on(&mut self, request: &Request) -> Result<(), Trouble> {
+    fn go_on(&mut self, request: &LoadRequest) -> Result<(), ReadFault> {
         for i in 0..self.runs.len() {
             let (_, scan, head) = &mut self.runs[i];
             scan.allow(allowed(request), request.load.after);
@@ -413,20 +417,21 @@ impl Older {
         frozen.chain(runs).min()
     }
 
-    fn next(&mut self) -> Result<Option<Behind>, Trouble> {
+    fn next(&mut self) -> Result<Option<OlderRow>, ReadFault> {
         let Some(next) = self.peek() else { return Ok(None) };
-        let is_next = |(_, _, head): &(_, _, Head<QueueName>)| head.as_ref().is_some_and(|(c, _)| *c == next);
+        let is_next =
+            |(_, _, head): &(_, _, ScanHead<QueueName>)| head.as_ref().is_some_and(|(c, _)| *c == next);
         if let Some(i) = self.frozen.iter().position(is_next) {
             let told = self.frozen[i].0.told(next.1);
             self.step_frozen(i);
-            return Ok(Some(Behind::Frozen(told)));
+            return Ok(Some(OlderRow::Frozen(told)));
         }
         let Some(i) =
             self.runs.iter().position(|(_, _, head)| head.as_ref().is_some_and(|(c, _)| *c == next))
         else {
             return Ok(None);
         };
-        let row = self.runs[i].2.take().map(|(_, row)| Behind::Run(self.runs[i].0, row));
+        let row = self.runs[i].2.take().map(|(_, row)| OlderRow::Run(self.runs[i].0, row));
         self.step_run(i)?;
         Ok(row)
     }
@@ -436,17 +441,17 @@ impl Older {
         let (frozen, scan, head) = &mut self.frozen[i];
         *head = loop {
             match scan.step(frozen) {
-                Some(Step::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
-                Some(Step::Here(cursor, queue)) => break Some((cursor, queue)),
-                Some(Step::Stale(_)) => {}
+                Some(ScanStep::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
+                Some(ScanStep::Here(cursor, queue)) => break Some((cursor, queue)),
+                Some(ScanStep::Stale(_)) => {}
                 None => break None,
             }
         };
     }
 
-    fn step_run(&mut self, i: usize) -> Result<(), Trouble> {
+    fn step_run(&mut self, i: usize) -> Result<(), ReadFault> {
         let (no, scan, head) = &mut self.runs[i];
-        let Part { run, .. } = &self.view.parts[*no];
+        let LiveRun { run, .. } = &self.view.parts[*no];
         *head = loop {
             let Some(row) = scan.next()? else { break None };
             if !self.view.frozen.is_empty() {
@@ -459,11 +464,11 @@ impl Older {
                 }
             }
             let time = match (self.sequence, row.stands) {
-                (Sequence::Leased, Stands::Leased { until }) => until.0,
-                (Sequence::Dead, Stands::Dead { at }) => at.raw(),
+                (Sequence::Leased, StageKind::Leased { until }) => until.0,
+                (Sequence::Dead, StageKind::Dead { at }) => at.raw(),
                 (
                     Sequence::At | Sequence::After | Sequence::AllAt | Sequence::AllAfter,
-                    Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. },
+                    StageKind::Waiting | StageKind::Leased { .. } | StageKind::Dead { .. },
                 ) => row.due.raw(),
                 (Sequence::Leased | Sequence::Dead, _) => continue,
             };

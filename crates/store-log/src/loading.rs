@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-use crate::load::Outcome;
-use crate::shared::{Shared, Worked};
+use crate::load::LoadResult;
+use crate::shared::{StoreShared, Worked};
 
 /// The loader's loop.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &StoreShared) {
     while !shared.is_stopping() {
         if step(shared) == Worked::Nothing {
             shared.loader.bell.wait(None);
@@ -17,20 +17,20 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Loads one page.
-pub(crate) fn step(shared: &Shared) -> Worked {
+pub(crate) fn step(shared: &StoreShared) -> Worked {
     let Some(request) = shared.loader.next() else { return Worked::Nothing };
     let asked = request.load.clone();
     let page = shared.loader.load(&shared.readers, request, || shared.view());
     let outcome = match page.map_err(StoreError::from) {
-        Ok(page) => Outcome::Loaded(page),
+        Ok(page) => LoadResult::Loaded(page),
         // Nothing has been changed, and nothing that is read elsewhere is in doubt.
         Err(error) if error.kind() == ErrorKind::Unavailable && shared.check().is_ok() => {
             shared.counters.page_failures.fetch_add(1, Relaxed);
-            Outcome::Unread(asked, error)
+            LoadResult::Unread(asked, error)
         }
         Err(error) => {
             shared.poison(error.clone());
-            Outcome::Ended(error)
+            LoadResult::Ended(error)
         }
     };
     shared.loader.done(outcome);

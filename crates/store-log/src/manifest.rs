@@ -6,8 +6,8 @@ use crc32c::{crc32c, crc32c_append};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
-use crate::disk::{Access, Disk};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, FileAccess};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
@@ -209,8 +209,8 @@ impl Manifest {
     }
 
     /// Reads the manifest of a folder; `None` if it has none.
-    pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>, Trouble> {
-        let file = match disk.open(MANIFEST, Access::Read) {
+    pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>, ReadFault> {
+        let file = match disk.open(MANIFEST, FileAccess::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", MANIFEST)(error).into()),

@@ -30,12 +30,12 @@ use duewheel_core::message::{Kind, Life, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, IdSet, Key, Lsn, MessageId, QueueName};
+use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
 use crate::run::hash::{self, QueueHash};
-use crate::run::{Behind, Newer};
+use crate::run::{Newer, NewerTables};
 
 mod arena;
 mod crowd;
@@ -44,16 +44,18 @@ mod ids;
 mod names;
 mod order;
 mod patch;
+mod purge;
 mod scan;
 
-use arena::{Arena, Place};
+use arena::{Arena, ArenaOffset};
 use crowd::{CROWD, Crowds};
 pub(crate) use extent::Extent;
-use ids::Ids;
+use ids::IdTable;
 use names::{names_answer, put_names, short, spread};
-use order::Order;
+use order::TimeOrder;
 pub(crate) use patch::Patch;
-pub(crate) use scan::{MemScan, Step};
+pub(crate) use purge::Purge;
+pub(crate) use scan::{MemScan, ScanStep};
 
 /// Bytes in front of each record.
 const HEAD: usize = 28;
@@ -66,18 +68,18 @@ const QUEUE_BITS: u32 = 27;
 #[derive(Default)]
 pub(crate) struct Mem {
     arena: Arena,
-    ids: Ids,
+    ids: IdTable,
     names: Vec<QueueName>,
     numbers: HashMap<QueueName, u32>,
     /// Records that put a message with a key, by a part of the key's hash.
-    keys: HashTable<(u32, Place)>,
+    keys: HashTable<(u32, ArenaOffset)>,
     /// The messages of crowded keys.
     crowds: Crowds,
-    answers: HashTable<(u32, Place)>,
+    answers: HashTable<(u32, ArenaOffset)>,
     /// Messages by due time; both classes, any stage.
-    due: [Order; 2],
-    leased: Order,
-    dead: Order,
+    due: [TimeOrder; 2],
+    leased: TimeOrder,
+    dead: TimeOrder,
     /// The last purge of each purged queue: it includes whatever an earlier one took.
     purges: BTreeMap<u32, Purge>,
     before: Lsn,
@@ -104,35 +106,18 @@ struct QueueExtent {
     others: Extent,
 }
 
-/// A purge of a queue.
-#[derive(Clone, Debug)]
-pub(crate) struct Purge {
-    place: Place,
-    /// The first id that the purge does not concern.
-    pub(crate) before: MessageId,
-    /// The ids that it kept: those of the leased messages.
-    pub(crate) keep: IdSet,
-}
-
 impl QueueExtent {
-    fn of(&mut self, stands: Stands) -> &mut Extent {
+    fn of(&mut self, stands: StageAfter) -> &mut Extent {
         match stands {
-            Stands::Is(Kind::Leased) => &mut self.leased,
-            Stands::Is(Kind::Waiting | Kind::Dead) | Stands::Gone => &mut self.others,
+            StageAfter::Is(Kind::Leased) => &mut self.leased,
+            StageAfter::Is(Kind::Waiting | Kind::Dead) | StageAfter::Gone => &mut self.others,
         }
-    }
-}
-
-impl Purge {
-    /// Whether it removed this message, if the message is older.
-    pub(crate) fn takes(&self, id: MessageId) -> bool {
-        id < self.before && !self.keep.contains(id)
     }
 }
 
 /// What a memtable knows of a message.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum MemAnswer {
     /// Nothing; an older table may.
     Nothing,
     /// That it was removed.
@@ -145,19 +130,19 @@ pub(crate) enum Told {
 
 /// The stage of a message after a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
+pub(crate) enum StageAfter {
     Is(Kind),
     Gone,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    place: Place,
+struct RecordNode {
+    place: ArenaOffset,
     length: usize,
-    life: Place,
-    put: Place,
+    life: ArenaOffset,
+    put: ArenaOffset,
     queue: u32,
-    stands: Stands,
+    stands: StageAfter,
     due: Due,
     /// Bytes of the message in older tables.
     elsewhere: u32,
@@ -250,7 +235,7 @@ impl Mem {
 
     /// Whether the table records that a message was removed.
     pub(crate) fn is_gone(&self, id: MessageId) -> bool {
-        self.node(id).is_some_and(|node| node.stands == Stands::Gone)
+        self.node(id).is_some_and(|node| node.stands == StageAfter::Gone)
     }
 
     /// The weight of a message in older tables, in bytes; 0 if it is not known, or was put here first.
@@ -287,7 +272,7 @@ impl Mem {
     pub(crate) fn memory(&self) -> u64 {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
-        let orders: usize = orders.into_iter().map(Order::memory).sum();
+        let orders: usize = orders.into_iter().map(TimeOrder::memory).sum();
         (self.arena.bytes() + self.ids.memory() + hashed + self.crowds.memory() + orders) as u64
     }
 
@@ -310,8 +295,8 @@ impl Mem {
                 if let Some(was) = was.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
                     self.replaced.insert(message.id.0, was.weight);
                 }
-                let stands = Stands::Is(life.stage.kind());
-                let node = self.add(&message.queue, Says::Put, stands, life.due, bytes, 0)?;
+                let stands = StageAfter::Is(life.stage.kind());
+                let node = self.add(&message.queue, RecordParts::Put, stands, life.due, bytes, 0)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
                     self.note_key(hash::key(&message.queue, key), key, node);
                 }
@@ -321,9 +306,10 @@ impl Mem {
             Record::Changed { id, life, was } => {
                 let old = self.known(*id);
                 let put = old.map_or(0, |old| old.put);
-                let stands = Stands::Is(life.stage.kind());
+                let stands = StageAfter::Is(life.stage.kind());
                 let elsewhere = elsewhere(put, was.weight);
-                let node = self.add(&was.queue, Says::Life { put }, stands, life.due, bytes, elsewhere)?;
+                let node =
+                    self.add(&was.queue, RecordParts::Life { put }, stands, life.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, life.stage.kind(), put);
                 self.turn(*id, old, node);
                 self.place_stage(*id, &life.stage);
@@ -331,9 +317,9 @@ impl Mem {
             Record::Granted { id, lease, was, .. } => {
                 let old = self.known(*id);
                 let (life, put) = old.map_or((0, 0), |old| (old.life, old.put));
-                let stands = Stands::Is(Kind::Leased);
+                let stands = StageAfter::Is(Kind::Leased);
                 let elsewhere = elsewhere(put, was.weight);
-                let says = Says::Grant { life, put };
+                let says = RecordParts::Grant { life, put };
                 let node = self.add(&was.queue, says, stands, was.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, Kind::Leased, put);
                 self.turn(*id, old, node);
@@ -341,8 +327,8 @@ impl Mem {
             }
             Record::Removed { id, was, .. } => {
                 let old = self.known(*id);
-                let says = Says::Grant { life: 0, put: 0 };
-                let node = self.add(&was.queue, says, Stands::Gone, was.due, bytes, 0)?;
+                let says = RecordParts::Grant { life: 0, put: 0 };
+                let node = self.add(&was.queue, says, StageAfter::Gone, was.due, bytes, 0)?;
                 self.turn(*id, old, node);
                 self.removals += 1;
             }
@@ -392,9 +378,9 @@ impl Mem {
     }
 
     /// What the table knows of a message.
-    pub(crate) fn told(&self, id: MessageId) -> Told {
+    pub(crate) fn told(&self, id: MessageId) -> MemAnswer {
         match self.node(id) {
-            None => Told::Nothing,
+            None => MemAnswer::Nothing,
             Some(node) => self.tell(id, &node),
         }
     }
@@ -407,7 +393,7 @@ impl Mem {
     /// What the table knows of a message in an older table or run.
     pub(crate) fn says(&self, id: MessageId, queue: &QueueName) -> Newer {
         match self.node(id) {
-            Some(node) if node.stands == Stands::Gone => Newer::Gone,
+            Some(node) if node.stands == StageAfter::Gone => Newer::Gone,
             Some(_) => Newer::Changed,
             None if self.has_purged(id, queue) => Newer::Gone,
             None => Newer::Nothing,
@@ -415,10 +401,10 @@ impl Mem {
     }
 
     /// The stage of a message by this table, if it knows it.
-    pub(crate) fn stands(&self, id: MessageId, queue: &QueueName) -> Option<Stands> {
+    pub(crate) fn stands(&self, id: MessageId, queue: &QueueName) -> Option<StageAfter> {
         match self.node(id) {
             Some(node) => Some(node.stands),
-            None => self.has_purged(id, queue).then_some(Stands::Gone),
+            None => self.has_purged(id, queue).then_some(StageAfter::Gone),
         }
     }
 
@@ -449,7 +435,7 @@ impl Mem {
         &self,
         hash: u64,
         (queue, key): (&QueueName, &Key),
-        newer: &Behind<'_>,
+        newer: &NewerTables<'_>,
         ids: &mut Vec<MessageId>,
     ) -> usize {
         let (short, mut looks) = (short(hash), 0);
@@ -473,8 +459,9 @@ impl Mem {
     /// The newest answer remembered here under this id.
     pub(crate) fn find_answer(&self, hash: u64, queue: &QueueName, id: &str) -> Option<DedupeRow> {
         let short = short(hash);
-        let is_it =
-            |known: &(u32, Place)| known.0 == short && names_answer(self.record(known.1), queue.as_str(), id);
+        let is_it = |known: &(u32, ArenaOffset)| {
+            known.0 == short && names_answer(self.record(known.1), queue.as_str(), id)
+        };
         let (_, place) = self.answers.find(spread(short), is_it)?;
         match decode(self.record(*place)) {
             Record::Deduped(row) => Some(row),
@@ -490,7 +477,7 @@ impl Mem {
         })
     }
 
-    fn order(&self, sequence: Sequence) -> &Order {
+    fn order(&self, sequence: Sequence) -> &TimeOrder {
         match sequence {
             Sequence::At | Sequence::AllAt => &self.due[Class::At as usize],
             Sequence::After | Sequence::AllAfter => &self.due[Class::After as usize],
@@ -513,24 +500,24 @@ impl Mem {
     fn add(
         &mut self,
         queue: &QueueName,
-        says: Says,
-        stands: Stands,
+        says: RecordParts,
+        stands: StageAfter,
         due: Due,
         bytes: &[u8],
         elsewhere: u32,
-    ) -> Result<Node, StoreError> {
+    ) -> Result<RecordNode, StoreError> {
         let queue = self.number(queue)?;
         let length = u32::try_from(bytes.len()).map_err(|_| full())?;
         let stage = match stands {
-            Stands::Is(kind) => kind as u32,
-            Stands::Gone => 3,
+            StageAfter::Is(kind) => kind as u32,
+            StageAfter::Gone => 3,
         };
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&length.to_le_bytes());
         let (life, put) = match says {
-            Says::Put => (Place::MAX, Place::MAX),
-            Says::Life { put } => (Place::MAX, put),
-            Says::Grant { life, put } => (life, put),
+            RecordParts::Put => (ArenaOffset::MAX, ArenaOffset::MAX),
+            RecordParts::Life { put } => (ArenaOffset::MAX, put),
+            RecordParts::Grant { life, put } => (life, put),
         };
         head[4..8].copy_from_slice(&life.to_le_bytes());
         head[8..12].copy_from_slice(&put.to_le_bytes());
@@ -542,13 +529,13 @@ impl Mem {
         Ok(self.at(place))
     }
 
-    fn add_other(&mut self, queue: &QueueName, bytes: &[u8]) -> Result<Node, StoreError> {
+    fn add_other(&mut self, queue: &QueueName, bytes: &[u8]) -> Result<RecordNode, StoreError> {
         let due = Due::from_raw(Class::At, 0);
-        self.add(queue, Says::Grant { life: 0, put: 0 }, Stands::Gone, due, bytes, 0)
+        self.add(queue, RecordParts::Grant { life: 0, put: 0 }, StageAfter::Gone, due, bytes, 0)
     }
 
     /// Makes this node the newest of its message.
-    fn turn(&mut self, id: MessageId, old: Option<Node>, node: Node) {
+    fn turn(&mut self, id: MessageId, old: Option<RecordNode>, node: RecordNode) {
         if let Some(old) = &old {
             let extent = self.extent_at(old);
             self.extent.sub(extent);
@@ -562,12 +549,12 @@ impl Mem {
         {
             let hash = QueueHash::of(&self.names[node.queue as usize]).key(key);
             let stands = match node.stands {
-                Stands::Is(kind) => Some(kind),
-                Stands::Gone => None,
+                StageAfter::Is(kind) => Some(kind),
+                StageAfter::Gone => None,
             };
             self.crowds.turn(hash, node.queue, key, id, stands);
         }
-        if node.stands == Stands::Gone {
+        if node.stands == StageAfter::Gone {
             return;
         }
         let extent = self.extent_at(&node);
@@ -578,7 +565,7 @@ impl Mem {
         }
     }
 
-    fn note_revived(&mut self, was: Kind, is: Kind, put: Place) {
+    fn note_revived(&mut self, was: Kind, is: Kind, put: ArenaOffset) {
         self.revived += u64::from(put == 0 && was == Kind::Dead && is != Kind::Dead);
     }
 
@@ -591,13 +578,13 @@ impl Mem {
     }
 
     /// The size of a message in a run.
-    fn extent_at(&self, node: &Node) -> Extent {
+    fn extent_at(&self, node: &RecordNode) -> Extent {
         let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
-        let Stands::Is(kind) = node.stands else { return Extent::default() };
+        let StageAfter::Is(kind) = node.stands else { return Extent::default() };
         Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
     }
 
-    fn note_key(&mut self, hash: u64, key: &Key, Node { place, queue, .. }: Node) {
+    fn note_key(&mut self, hash: u64, key: &Key, RecordNode { place, queue, .. }: RecordNode) {
         let short = short(hash);
         if self.crowds.has(hash, queue, key.as_str().as_bytes()) {
             return; // it is noted there with its stage
@@ -605,11 +592,11 @@ impl Mem {
         // A key that is taken again and again must not leave a trail of gone messages.
         let arena = &self.arena;
         let (ids, purges) = (&self.ids, &self.purges);
-        let is_gone = |known: Place| {
+        let is_gone = |known: ArenaOffset| {
             let id = put_names(record_at(arena, known)).map(|(id, ..)| id);
             id.is_some_and(|id| {
                 let node = node_at(arena, ids.get(id.0));
-                node.stands == Stands::Gone
+                node.stands == StageAfter::Gone
                     || purges
                         .get(&node.queue)
                         .is_some_and(|purge| purge.place > node.place && purge.takes(id))
@@ -631,7 +618,7 @@ impl Mem {
     fn gather_crowd(&mut self, hash: u64, queue: u32, key: &Key) {
         let (short, name, key) = (short(hash), self.names[queue as usize].as_str(), key.as_str());
         let arena = &self.arena;
-        let named = |place: Place| {
+        let named = |place: ArenaOffset| {
             let names = put_names(record_at(arena, place));
             names.filter(|(_, q, k)| *q == name.as_bytes() && *k == key.as_bytes()).map(|(id, ..)| id)
         };
@@ -640,16 +627,16 @@ impl Mem {
             ids.extend(named(entry.remove().0.1));
         }
         for id in ids {
-            if let Some(Node { stands: Stands::Is(kind), .. }) = self.known(id) {
+            if let Some(RecordNode { stands: StageAfter::Is(kind), .. }) = self.known(id) {
                 self.crowds.turn(hash, queue, key.as_bytes(), id, Some(kind));
             }
         }
     }
 
-    fn note_answer(&mut self, row: &DedupeRow, place: Place) {
+    fn note_answer(&mut self, row: &DedupeRow, place: ArenaOffset) {
         let short = short(hash::answer(&row.queue, &row.dedupe_id));
         let arena = &self.arena;
-        let is_it = |known: &(u32, Place)| {
+        let is_it = |known: &(u32, ArenaOffset)| {
             known.0 == short && names_answer(record_at(arena, known.1), row.queue.as_str(), &row.dedupe_id)
         };
         match self.answers.find_mut(spread(short), is_it) {
@@ -660,16 +647,16 @@ impl Mem {
         }
     }
 
-    fn at(&self, place: Place) -> Node {
+    fn at(&self, place: ArenaOffset) -> RecordNode {
         node_at(&self.arena, place)
     }
 
-    fn record(&self, place: Place) -> &[u8] {
+    fn record(&self, place: ArenaOffset) -> &[u8] {
         record_at(&self.arena, place)
     }
 
     /// The newest node of a message.
-    fn node(&self, id: MessageId) -> Option<Node> {
+    fn node(&self, id: MessageId) -> Option<RecordNode> {
         let place = self.ids.get(id.0);
         if place == 0 {
             return None;
@@ -677,19 +664,19 @@ impl Mem {
         let mut node = self.at(place);
         let purge = self.purges.get(&node.queue);
         if purge.is_some_and(|purge| purge.place > place && purge.takes(id)) {
-            node.stands = Stands::Gone;
+            node.stands = StageAfter::Gone;
         }
         Some(node)
     }
 
     /// The newest node of a message, if it was not removed.
-    fn known(&self, id: MessageId) -> Option<Node> {
-        self.node(id).filter(|node| node.stands != Stands::Gone)
+    fn known(&self, id: MessageId) -> Option<RecordNode> {
+        self.node(id).filter(|node| node.stands != StageAfter::Gone)
     }
 
-    fn tell(&self, id: MessageId, node: &Node) -> Told {
-        if node.stands == Stands::Gone {
-            return Told::Gone;
+    fn tell(&self, id: MessageId, node: &RecordNode) -> MemAnswer {
+        if node.stands == StageAfter::Gone {
+            return MemAnswer::Gone;
         }
         debug_assert_eq!(self.ids.get(id.0), node.place);
         let mut patch = Patch::default();
@@ -704,42 +691,42 @@ impl Mem {
                 0 => None,
                 life => life_of(decode(self.record(life))),
             };
-            return Told::Patch(patch);
+            return MemAnswer::Patch(patch);
         }
-        let Record::Put { message, life, .. } = decode(self.record(node.put)) else { return Told::Gone };
+        let Record::Put { message, life, .. } = decode(self.record(node.put)) else { return MemAnswer::Gone };
         let mut row = Row { message, life };
         if node.life != node.put && node.life != 0 {
             patch.life = life_of(decode(self.record(node.life)));
         }
         patch.apply(&mut row);
-        Told::Row(row)
+        MemAnswer::Row(row)
     }
 }
 
 /// The content of a record, and the position of the rest.
 #[derive(Clone, Copy, Debug)]
-enum Says {
+enum RecordParts {
     Put,
-    Life { put: Place },
-    Grant { life: Place, put: Place },
+    Life { put: ArenaOffset },
+    Grant { life: ArenaOffset, put: ArenaOffset },
 }
 
-fn node_at(arena: &Arena, place: Place) -> Node {
+fn node_at(arena: &Arena, place: ArenaOffset) -> RecordNode {
     let head = arena.at(place);
     let field = u32_at(head, 12);
     let class = if field >> (QUEUE_BITS + 2) == 0 { Class::At } else { Class::After };
-    let own = |named: Place| if named == Place::MAX { place } else { named };
-    Node {
+    let own = |named: ArenaOffset| if named == ArenaOffset::MAX { place } else { named };
+    RecordNode {
         place,
         length: u32_at(head, 0) as usize,
         life: own(u32_at(head, 4)),
         put: own(u32_at(head, 8)),
         queue: field & ((1 << QUEUE_BITS) - 1),
         stands: match field >> QUEUE_BITS & 3 {
-            0 => Stands::Is(Kind::Waiting),
-            1 => Stands::Is(Kind::Leased),
-            2 => Stands::Is(Kind::Dead),
-            _ => Stands::Gone,
+            0 => StageAfter::Is(Kind::Waiting),
+            1 => StageAfter::Is(Kind::Leased),
+            2 => StageAfter::Is(Kind::Dead),
+            _ => StageAfter::Gone,
         },
         due: Due::from_raw(class, u64_at(head, 16)),
         elsewhere: u32_at(head, 24),
@@ -747,11 +734,11 @@ fn node_at(arena: &Arena, place: Place) -> Node {
 }
 
 /// Bytes of a message that no record here puts.
-fn elsewhere(put: Place, weight: u64) -> u32 {
+fn elsewhere(put: ArenaOffset, weight: u64) -> u32 {
     if put == 0 { u32::try_from(weight).unwrap_or(u32::MAX) } else { 0 }
 }
 
-fn record_at(arena: &Arena, place: Place) -> &[u8] {
+fn record_at(arena: &Arena, place: ArenaOffset) -> &[u8] {
     let head = arena.at(place);
     &head[HEAD..HEAD + u32_at(head, 0) as usize]
 }

@@ -10,7 +10,7 @@ use duewheel_core::record::DedupeRow;
 use duewheel_core::{EngineMs, Lsn, MessageId};
 
 use crate::disk::Disk;
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
 use duewheel_core::store::{Sequence, Which};
@@ -26,16 +26,16 @@ mod tests;
 /// taken out when it is installed ([`Live::of_merged`]).
 #[derive(Debug)]
 pub(crate) struct Merge {
-    inputs: Vec<Input>,
+    inputs: Vec<MergeInput>,
     out: RunWriter,
     /// Runs that are older than all inputs.
     older: Vec<Arc<Run>>,
     now: EngineMs,
-    stage: Stage,
+    stage: MergeStage,
 }
 
 #[derive(Debug)]
-struct Input {
+struct MergeInput {
     run: Arc<Run>,
     live: Arc<Live>,
     /// The output's numbers of the inputs' queues.
@@ -43,22 +43,22 @@ struct Input {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum MergeStage {
     /// The rows of one class: first those due at an instant, then those due after a delay.
-    Rows(Sequence, Rows),
-    Answers(Answers),
+    Rows(Sequence, MergedRows),
+    Answers(MergedAnswers),
     Finish,
 }
 
 /// The heads of all inputs.
 #[derive(Debug)]
-struct Rows {
+struct MergedRows {
     scans: Vec<(RunScan, Option<RawRow>)>,
     order: BinaryHeap<Reverse<(u64, MessageId, usize)>>,
 }
 
 #[derive(Debug)]
-struct Answers {
+struct MergedAnswers {
     scans: Vec<(AnswerScan, Option<(u64, DedupeRow)>)>,
 }
 
@@ -75,33 +75,36 @@ impl Merge {
         inputs: Vec<(Arc<Run>, Arc<Live>)>,
         older: Vec<Arc<Run>>,
         now: EngineMs,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ReadFault> {
         let last = inputs.iter().map(|(run, _)| run.entry().last).max().unwrap_or(Lsn(0));
-        let inputs: Vec<Input> = inputs
+        let inputs: Vec<MergeInput> = inputs
             .into_iter()
-            .map(|(run, live)| Input { queues: vec![None; run.queues().len()], run, live })
+            .map(|(run, live)| MergeInput { queues: vec![None; run.queues().len()], run, live })
             .collect();
-        let stage = Stage::Rows(Sequence::AllAt, Rows::new(&inputs, Sequence::AllAt)?);
+        let stage = MergeStage::Rows(Sequence::AllAt, MergedRows::new(&inputs, Sequence::AllAt)?);
         Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, older, now, stage })
     }
 
     /// Continues for about this many bytes. Returns the new run's entry when the merge is complete; no manifest lists
     /// it yet.
-    pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, Trouble> {
+    pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, ReadFault> {
         let mut left = bytes;
         while left > 0 {
             let whole = match &mut self.stage {
-                Stage::Rows(_, rows) => rows.copy(&mut self.inputs, &mut self.out, &mut left)?,
-                Stage::Answers(answers) => answers.copy(&mut self.out, self.now, &self.older, &mut left)?,
-                Stage::Finish => return Ok(self.out.finish_step(left)?),
+                MergeStage::Rows(_, rows) => rows.copy(&mut self.inputs, &mut self.out, &mut left)?,
+                MergeStage::Answers(answers) => {
+                    answers.copy(&mut self.out, self.now, &self.older, &mut left)?
+                }
+                MergeStage::Finish => return Ok(self.out.finish_step(left)?),
             };
             if whole {
                 self.stage = match &self.stage {
-                    Stage::Rows(Sequence::AllAt, _) => {
-                        Stage::Rows(Sequence::AllAfter, Rows::new(&self.inputs, Sequence::AllAfter)?)
-                    }
-                    Stage::Rows(..) => Stage::Answers(Answers::new(&self.inputs)?),
-                    Stage::Answers(_) | Stage::Finish => Stage::Finish,
+                    MergeStage::Rows(Sequence::AllAt, _) => MergeStage::Rows(
+                        Sequence::AllAfter,
+                        MergedRows::new(&self.inputs, Sequence::AllAfter)?,
+                    ),
+                    MergeStage::Rows(..) => MergeStage::Answers(MergedAnswers::new(&self.inputs)?),
+                    MergeStage::Answers(_) | MergeStage::Finish => MergeStage::Finish,
                 };
             }
         }
@@ -120,9 +123,9 @@ impl Merge {
     }
 }
 
-impl Rows {
-    fn new(inputs: &[Input], sequence: Sequence) -> Result<Self, Trouble> {
-        let mut rows = Rows { scans: Vec::new(), order: BinaryHeap::new() };
+impl MergedRows {
+    fn new(inputs: &[MergeInput], sequence: Sequence) -> Result<Self, ReadFault> {
+        let mut rows = MergedRows { scans: Vec::new(), order: BinaryHeap::new() };
         for (i, input) in inputs.iter().enumerate() {
             let mut scan = input.run.scan(&input.live, sequence, &Which::All, None, u64::MAX)?;
             let head = scan.next()?;
@@ -133,7 +136,12 @@ impl Rows {
     }
 
     /// Copies rows until the budget is used up; returns true when there are no more.
-    fn copy(&mut self, inputs: &mut [Input], out: &mut RunWriter, left: &mut u64) -> Result<bool, Trouble> {
+    fn copy(
+        &mut self,
+        inputs: &mut [MergeInput],
+        out: &mut RunWriter,
+        left: &mut u64,
+    ) -> Result<bool, ReadFault> {
         let newest = inputs.len() - 1;
         while let Some(mut top) = self.order.peek_mut() {
             let Reverse((_, _, i)) = *top;
@@ -168,9 +176,9 @@ impl Rows {
     }
 }
 
-impl Answers {
-    fn new(inputs: &[Input]) -> Result<Self, Trouble> {
-        let mut answers = Answers { scans: Vec::new() };
+impl MergedAnswers {
+    fn new(inputs: &[MergeInput]) -> Result<Self, ReadFault> {
+        let mut answers = MergedAnswers { scans: Vec::new() };
         for input in inputs {
             let mut scan = AnswerScan::new(Arc::clone(&input.run));
             let head = scan.next()?;
@@ -186,7 +194,7 @@ impl Answers {
         now: EngineMs,
         older: &[Arc<Run>],
         left: &mut u64,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, ReadFault> {
         while *left > 0 {
             let heads = self.scans.iter().filter_map(|(_, head)| head.as_ref().map(|(hash, _)| *hash));
             let Some(hash) = heads.min() else { return Ok(true) };

@@ -13,24 +13,25 @@ use std::time::Instant;
 use duewheel_core::store::{ErrorKind, Ledger, StoreError};
 use duewheel_core::{EngineMs, QueueName};
 
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::figures::micros;
 use crate::folder::{FileNo, Incarnation};
 use crate::gone::without_gone;
+use crate::journal::syncing;
 use crate::manifest::{RunEntry, StateEntry};
-use crate::merge::policy::{self, Limits, Plan, Size};
+use crate::merge::policy::{self, MergeLimits, MergePlan, Size};
 use crate::merge::{self, Merge};
 use crate::run::{Live, Run, share};
-use crate::shared::{Shared, Space, Worked, lock};
+use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 use crate::state;
-use crate::view::{Part, View};
-use crate::work::{Merging, Why, Work};
+use crate::view::{LiveRun, StoreView};
+use crate::work::{MergePurpose, Merging, Work};
 
 /// Approximate number of bytes in one slice of a merge.
 const SLICE: u64 = 4 * 1024 * 1024;
 
 /// Handles a failure: a failed write is tried again; damage ends the store before anything is lost by it.
-pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
+pub(crate) fn give_up(shared: &StoreShared, trouble: ReadFault, discard: impl FnOnce()) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing; // poisoned or closed: nothing is touched any more
     }
@@ -44,7 +45,7 @@ pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce())
 }
 
 /// Plans a merge, or continues the present one for a slice.
-pub(crate) fn merge(shared: &Shared) -> Worked {
+pub(crate) fn merge(shared: &StoreShared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() {
         return Worked::Nothing;
@@ -52,7 +53,7 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
     let no = work.merging.as_ref().map(|merging| merging.no);
     let worked = match &mut work.merging {
         None => begin(shared, work),
-        Some(merging) if merging.why == Why::Order && !is_free(shared, SLICE) => {
+        Some(merging) if merging.why == MergePurpose::Order && !is_free(shared, SLICE) => {
             drop_merge(shared, work);
             Ok(Worked::Later)
         }
@@ -76,48 +77,50 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
     }
 }
 
-fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
+fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
     let view = shared.view();
     let parts = view.parts.clone();
     let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
     let known = sizes(&parts, now);
     let options = &shared.options;
-    let limits = Limits { rows: options.run_rows, small: options.small_runs, ..Limits::default() };
+    let limits = MergeLimits { rows: options.run_rows, small: options.small_runs, ..MergeLimits::default() };
     let planned = policy::plan(&known, &limits);
     match planned {
-        Plan::Nothing if view.frozen.is_empty() => Ok(Worked::Nothing),
-        Plan::Drop(i) => {
+        MergePlan::Nothing if view.frozen.is_empty() => Ok(Worked::Nothing),
+        MergePlan::Drop(i) => {
             drop_runs(shared, work, &[parts[i].run.entry().no])?;
             Ok(Worked::Done)
         }
-        Plan::Merge(range) if is_free(shared, known[range.clone()].iter().map(|run| run.bytes).sum()) => {
-            start(shared, work, parts, range, Why::Order, now)
+        MergePlan::Merge(range)
+            if is_free(shared, known[range.clone()].iter().map(|run| run.bytes).sum()) =>
+        {
+            start(shared, work, parts, range, MergePurpose::Order, now)
         }
-        Plan::Nothing | Plan::Merge(_) => {
-            let nothing = if planned == Plan::Nothing { Worked::Nothing } else { Worked::Later };
-            if shared.journal().space == Space::Enough {
+        MergePlan::Nothing | MergePlan::Merge(_) => {
+            let nothing = if planned == MergePlan::Nothing { Worked::Nothing } else { Worked::Later };
+            if shared.journal().space == DiskSpace::Enough {
                 return Ok(nothing);
             }
             // Also without what is gone by what is frozen, which may wait for this.
             let parts = without_gone(&parts, &view.frozen)?;
-            let Plan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
+            let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
             if let Some(frozen) = view.frozen.last() {
-                shared.syncer.wait_until(frozen.last(), shared)?;
+                syncing::wait_until(frozen.last(), shared)?;
             }
-            start(shared, work, parts, range, Why::Room, now)
+            start(shared, work, parts, range, MergePurpose::Room, now)
         }
     }
 }
 
 /// Starts a merge of these parts.
 fn start(
-    shared: &Shared,
+    shared: &StoreShared,
     work: &mut Work,
-    parts: Vec<Part>,
+    parts: Vec<LiveRun>,
     range: Range<usize>,
-    why: Why,
+    why: MergePurpose,
     now: EngineMs,
-) -> Result<Worked, Trouble> {
+) -> Result<Worked, ReadFault> {
     let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
     let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
     let no = shared.new_file();
@@ -137,22 +140,22 @@ fn start(
 }
 
 /// The plan when there is no room for the merge that is due.
-pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
-    if shared.journal().space == Space::Enough {
-        return Plan::Nothing;
+pub(crate) fn squeeze(shared: &StoreShared, sizes: &[Size]) -> MergePlan {
+    if shared.journal().space == DiskSpace::Enough {
+        return MergePlan::Nothing;
     }
     policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
 /// Whether a merge may write this many bytes, so that the next flushes still find room.
-fn is_free(shared: &Shared, bytes: u64) -> bool {
+fn is_free(shared: &StoreShared, bytes: u64) -> bool {
     let kept = shared.reserve.wanted(&shared.options);
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
 /// Abandons the merge in progress.
-pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
+pub(crate) fn drop_merge(shared: &StoreShared, work: &mut Work) {
     if let Some(merging) = work.merging.take()
         && !shared.is_stopping()
     {
@@ -162,10 +165,10 @@ pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
     }
 }
 
-pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
+pub(crate) fn sizes(parts: &[LiveRun], now: EngineMs) -> Vec<Size> {
     // Answers that are over still hide older ones that are not.
     let mut hides = false;
-    let mut size = |part: &Part| {
+    let mut size = |part: &LiveRun| {
         hides |= part.run.answers_until() > now.0;
         let (answers, answer_bytes) =
             if hides { (part.run.answers(), part.run.answer_bytes()) } else { (0, 0) };
@@ -181,7 +184,7 @@ pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
 }
 
 /// Installs a finished merge in place of its inputs.
-fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trouble> {
+fn install(shared: &StoreShared, work: &mut Work, entry: RunEntry) -> Result<(), ReadFault> {
     let Some(merging) = &work.merging else { return Ok(()) };
     let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
     let began = merging.began;
@@ -197,7 +200,7 @@ fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trou
         .collect();
     let live = Live::of_merged(&run, &since);
     let is_empty = run.rows() == 0 && run.answers() == 0;
-    let part = (!is_empty).then(|| Part { run: Arc::new(run), live: Arc::new(live) });
+    let part = (!is_empty).then(|| LiveRun { run: Arc::new(run), live: Arc::new(live) });
     replace(shared, work, &inputs, part)?;
     work.merging = None;
     if is_empty {
@@ -211,7 +214,12 @@ fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trou
 }
 
 /// Lists a run in place of others, which are neighbours.
-fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) -> Result<(), Trouble> {
+fn replace(
+    shared: &StoreShared,
+    work: &mut Work,
+    old: &[FileNo],
+    new: Option<LiveRun>,
+) -> Result<(), ReadFault> {
     let is_old = |no: FileNo| old.contains(&no);
     let mut parts = shared.view().parts.clone();
     let place = parts.iter().position(|part| is_old(part.run.entry().no)).unwrap_or(0);
@@ -235,7 +243,7 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
         }
     };
     forget_names(work, &parts);
-    shared.set_view(|view| View { frozen: view.frozen, parts });
+    shared.set_view(|view| StoreView { frozen: view.frozen, parts });
     for no in old {
         shared.remove_later(no.run());
     }
@@ -247,10 +255,10 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
 }
 
 pub(crate) fn write_state(
-    shared: &Shared,
+    shared: &StoreShared,
     no: FileNo,
     ledger: &Ledger,
-    parts: &[Part],
+    parts: &[LiveRun],
 ) -> Result<StateEntry, StoreError> {
     let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
     let written = state::write(&*shared.disk, no, ledger, &runs);
@@ -270,14 +278,14 @@ pub(crate) fn write_state(
 
 /// Unlists runs without live rows. That takes a new manifest and no new state: readers ignore what the state says of
 /// them.
-pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Result<(), Trouble> {
+pub(crate) fn drop_runs(shared: &StoreShared, work: &mut Work, gone: &[FileNo]) -> Result<(), ReadFault> {
     let is_gone = |no: FileNo| gone.contains(&no);
     drop_merge_of(shared, work, gone);
     shared.change_manifest(|manifest| manifest.runs.retain(|run| !is_gone(run.no)))?;
     let mut parts = shared.view().parts.clone();
     parts.retain(|part| !is_gone(part.run.entry().no));
     forget_names(work, &parts);
-    shared.set_view(|view| View { frozen: view.frozen, parts });
+    shared.set_view(|view| StoreView { frozen: view.frozen, parts });
     for no in gone {
         shared.remove_later(no.run());
     }
@@ -285,14 +293,14 @@ pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Re
     Ok(())
 }
 
-fn forget_names(work: &mut Work, parts: &[Part]) {
+fn forget_names(work: &mut Work, parts: &[LiveRun]) {
     let names: HashSet<QueueName> =
         parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
     work.names.keep(|name| names.contains(name));
 }
 
 /// Abandons a merge of runs that are no longer listed, because it would bring them back.
-pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
+pub(crate) fn drop_merge_of(shared: &StoreShared, work: &mut Work, runs: &[FileNo]) {
     let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
     if work.merging.as_ref().is_some_and(is_input) {
         drop_merge(shared, work);

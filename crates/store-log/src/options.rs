@@ -30,7 +30,7 @@ pub struct Options {
     pub small_runs: usize,
     /// Number of threads that help when many messages are looked up in runs at once.
     pub readers: usize,
-    /// Largest size of a group, in bytes, that is guaranteed to fit after `Room::Enough`. Reduced to the size that one
+    /// Largest size of a group, in bytes, that is guaranteed to fit after `Capacity::Enough`. Reduced to the size that one
     /// segment takes.
     pub max_group_bytes: u64,
     /// Time without a group, in ms, after which a mark is written that proves the last one durable.

@@ -4,12 +4,12 @@ use std::io;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-use crate::disk::{Access, Disk, Held, Hold};
+use crate::disk::{Disk, FileAccess, HeldLock, LockKind};
 use crate::fault::failed;
 use crate::folder::LOCK;
 
 /// Takes the folder's lock, or names its owner.
-pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, StoreError> {
+pub(crate) fn take_lock(disk: &dyn Disk, hold: LockKind) -> Result<Box<dyn HeldLock>, StoreError> {
     disk.lock(LOCK, hold).map_err(|error| {
         if error.kind() != io::ErrorKind::WouldBlock {
             return failed("lock", LOCK)(error);
@@ -20,7 +20,7 @@ pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, St
 }
 
 fn owner(disk: &dyn Disk) -> Option<u32> {
-    let file = disk.open(LOCK, Access::Read).ok()?;
+    let file = disk.open(LOCK, FileAccess::Read).ok()?;
     let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
     file.read_at(&mut text, 0).ok()?;
     String::from_utf8(text).ok()?.trim().parse().ok()

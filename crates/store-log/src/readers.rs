@@ -7,30 +7,30 @@ use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::shared::lock;
 
-type Job = Box<dyn FnOnce() + Send>;
+type ReadJob = Box<dyn FnOnce() + Send>;
 
 /// Something to read.
-pub(crate) type Read<T> = Box<dyn FnOnce() -> Result<T, Trouble> + Send>;
+pub(crate) type ReadTask<T> = Box<dyn FnOnce() -> Result<T, ReadFault> + Send>;
 
 #[derive(Default)]
 pub(crate) struct Readers {
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<ReadJobs>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Jobs {
-    /// Waiting reads, by [`For`].
-    waiting: [VecDeque<Job>; 3],
+struct ReadJobs {
+    /// Waiting reads, by [`ReadPriority`].
+    waiting: [VecDeque<ReadJob>; 3],
     closed: bool,
 }
 
 /// The priority of a read; the first variant is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum For {
+pub(crate) enum ReadPriority {
     /// The owner's thread waits, and with it all callers.
     Owner,
     /// A page that the owner has asked for, while it goes on.
@@ -39,9 +39,9 @@ pub(crate) enum For {
     Background,
 }
 
-impl Jobs {
+impl ReadJobs {
     /// The next read of priority `last` or higher.
-    fn next(&mut self, last: For) -> Option<Job> {
+    fn next(&mut self, last: ReadPriority) -> Option<ReadJob> {
         self.waiting[..=last as usize].iter_mut().find_map(VecDeque::pop_front)
     }
 }
@@ -55,7 +55,11 @@ impl fmt::Debug for Readers {
 impl Readers {
     /// Makes all reads, also on the caller's thread, and returns their results in no order. The caller's thread makes
     /// no read of a lower priority.
-    pub(crate) fn all<T: Send + 'static>(&self, whom: For, reads: Vec<Read<T>>) -> Result<Vec<T>, Trouble> {
+    pub(crate) fn all<T: Send + 'static>(
+        &self,
+        whom: ReadPriority,
+        reads: Vec<ReadTask<T>>,
+    ) -> Result<Vec<T>, ReadFault> {
         let count = reads.len();
         let results = self.ask(whom, reads);
         while let Some(job) = self.take(whom) {
@@ -71,7 +75,11 @@ impl Readers {
         Ok(all)
     }
 
-    fn ask<T: Send + 'static>(&self, whom: For, reads: Vec<Read<T>>) -> mpsc::Receiver<Result<T, Trouble>> {
+    fn ask<T: Send + 'static>(
+        &self,
+        whom: ReadPriority,
+        reads: Vec<ReadTask<T>>,
+    ) -> mpsc::Receiver<Result<T, ReadFault>> {
         let (done, results) = mpsc::channel();
         {
             let mut jobs = lock(&self.jobs);
@@ -90,7 +98,7 @@ impl Readers {
     pub(crate) fn run(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
-            if let Some(job) = jobs.next(For::Background) {
+            if let Some(job) = jobs.next(ReadPriority::Background) {
                 drop(jobs);
                 job();
                 jobs = lock(&self.jobs);
@@ -108,7 +116,7 @@ impl Readers {
         self.more.notify_all();
     }
 
-    fn take(&self, last: For) -> Option<Job> {
+    fn take(&self, last: ReadPriority) -> Option<ReadJob> {
         lock(&self.jobs).next(last)
     }
 }
@@ -125,11 +133,11 @@ mod tests {
     fn the_owners_reads_go_before_those_of_flushes_and_merges() {
         let readers = Readers::default();
         let order = Arc::new(Mutex::new(Vec::new()));
-        let reads = |whom: For| -> Vec<Read<For>> {
+        let reads = |whom: ReadPriority| -> Vec<ReadTask<ReadPriority>> {
             (0..3)
                 .map(|_| {
                     let order = Arc::clone(&order);
-                    let read: Read<For> = Box::new(move || {
+                    let read: ReadTask<ReadPriority> = Box::new(move || {
                         lock(&order).push(whom);
                         Ok(whom)
                     });
@@ -137,14 +145,20 @@ mod tests {
                 })
                 .collect()
         };
-        let flush = readers.ask(For::Background, reads(For::Background));
-        let page = readers.ask(For::Page, reads(For::Page));
-        assert_eq!(readers.all(For::Owner, reads(For::Owner)).unwrap(), [For::Owner; 3]);
-        assert_eq!(*lock(&order), [For::Owner; 3], "the owner does its own, and nothing else");
-        let later = readers.ask(For::Owner, reads(For::Owner));
+        let flush = readers.ask(ReadPriority::Background, reads(ReadPriority::Background));
+        let page = readers.ask(ReadPriority::Page, reads(ReadPriority::Page));
+        assert_eq!(
+            readers.all(ReadPriority::Owner, reads(ReadPriority::Owner)).unwrap(),
+            [ReadPriority::Owner; 3]
+        );
+        assert_eq!(*lock(&order), [ReadPriority::Owner; 3], "the owner does its own, and nothing else");
+        let later = readers.ask(ReadPriority::Owner, reads(ReadPriority::Owner));
         readers.close();
         readers.run();
-        let expected = [For::Owner, For::Owner, For::Page, For::Background].map(|whom| [whom; 3]).concat();
+        let expected =
+            [ReadPriority::Owner, ReadPriority::Owner, ReadPriority::Page, ReadPriority::Background]
+                .map(|whom| [whom; 3])
+                .concat();
         assert_eq!(*lock(&order), expected);
         for results in [flush, page, later] {
             assert_eq!(results.into_iter().count(), 3, "everything is read in the end");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel_core::store::StoreError;
 
-use crate::disk::{Access, Disk};
+use crate::disk::{Disk, FileAccess};
 use crate::fault::failed;
 use crate::folder::{RESERVE, RESERVE_BYTES};
 use crate::mem::Mem;
@@ -94,7 +94,7 @@ impl DiskReserve {
         } else {
             RESERVE_BYTES
         };
-        let there = match disk.open(RESERVE, Access::Read) {
+        let there = match disk.open(RESERVE, FileAccess::Read) {
             Ok(file) => file.size().unwrap_or(0),
             Err(_) => 0,
         };

@@ -43,9 +43,9 @@ mod writer;
 pub(crate) mod tests;
 
 pub(crate) use answers::AnswerScan;
-pub(crate) use find::{Allowance, Behind, KeyLookup, Newer};
+pub(crate) use find::{KeyLookup, Newer, NewerTables, ReadAllowance};
 pub(crate) use live::{Live, Mask, share};
-pub(crate) use opened::{Queue, Run};
+pub(crate) use opened::{Run, RunQueue};
 pub(crate) use row::RawRow;
 pub(crate) use scan::{RunScan, before};
 pub(crate) use verify::verify;

@@ -7,24 +7,26 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `source` | the damaged folder, which is never written to |
-//! | `listing` | the valid files, with a manifest or without |
+//! | `read_only` | the damaged folder, which is never written to |
+//! | `files` | the valid files, with a manifest or without |
 //! | `blocks` | the whole blocks of a run or of a state |
-//! | `pieces` | the content of the whole blocks of one run |
-//! | `books` | the whole blocks of the state |
+//! | `contents` | the content of the whole blocks of one run |
+//! | `state` | the whole blocks of the state |
 //! | `frames` | the whole frames of the journal |
 //! | `overlay` | the journal's state of each message |
 //! | `target` | the new folder |
 //! | `loss` | the losses |
+//! | `report` | damage and losses, as they are found |
 
 mod blocks;
-mod books;
+mod contents;
+mod files;
 mod frames;
-mod listing;
 mod loss;
 mod overlay;
-mod pieces;
-mod source;
+mod read_only;
+mod report;
+mod state;
 mod target;
 
 use std::path::Path;
@@ -32,41 +34,29 @@ use std::path::Path;
 use duewheel_core::message::Row;
 use duewheel_core::record::Record;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_core::{Epoch, Lsn, MessageId};
+use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
 use crate::backup::EPOCHS_AHEAD;
-use crate::disk::{Disk, Hold, RealDisk};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, LockKind, RealDisk};
+use crate::fault::failed;
 use crate::folder::LOCK;
 use crate::manifest::RunEntry;
 use crate::owner::take_lock;
-use books::Books;
-use frames::Frames;
-use listing::Listing;
+use contents::{RunContents, RunItem};
+use files::SalvageFiles;
+use frames::JournalFrames;
 use overlay::Overlay;
-use pieces::{Piece, Pieces};
-use source::Source;
-use target::{Over, Target};
+use read_only::ReadOnlyDisk;
+use state::SalvagedBooks;
+use target::{ExistingAnswer, SalvageTarget};
 
 pub use loss::Loss;
+pub use report::SalvageReport;
 
 /// Number of ids that are skipped behind the greatest one found, if anything is damaged: a completely lost message may
 /// have had one of them.
 const IDS_AHEAD: u64 = 1 << 32;
-
-/// The result of a salvage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvageReport {
-    /// Unsettled messages in the new folder.
-    pub messages: u64,
-    /// Remembered answers in the new folder.
-    pub answers: u64,
-    /// Places of the old folder that could not be read.
-    pub damage: Vec<Problem>,
-    /// The losses. Empty: nothing is lost.
-    pub losses: Vec<Loss>,
-}
 
 /// Makes a data folder in `dir`, which must not exist, from everything in `src` that can be proved.
 ///
@@ -88,12 +78,12 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
     let names = disk.list("").map_err(failed("list", ""))?;
     let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, Hold::Shared)?) } else { None };
-    let source = Source::new(disk);
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, LockKind::Shared)?) } else { None };
+    let source = ReadOnlyDisk::new(disk);
     let mut report = SalvageReport::default();
-    let listing = Listing::read(&source, &mut report)?;
-    let mut books = Books::read(&source, &listing, &mut report)?;
-    let frames = Frames::open(&source, &listing, &mut report)?;
+    let listing = SalvageFiles::read(&source, &mut report)?;
+    let mut books = SalvagedBooks::read(&source, &listing, &mut report)?;
+    let frames = JournalFrames::open(&source, &listing, &mut report)?;
     let overlay = Overlay::fold(&frames, &mut books, &mut report)?;
     let Some(clock) = books.clock() else {
         if listing.is_empty() {
@@ -108,14 +98,14 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
     let epoch = epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
     let mut runs = Vec::new();
     for entry in listing.runs.iter().rev().filter(|run| books.lists(run.no, listing.by)) {
-        runs.extend(Pieces::open(&source, entry, &books, &mut report)?.map(|pieces| (*entry, pieces)));
+        runs.extend(RunContents::open(&source, entry, &books, &mut report)?.map(|pieces| (*entry, pieces)));
     }
     if !report.damage.is_empty() || !report.losses.is_empty() {
         let found = runs.iter().filter_map(|(_, pieces)| pieces.greatest_id()).max().unwrap_or(0);
         books.leave_out_ids(MessageId(found), IDS_AHEAD);
     }
     let mut salvage = Salvage {
-        target: Target::create(dir, &books, epoch, clock)?,
+        target: SalvageTarget::create(dir, &books, epoch, clock)?,
         books: &books,
         overlay,
         seen: RoaringTreemap::new(),
@@ -131,8 +121,8 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
 }
 
 struct Salvage<'a> {
-    target: Target,
-    books: &'a Books,
+    target: SalvageTarget,
+    books: &'a SalvagedBooks,
     overlay: Overlay,
     /// Ids whose newest row was found.
     seen: RoaringTreemap,
@@ -145,7 +135,7 @@ struct Salvage<'a> {
 
 impl Salvage<'_> {
     /// Writes the messages that the journal holds completely, and its answers.
-    fn journal(&mut self, frames: &Frames<'_>) -> Result<(), StoreError> {
+    fn journal(&mut self, frames: &JournalFrames<'_>) -> Result<(), StoreError> {
         let from = self.books.fold_from();
         let engine = self.target.clock().engine;
         let Salvage { target, overlay, report, .. } = self;
@@ -156,7 +146,7 @@ impl Salvage<'_> {
                 None => Ok(()),
             },
             Record::Deduped(row) if lsn > from && row.until > engine => {
-                target.answer(row, Over::Replaces, report)
+                target.answer(row, ExistingAnswer::Replaces, report)
             }
             _ => Ok(()),
         })?;
@@ -164,18 +154,23 @@ impl Salvage<'_> {
     }
 
     /// Writes the live rows of a run. Runs come newest first.
-    fn run(&mut self, source: &Source<'_>, entry: &RunEntry, pieces: &Pieces) -> Result<(), StoreError> {
+    fn run(
+        &mut self,
+        source: &ReadOnlyDisk<'_>,
+        entry: &RunEntry,
+        pieces: &RunContents,
+    ) -> Result<(), StoreError> {
         let mut read = RoaringTreemap::new();
         let engine = self.target.clock().engine;
         pieces.visit(source, entry, |piece| match piece {
-            Piece::Message(queue, row) => {
+            RunItem::Message(queue, row) => {
                 read.insert(row.message.id.0);
                 self.message(row, pieces, queue)
             }
-            Piece::Answer(answer) if answer.until > engine => {
-                self.target.answer(answer, Over::Yields, &mut self.report)
+            RunItem::Answer(answer) if answer.until > engine => {
+                self.target.answer(answer, ExistingAnswer::Yields, &mut self.report)
             }
-            Piece::Answer(_) => Ok(()),
+            RunItem::Answer(_) => Ok(()),
         })?;
         self.target.flush(&mut self.report)?;
         let lost = &pieces.unread(&read) - &self.seen;
@@ -185,7 +180,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    fn message(&mut self, row: Row, pieces: &Pieces, queue: u32) -> Result<(), StoreError> {
+    fn message(&mut self, row: Row, pieces: &RunContents, queue: u32) -> Result<(), StoreError> {
         let id = row.message.id;
         if self.overlay.replaces(id) || self.overlay.purges(id, &row.message.queue) {
             return Ok(());
@@ -202,7 +197,7 @@ impl Salvage<'_> {
         self.target.put(row.message, life, &mut self.report)
     }
 
-    fn finish(mut self, source: &Source<'_>) -> Result<SalvageReport, StoreError> {
+    fn finish(mut self, source: &ReadOnlyDisk<'_>) -> Result<SalvageReport, StoreError> {
         for (id, queue, due) in self.overlay.left_over() {
             self.missing.remove(id.0);
             self.report.losses.push(Loss::Message { id, queue, due });
@@ -226,21 +221,4 @@ impl Salvage<'_> {
         self.report.damage.extend(source.unreadable());
         Ok(self.report)
     }
-}
-
-/// Records damage and continues; any other error ends the salvage.
-fn note<T>(result: Result<T, Trouble>, report: &mut SalvageReport) -> Result<Option<T>, StoreError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(Trouble::Damaged(problem)) => {
-            report.damage.push(problem);
-            Ok(None)
-        }
-        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => Err(error.into()),
-    }
-}
-
-/// The position behind the last record that was read, or the cut.
-fn clip(from: Lsn, cut: Lsn) -> Lsn {
-    from.max(cut.next())
 }

@@ -23,11 +23,11 @@ use crate::mem::Mem;
 use crate::options::Options;
 use crate::readers::Readers;
 use crate::reserve::DiskReserve;
-pub(crate) use crate::sync::{Bell, lock};
-use crate::view::{Part, View};
+pub(crate) use crate::sync::{WorkerBell, lock};
+use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
 
-pub(crate) struct Shared {
+pub(crate) struct StoreShared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
     pub(crate) epoch: Epoch,
@@ -41,12 +41,12 @@ pub(crate) struct Shared {
     stuck: AtomicBool,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
-    pub(crate) preparer_bell: Bell,
-    pub(crate) background_bell: Bell,
+    pub(crate) preparer_bell: WorkerBell,
+    pub(crate) background_bell: WorkerBell,
     pub(crate) loader: Loader,
     pub(crate) readers: Readers,
     /// Everything behind the active memtable.
-    view: Mutex<Arc<View>>,
+    view: Mutex<Arc<StoreView>>,
     pub(crate) work: Mutex<Work>,
     /// Memory for the next memtable.
     spare: Mutex<Option<Mem>>,
@@ -67,7 +67,7 @@ pub(crate) struct Start {
     pub(crate) syncer: Syncer,
     pub(crate) manifest: Manifest,
     pub(crate) journal: Journal,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<LiveRun>,
     pub(crate) work: Work,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Journal {
     pub(crate) sealed: Vec<Sealed>,
     /// No longer listed; to be prepared again, or removed.
     pub(crate) spares: Vec<SegmentEntry>,
-    pub(crate) space: Space,
+    pub(crate) space: DiskSpace,
 }
 
 /// Files that must stay because they are being copied.
@@ -93,7 +93,7 @@ struct Pins {
 
 /// The state of the disk at the last check of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Space {
+pub(crate) enum DiskSpace {
     /// There is room, or no check has found otherwise.
     Enough,
     /// No room for the next segment, or not enough for the next flush.
@@ -111,16 +111,19 @@ pub enum Worked {
     Later,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for StoreShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("disk", &self.disk).field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("StoreShared")
+            .field("disk", &self.disk)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl StoreShared {
     pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, waker: Waker, start: Start) -> Self {
         let Start { syncer, manifest, journal, parts, work } = start;
-        Shared {
+        StoreShared {
             disk,
             options,
             epoch: manifest.epoch,
@@ -131,11 +134,11 @@ impl Shared {
             free: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
             frozen_held: AtomicBool::new(false),
-            preparer_bell: Bell::default(),
-            background_bell: Bell::default(),
+            preparer_bell: WorkerBell::default(),
+            background_bell: WorkerBell::default(),
             loader: Loader::default(),
             readers: Readers::default(),
-            view: Mutex::new(Arc::new(View { frozen: Vec::new(), parts })),
+            view: Mutex::new(Arc::new(StoreView { frozen: Vec::new(), parts })),
             work: Mutex::new(work),
             spare: Mutex::default(),
             pins: Mutex::default(),
@@ -196,15 +199,15 @@ impl Shared {
     }
 
     /// The present view.
-    pub(crate) fn view(&self) -> Arc<View> {
+    pub(crate) fn view(&self) -> Arc<StoreView> {
         Arc::clone(&lock(&self.view))
     }
 
     /// Replaces the view. Only the owner freezes; only the background worker makes other changes.
-    pub(crate) fn set_view(&self, change: impl FnOnce(View) -> View) {
+    pub(crate) fn set_view(&self, change: impl FnOnce(StoreView) -> StoreView) {
         let new = {
             let mut view = lock(&self.view);
-            *view = Arc::new(change(View::clone(&view)));
+            *view = Arc::new(change(StoreView::clone(&view)));
             Arc::clone(&view)
         };
         self.loader.forget_all_but(&new);
@@ -325,7 +328,7 @@ impl Shared {
     }
 }
 
-/// The right to change the frozen memtables: see [`Shared::hold_frozen`].
+/// The right to change the frozen memtables: see [`StoreShared::hold_frozen`].
 #[derive(Debug)]
 pub(crate) struct FrozenHold<'a>(&'a AtomicBool);
 

@@ -36,8 +36,8 @@ use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::disk::{Access, Disk, DiskFile};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, STATE};
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
 use crate::manifest::{FORMAT, StateEntry, knows_format, unknown_format};
@@ -73,7 +73,7 @@ pub(crate) struct Lost {
 
 /// The content of a state file.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct StateFile {
     pub(crate) ledger: Ledger,
     pub(crate) lost: Vec<Lost>,
 }
@@ -88,8 +88,14 @@ pub(crate) fn write(
     let temp = no.state_temp();
     let file = disk.create(&temp).map_err(failed("create", &temp))?;
     let entry = StateEntry { no, incarnation: Incarnation(disk.unique()), bytes: 0, last: ledger.applied() };
-    let mut out =
-        Out { file, temp, entry, written: 0, ready: head(&entry, FORMAT), block: Block::new(Kind::Books) };
+    let mut out = StateWriter {
+        file,
+        temp,
+        entry,
+        written: 0,
+        ready: head(&entry, FORMAT),
+        block: StateBlock::new(Kind::Books),
+    };
     out.entry(Kind::Books, |w| {
         w.varint(ledger.next_id().0);
         match ledger.clock() {
@@ -153,31 +159,31 @@ pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
 }
 
 #[derive(Debug)]
-struct Out {
+struct StateWriter {
     file: Arc<dyn DiskFile>,
     temp: String,
     entry: StateEntry,
     written: u64,
     /// Complete blocks.
     ready: Vec<u8>,
-    block: Block,
+    block: StateBlock,
 }
 
 /// The present block.
 #[derive(Debug)]
-struct Block {
+struct StateBlock {
     kind: Kind,
     entries: u32,
     bytes: Vec<u8>,
 }
 
-impl Block {
+impl StateBlock {
     fn new(kind: Kind) -> Self {
-        Block { kind, entries: 0, bytes: vec![0; HEAD] }
+        StateBlock { kind, entries: 0, bytes: vec![0; HEAD] }
     }
 }
 
-impl Out {
+impl StateWriter {
     fn entry(&mut self, kind: Kind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
         if kind != self.block.kind || self.block.bytes.len() >= BLOCK {
             self.close_block()?;
@@ -193,7 +199,8 @@ impl Out {
     }
 
     fn close_block(&mut self) -> Result<(), StoreError> {
-        let Block { kind, entries, mut bytes } = std::mem::replace(&mut self.block, Block::new(Kind::End));
+        let StateBlock { kind, entries, mut bytes } =
+            std::mem::replace(&mut self.block, StateBlock::new(Kind::End));
         if entries == 0 {
             return Ok(());
         }
@@ -222,9 +229,9 @@ impl Out {
 }
 
 /// Reads a state file, all of it.
-pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble> {
+pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, ReadFault> {
     let name = entry.no.state();
-    let file = match disk.open(&name, Access::Read) {
+    let file = match disk.open(&name, FileAccess::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Problem::new(name, 0, "the manifest lists this state, which is missing").into());
@@ -251,8 +258,8 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
         };
         return Err(Problem::new(name, 0, what).into());
     }
-    let mut reading = Reading { file, name, entry: *entry, at: FILE_HEAD as u64, seen: [0; 4] };
-    let mut state = State::default();
+    let mut reading = StateReader { file, name, entry: *entry, at: FILE_HEAD as u64, seen: [0; 4] };
+    let mut state = StateFile::default();
     while reading.at < entry.bytes {
         reading.block(&mut state)?;
     }
@@ -262,7 +269,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     Ok(state)
 }
 
-struct Reading {
+struct StateReader {
     file: Arc<dyn DiskFile>,
     name: String,
     entry: StateEntry,
@@ -271,12 +278,12 @@ struct Reading {
     seen: [u64; 4],
 }
 
-impl Reading {
+impl StateReader {
     fn problem(&self, at: u64, what: impl Into<String>) -> Problem {
         Problem::new(&*self.name, at, what)
     }
 
-    fn block(&mut self, state: &mut State) -> Result<(), Trouble> {
+    fn block(&mut self, state: &mut StateFile) -> Result<(), ReadFault> {
         let (at, left) = (self.at, self.entry.bytes - self.at);
         if left < HEAD as u64 {
             return Err(self.problem(at, "the file ends in the middle of a block").into());
@@ -313,7 +320,7 @@ pub(crate) fn take(
     payload: Bytes,
     last: Lsn,
     seen: &mut [u64; 4],
-    state: &mut State,
+    state: &mut StateFile,
 ) -> Result<(), String> {
     let mut reader = Reader::new(payload);
     let taken = (0..entries).try_for_each(|_| {
@@ -329,7 +336,7 @@ pub(crate) fn take(
 }
 
 /// Whether the state is complete.
-pub(crate) fn is_complete(seen: &[u64; 4], state: &State) -> bool {
+pub(crate) fn is_complete(seen: &[u64; 4], state: &StateFile) -> bool {
     let [books, queues, runs, ends] = *seen;
     (books, ends) == (1, 1) && state.lost.len() as u64 == runs && state.ledger.len() as u64 == queues
 }
@@ -339,7 +346,7 @@ fn take_entry(
     r: &mut Reader,
     last: Lsn,
     seen: &mut [u64; 4],
-    state: &mut State,
+    state: &mut StateFile,
 ) -> Result<(), DecodeError> {
     match kind {
         1 => {

@@ -12,13 +12,13 @@ use duewheel_core::EngineMs;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
     Waker,
 };
 
 use crate::background;
 use crate::backup::Backup;
-use crate::disk::{Disk, Held, Hold, RealDisk};
+use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
 use crate::flush;
@@ -26,18 +26,18 @@ use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
 use crate::journal::writer::JournalWriter;
-use crate::journal::{preparer, syncer};
-use crate::load::{Outcome, Request};
+use crate::journal::{preparer, syncing};
+use crate::load::{LoadRequest, LoadResult};
 use crate::loading;
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::merging;
 use crate::options::{Options, SyncMode, Workers};
 use crate::owner::take_lock;
-use crate::readers::For;
+use crate::readers::ReadPriority;
 use crate::reserve;
-use crate::shared::{Shared, Space, Start, Worked};
-use crate::view::Part;
+use crate::shared::{DiskSpace, Start, StoreShared, Worked};
+use crate::view::LiveRun;
 use crate::work::Work;
 
 /// The embedded log store: one folder, one owner.
@@ -78,7 +78,7 @@ use crate::work::Work;
 /// ```
 #[derive(Debug)]
 pub struct LogStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     writer: JournalWriter,
     /// The records since the last cut.
     active: Mem,
@@ -91,12 +91,12 @@ pub struct LogStore {
     recovered: Recovered,
     next_id: u64,
     messages: u64,
-    habit: Habit,
+    habit: SyncHabit,
     /// The engine time of the last cut.
     cut_at: EngineMs,
     workers: Vec<JoinHandle<()>>,
     /// The lock of the folder; `None` once the store is closed.
-    lock: Option<Box<dyn Held>>,
+    lock: Option<Box<dyn HeldLock>>,
 }
 
 /// The last steps of the owner.
@@ -104,7 +104,7 @@ pub struct LogStore {
 /// An owner that asks for a sync after each append gets it begun before the table has taken the group in, so that the
 /// two run side by side. One that does not is not given syncs that it did not ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Habit {
+enum SyncHabit {
     /// It requested a sync.
     Synced,
     /// It requested a sync, and waited for it.
@@ -129,7 +129,7 @@ const JOINED: u64 = 128 * 1024;
 ///
 /// A hand may outlive its store; it then does nothing.
 #[derive(Clone, Debug)]
-pub struct Hands(Arc<Shared>);
+pub struct Hands(Arc<StoreShared>);
 
 impl LogStore {
     /// Opens the folder, which is created if it is missing. `waker` is called when something became durable or a page
@@ -153,14 +153,18 @@ impl LogStore {
     pub fn open_on(disk: Arc<dyn Disk>, options: Options, waker: Waker) -> Result<Self, StoreError> {
         let options = options.sound();
         disk.make_dir("").map_err(failed("make", ""))?;
-        let lock = take_lock(&*disk, Hold::Exclusive)?;
+        let lock = take_lock(&*disk, LockKind::Exclusive)?;
         let Reign { manifest, books, parts, names, mem, ledger, applied, anchor, active, journal } =
             reign::begin(&*disk, &options)?;
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
         let work = Work { ledger: books, names, state: manifest.state, merging: None, merge_failures: 0 };
         let recovered = recovered(&ledger, &manifest, anchor);
-        let shared =
-            Arc::new(Shared::new(disk, options, waker, Start { syncer, manifest, journal, parts, work }));
+        let shared = Arc::new(StoreShared::new(
+            disk,
+            options,
+            waker,
+            Start { syncer, manifest, journal, parts, work },
+        ));
         let writer = JournalWriter::new(Arc::clone(&shared), active, applied.next(), ledger.clock(), anchor);
         let mut store = LogStore {
             shared,
@@ -172,7 +176,7 @@ impl LogStore {
             next_id: recovered.next_id,
             messages: ledger.messages(),
             recovered,
-            habit: Habit::Gathers,
+            habit: SyncHabit::Gathers,
             cut_at: EngineMs(0),
             workers: Vec::new(),
             lock: Some(lock),
@@ -197,9 +201,9 @@ impl LogStore {
     }
 
     fn start_workers(&mut self) -> Result<(), StoreError> {
-        type Life = fn(&Shared);
+        type Life = fn(&StoreShared);
         let mut lives: Vec<(&str, Life)> = vec![
-            ("duewheel-sync", syncer::run),
+            ("duewheel-sync", syncing::run),
             ("duewheel-prep", preparer::run),
             ("duewheel-merge", background::run),
             ("duewheel-load", loading::run),
@@ -270,7 +274,7 @@ impl LogStore {
         let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
         match journal.space {
             // What it gives back must be worth it, or a full disk would be kept busy for nothing.
-            Space::Short => {
+            DiskSpace::Short => {
                 let most = self.active.extent().most;
                 // What it says of older messages may be what empties runs: told, if it is not said at once.
                 let tells =
@@ -278,12 +282,12 @@ impl LogStore {
                 tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
             }
             // Segments that crashes have cut short hold little, and take a file each.
-            Space::Enough => files > options.journal_bytes.saturating_mul(2) || self.should_tell(),
+            DiskSpace::Enough => files > options.journal_bytes.saturating_mul(2) || self.should_tell(),
         }
     }
 
     /// Reduces the room if the data that waits to be written has reached its bound.
-    fn bounded(&self, room: Room) -> Room {
+    fn bounded(&self, room: Capacity) -> Capacity {
         let shared = &self.shared;
         let options = &shared.options;
         let view = shared.view();
@@ -292,17 +296,17 @@ impl LogStore {
             if self.active.bytes() >= options.journal_bytes.saturating_mul(times)
                 || self.active.records() >= options.journal_records.saturating_mul(times)
             {
-                return Room::RemoveOnly;
+                return Capacity::RemoveOnly;
             }
         }
-        if room != Room::SettleOnly {
+        if room != Capacity::SettleOnly {
             return room;
         }
         let again =
             view.frozen.iter().map(|mem| mem.extent().again).sum::<u64>() + self.active.extent().again;
         let written_again = again > options.max_group_bytes
             && shared.reserve.to_flush.load(Relaxed) > shared.free.load(Relaxed);
-        if written_again || self.writer.is_at_the_end() { Room::RemoveOnly } else { room }
+        if written_again || self.writer.is_at_the_end() { Capacity::RemoveOnly } else { room }
     }
 
     /// Whether a purge should be flushed though there is room: less is free than the size of the runs that it may have
@@ -390,7 +394,7 @@ impl LogStore {
     }
 
     fn ask_for_page(&mut self, load: Load) {
-        let request = Request::new(load, self.writer.last(), self.shared.view(), &mut self.active);
+        let request = LoadRequest::new(load, self.writer.last(), self.shared.view(), &mut self.active);
         self.asked.push_back(Vec::new());
         self.shared.loader.ask(request);
     }
@@ -463,12 +467,12 @@ impl Store for LogStore {
         let appended = self.writer.append(group);
         self.or_poison(appended)?;
         self.habit = match self.habit {
-            Habit::Synced => {
+            SyncHabit::Synced => {
                 self.ask();
-                Habit::Appended
+                SyncHabit::Appended
             }
-            Habit::Waited => Habit::Appended,
-            Habit::Appended | Habit::Gathers => Habit::Gathers,
+            SyncHabit::Waited => SyncHabit::Appended,
+            SyncHabit::Appended | SyncHabit::Gathers => SyncHabit::Gathers,
         };
         let taken = self.take(group);
         self.or_poison(taken)?;
@@ -480,19 +484,19 @@ impl Store for LogStore {
     fn sync(&mut self) -> Result<(), StoreError> {
         self.check()?;
         self.go_on()?;
-        self.habit = Habit::Synced;
+        self.habit = SyncHabit::Synced;
         self.ask();
         Ok(())
     }
 
     fn sync_here(&mut self) -> Result<(), StoreError> {
         self.check()?;
-        self.habit = Habit::Waited;
+        self.habit = SyncHabit::Waited;
         if self.shared.options.sync == SyncMode::Fsync {
-            self.shared.syncer.ask_here(&self.shared);
+            syncing::sync_here(&self.shared);
             if self.writer.is_turning() {
                 self.go_on()?;
-                self.shared.syncer.ask_here(&self.shared);
+                syncing::sync_here(&self.shared);
             }
         }
         self.check()
@@ -509,26 +513,28 @@ impl Store for LogStore {
         Ok(Progress { written, durable, level: self.level() })
     }
 
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         if self.check().is_err() || self.go_on().is_err() {
             // A store that has ended has not too little room: the next call says why it ended.
-            return Room::Enough;
+            return Capacity::Enough;
         }
         self.cut_if_due();
         self.note_memory();
         let shared = &*Arc::clone(&self.shared);
         let room = self.writer.room();
         if self.check().is_err() {
-            return Room::Enough; // it has ended meanwhile
+            return Capacity::Enough; // it has ended meanwhile
         }
         match room {
-            Room::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {
-                Room::SettleOnly
+            Capacity::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {
+                Capacity::SettleOnly
             }
-            Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
-            Room::Enough => self.bounded(Room::Enough),
-            Room::Busy => self.bounded(Room::Busy),
-            Room::SettleOnly | Room::RemoveOnly => self.bounded(Room::SettleOnly),
+            Capacity::Enough if self.is_full() && !shared.view().frozen.is_empty() => {
+                self.bounded(Capacity::Busy)
+            }
+            Capacity::Enough => self.bounded(Capacity::Enough),
+            Capacity::Busy => self.bounded(Capacity::Busy),
+            Capacity::SettleOnly | Capacity::RemoveOnly => self.bounded(Capacity::SettleOnly),
         }
     }
 
@@ -543,7 +549,7 @@ impl Store for LogStore {
             view: &view,
             active: Some(&self.active),
             readers: &self.shared.readers,
-            whom: For::Owner,
+            whom: ReadPriority::Owner,
         };
         let before = (found.rows.len(), found.answers.len());
         match finder.find(lookups, found).map_err(StoreError::from) {
@@ -588,14 +594,14 @@ impl Store for LogStore {
         };
         let since = self.asked.pop_front().unwrap_or_default();
         Some(match page {
-            Outcome::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
-            Outcome::Unread(load, error) => {
+            LoadResult::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
+            LoadResult::Unread(load, error) => {
                 let error = error.of_page(load.ticket);
                 self.unread.push_back(load);
                 self.unread_at = Some(Instant::now());
                 Err(error)
             }
-            Outcome::Ended(error) => Err(error),
+            LoadResult::Ended(error) => Err(error),
         })
     }
 
@@ -642,7 +648,7 @@ impl Store for LogStore {
         drop(journal);
         let view = self.shared.view();
         let of_frozen = |of: fn(&Mem) -> u64| view.frozen.iter().map(|mem| of(mem)).sum::<u64>();
-        let of_parts = |of: fn(&Part) -> u64| view.parts.iter().map(of).sum::<u64>();
+        let of_parts = |of: fn(&LiveRun) -> u64| view.parts.iter().map(of).sum::<u64>();
         figures.extend([
             ("messages", self.messages),
             ("memory_bytes", self.active.memory() + of_frozen(Mem::memory)),
@@ -653,7 +659,7 @@ impl Store for LogStore {
             ("runs", view.parts.len() as u64),
             ("run_bytes", of_parts(|part| part.run.entry().bytes)),
             ("run_messages", of_parts(|part| part.run.rows())),
-            ("run_messages_live", of_parts(Part::messages)),
+            ("run_messages_live", of_parts(LiveRun::messages)),
             ("epoch", u64::from(self.shared.epoch.0)),
         ]);
         figures
@@ -663,7 +669,7 @@ impl Store for LogStore {
 impl Hands {
     /// Syncs the journal once, if a sync was requested.
     pub fn sync(&self) -> Worked {
-        self.guarded(syncer::step, "duewheel-sync")
+        self.guarded(syncing::step, "duewheel-sync")
     }
 
     /// Prepares one journal segment, if one is missing.
@@ -692,7 +698,7 @@ impl Hands {
     }
 
     /// Runs a step like a thread of the store: a panic ends the store before it is passed on.
-    fn guarded(&self, step: fn(&Shared) -> Worked, name: &str) -> Worked {
+    fn guarded(&self, step: fn(&StoreShared) -> Worked, name: &str) -> Worked {
         let _guard = PoisonOnPanic(&self.0, name);
         step(&self.0)
     }
@@ -700,7 +706,7 @@ impl Hands {
 
 /// Poisons the store when its worker panics, so that the owner does not wait. The store has ended permanently: a panic
 /// would repeat.
-struct PoisonOnPanic<'a>(&'a Shared, &'a str);
+struct PoisonOnPanic<'a>(&'a StoreShared, &'a str);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {

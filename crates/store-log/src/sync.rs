@@ -5,12 +5,12 @@ use std::time::Duration;
 
 /// Wakes one worker; several rings during its work count as one.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct WorkerBell {
     rung: Mutex<bool>,
     ring: Condvar,
 }
 
-impl Bell {
+impl WorkerBell {
     pub(crate) fn ring(&self) {
         *lock(&self.rung) = true;
         self.ring.notify_one();

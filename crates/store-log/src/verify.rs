@@ -7,8 +7,8 @@ use std::sync::Arc;
 use duewheel_core::store::{Sequence, StoreError};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
-use crate::disk::{Disk, Hold, RealDisk};
-use crate::fault::{Problem, Trouble};
+use crate::disk::{Disk, LockKind, RealDisk};
+use crate::fault::{Problem, ReadFault};
 use crate::find::Finder;
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign::{self, Kept};
@@ -18,16 +18,16 @@ use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
 use crate::owner::take_lock;
-use crate::readers::{For, Readers};
+use crate::readers::{ReadPriority, Readers};
 use crate::run;
-use crate::view::View;
+use crate::view::StoreView;
 
 /// Number of messages that are looked up at a time.
 const TOGETHER: usize = 1_000;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct VerifyReport {
     /// Number of files that the manifest lists, including the manifest.
     pub files: u64,
     /// Bytes in them.
@@ -51,8 +51,8 @@ pub struct Report {
 /// # Errors
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
 /// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is no error but a
-/// [`Report::problems`].
-pub fn verify(dir: impl AsRef<Path>) -> Result<Report, StoreError> {
+/// [`VerifyReport::problems`].
+pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     verify_on(&RealDisk::new(dir.as_ref()))
 }
 
@@ -60,22 +60,22 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<Report, StoreError> {
 ///
 /// # Errors
 /// As [`verify`].
-pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
+pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let names = disk.list("").map_err(crate::fault::failed("list", ""))?;
     let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, Hold::Shared)?) } else { None };
-    let mut report = Report::default();
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, LockKind::Shared)?) } else { None };
+    let mut report = VerifyReport::default();
     let manifest = match Manifest::read(disk) {
         Ok(Some(manifest)) => manifest,
         Ok(None) => {
             report.problems.extend(missing_manifest(disk));
             return Ok(report);
         }
-        Err(Trouble::Damaged(problem)) => {
+        Err(ReadFault::Damaged(problem)) => {
             report.problems.push(problem);
             return Ok(report);
         }
-        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => return Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => return Err(error.into()),
     };
     report.files = 1 + manifest.files().count() as u64;
     // A manifest of nonsense may list sizes that no files have.
@@ -99,12 +99,12 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
                 keep_problem(counted, &mut report)?;
             }
         }
-        Err(Trouble::Damaged(problem)) => {
+        Err(ReadFault::Damaged(problem)) => {
             if !report.problems.iter().any(|p| p.file == problem.file && p.offset == problem.offset) {
                 report.problems.push(problem);
             }
         }
-        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => return Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => return Err(error.into()),
     }
     Ok(report)
 }
@@ -117,7 +117,7 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
     Some(Problem::new(MANIFEST, 0, what))
 }
 
-fn note(replayed: &Replayed, report: &mut Report) {
+fn note(replayed: &Replayed, report: &mut VerifyReport) {
     report.messages = replayed.ledger.messages();
     report.unproven_groups = replayed.unproven.len() as u64;
     let unproven: u64 = replayed.unproven.iter().map(|group| u64::from(group.head.records)).sum();
@@ -125,14 +125,14 @@ fn note(replayed: &Replayed, report: &mut Report) {
 }
 
 /// Checks that the messages of each queue are as many as the books count.
-fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
+fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
     let mut left: BTreeMap<QueueName, i128> = BTreeMap::new();
     for row in replayed.ledger.rows() {
         left.insert(row.name, i128::from(row.tally.count()));
     }
     let mut mem = replayed.mem;
     mem.settle();
-    let view = View { frozen: vec![Arc::new(mem)], parts: kept.parts };
+    let view = StoreView { frozen: vec![Arc::new(mem)], parts: kept.parts };
     found(&view)?;
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;
@@ -147,15 +147,15 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
 }
 
 /// Checks that the messages which the journal changes exist.
-fn found(view: &View) -> Result<(), Trouble> {
+fn found(view: &StoreView) -> Result<(), ReadFault> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
     let readers = Readers::default();
-    let finder = Finder { view, active: None, readers: &readers, whom: For::Background };
+    let finder = Finder { view, active: None, readers: &readers, whom: ReadPriority::Background };
     ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
 /// Checks every segment by itself, also behind a damaged one, so that the report names every damaged segment.
-fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
+fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut VerifyReport) -> Result<(), StoreError> {
     let mut headers: Vec<Option<Header>> = Vec::new();
     for entry in &manifest.segments {
         match SegmentReader::open(disk, entry).and_then(|segment| segment.header()) {
@@ -182,13 +182,13 @@ fn check_frames(
     header: &Header,
     end: Lsn,
     problems: &mut Vec<Problem>,
-) -> Result<(), Trouble> {
+) -> Result<(), ReadFault> {
     let entry = segment.entry;
     let mut walk = Walk::new(segment, header.first);
     while walk.next < end {
         match walk.frame()? {
             Ok(frame) => match replay::records(&entry, &frame, |_, _, _| Ok(())) {
-                Err(Trouble::Damaged(problem)) => problems.push(problem),
+                Err(ReadFault::Damaged(problem)) => problems.push(problem),
                 other => other?,
             },
             Err(what) => {
@@ -208,13 +208,13 @@ fn check_frames(
     Ok(())
 }
 
-fn keep_problem(checked: Result<(), Trouble>, report: &mut Report) -> Result<(), StoreError> {
+fn keep_problem(checked: Result<(), ReadFault>, report: &mut VerifyReport) -> Result<(), StoreError> {
     match checked {
         Ok(()) => Ok(()),
-        Err(Trouble::Damaged(problem)) => {
+        Err(ReadFault::Damaged(problem)) => {
             report.problems.push(problem);
             Ok(())
         }
-        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => Err(error.into()),
     }
 }

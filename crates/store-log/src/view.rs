@@ -5,26 +5,26 @@ use std::sync::Arc;
 use duewheel_core::QueueName;
 
 use crate::mem::Mem;
-use crate::run::{Live, Mask, Queue, Run, share};
+use crate::run::{Live, Mask, Run, RunQueue, share};
 
 /// A snapshot; replaced as a whole. Its holder can read all of it, whatever happens to the files.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct StoreView {
     /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has
     /// no room for the run: later removals make it smaller.
     pub(crate) frozen: Vec<Arc<Mem>>,
     /// Runs, oldest first.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<LiveRun>,
 }
 
 /// A run, and its live rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct LiveRun {
     pub(crate) run: Arc<Run>,
     pub(crate) live: Arc<Live>,
 }
 
-impl Part {
+impl LiveRun {
     /// Whether it has no live messages, answers apart.
     pub(crate) fn is_gone(&self) -> bool {
         if self.live.ids.is_empty() {
@@ -61,7 +61,7 @@ impl Part {
     }
 
     /// Queues of which purges were not applied to the ids yet.
-    fn purged(&self) -> impl Iterator<Item = &Queue> {
+    fn purged(&self) -> impl Iterator<Item = &RunQueue> {
         let mut masked: Vec<u32> = self.live.masks().map(|(queue, _)| queue).collect();
         masked.dedup();
         masked.into_iter().filter_map(|no| self.run.queues().get(no as usize))

@@ -27,13 +27,13 @@ pub(crate) struct Work {
 pub(crate) struct Merging {
     pub(crate) no: FileNo,
     pub(crate) merge: Merge,
-    pub(crate) why: Why,
+    pub(crate) why: MergePurpose,
     pub(crate) began: Instant,
 }
 
 /// The purpose of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum MergePurpose {
     /// Fewer and fuller runs. It leaves room for the next flushes.
     Order,
     /// Room on a full disk: the merge takes less than it gives back, or finds no room itself.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
-use duewheel_core::message::{Kind, Lease, Life, Message};
+use duewheel_core::message::{Kind, Lease, Life, MessageContent};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::Store;
 use duewheel_core::time::{Due, EngineMs, WallMs};
@@ -126,7 +126,7 @@ fn put(queue: &QueueName, id: u64, keyed: Keyed) -> Result<Record, Failed> {
         Keyed::No => None,
         Keyed::Yes => Some(Key::new(&format!("order-{id}"))?),
     };
-    let message = Message {
+    let message = MessageContent {
         id: MessageId(id),
         queue: queue.clone(),
         key,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
-use duewheel_core::message::{DeadReason, Died, Kind, Lease, Life, Message, Options, Stage};
+use duewheel_core::message::{DeadReason, Died, Kind, Lease, Life, MessageContent, Options, Stage};
 use duewheel_core::record::{ClockPair, DecodeError, Gone, Group, Reader, Record, Was, Writer};
 use duewheel_core::store::{Ledger, QueueRow};
 use duewheel_core::tally::Tally;
@@ -130,7 +130,7 @@ impl GroupReader {
                         _ => return Err(DecodeError::Unknown("where it stood")),
                     }
                 };
-                let message = Message {
+                let message = MessageContent {
                     id,
                     queue,
                     key: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duewheel_core::message::{Kind, Lease, Life, Message, Stage};
+use duewheel_core::message::{Kind, Lease, Life, MessageContent, Stage};
 use duewheel_core::record::{Group, Record, Was};
 use duewheel_core::time::Due;
 use duewheel_core::{MessageId, QueueName};
@@ -26,7 +26,7 @@ pub(crate) struct Standing<'a> {
     pub(crate) kind: Kind,
     pub(crate) due: Due,
     /// Its content, if the group contains it.
-    pub(crate) message: Option<&'a Arc<Message>>,
+    pub(crate) message: Option<&'a Arc<MessageContent>>,
     /// The last complete life in the group.
     pub(crate) life: Option<&'a Life>,
     /// The attempt and the lease that it was granted with, or that its life contains.
@@ -110,7 +110,7 @@ pub(crate) fn fold(group: &Group) -> Folded<'_> {
 }
 
 impl<'a> Standing<'a> {
-    fn of(life: &'a Life, message: Option<&'a Arc<Message>>) -> Self {
+    fn of(life: &'a Life, message: Option<&'a Arc<MessageContent>>) -> Self {
         let lease = match &life.stage {
             Stage::Leased(lease) => Some((life.attempt, lease)),
             Stage::Waiting { .. } | Stage::Dead { .. } => None,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::store::{Level, Room};
+use duewheel_core::store::{Capacity, Level};
 
 use crate::keeping::Keeping;
 use crate::reign::{boot_ms, millis};
@@ -72,10 +72,10 @@ impl Memory {
         self.landed.fetch_add(bytes, SeqCst);
     }
 
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> Capacity {
         let max = self.max.load(SeqCst);
         if max == 0 {
-            return Room::Enough;
+            return Capacity::Enough;
         }
         let margin = MARGIN.min(max / 10);
         // Once full, some room must come back before it counts, or each message would change it.
@@ -84,7 +84,7 @@ impl Memory {
         let used = self.used.load(SeqCst).saturating_add(put.saturating_mul(WEIGHS));
         let full = used.saturating_add(margin) > max;
         self.full.store(full, SeqCst);
-        if full { Room::SettleOnly } else { Room::Enough }
+        if full { Capacity::SettleOnly } else { Capacity::Enough }
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -106,23 +106,23 @@ mod tests {
     fn what_is_under_way_counts_until_it_is_in_what_the_server_uses() {
         let memory = Memory::default();
         memory.note(0, 1_000 * MIB, 0);
-        assert_eq!(memory.room(), Room::Enough);
+        assert_eq!(memory.room(), Capacity::Enough);
         // Sixteen shards, of which each alone would find room.
         (0..16).for_each(|_| memory.goes(15 * MIB));
-        assert_eq!(memory.room(), Room::SettleOnly);
+        assert_eq!(memory.room(), Capacity::SettleOnly);
         // Asked for while nothing had landed: it may not be in there.
         memory.note(100 * MIB, 1_000 * MIB, memory.landed());
-        assert_eq!(memory.room(), Room::SettleOnly);
+        assert_eq!(memory.room(), Capacity::SettleOnly);
         (0..16).for_each(|_| memory.comes(15 * MIB));
-        assert_eq!(memory.room(), Room::SettleOnly, "not asked again yet");
+        assert_eq!(memory.room(), Capacity::SettleOnly, "not asked again yet");
         memory.note(400 * MIB, 1_000 * MIB, memory.landed());
-        assert_eq!(memory.room(), Room::Enough);
+        assert_eq!(memory.room(), Capacity::Enough);
     }
 
     #[test]
     fn without_a_limit_there_is_room() {
         let memory = Memory::default();
         memory.goes(u64::MAX / 8);
-        assert_eq!(memory.room(), Room::Enough);
+        assert_eq!(memory.room(), Capacity::Enough);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::record::{ClockPair, Group, Record, Writer};
 use duewheel_core::store::{
-    ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
     Waker,
 };
 use duewheel_core::{Lsn, QueueName, ShardId};
@@ -367,8 +367,8 @@ impl Store for RedisStore {
         Ok(progress)
     }
 
-    fn room(&mut self) -> Room {
-        if self.check().is_err() { Room::SettleOnly } else { self.shared.memory.room() }
+    fn room(&mut self) -> Capacity {
+        if self.check().is_err() { Capacity::SettleOnly } else { self.shared.memory.room() }
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt, Row,
+    Stage,
 };
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::{Created, DedupeRow};
@@ -108,7 +109,7 @@ fn token(text: &str) -> ParseResult<LeaseToken> {
 }
 
 /// A message, and the life that it has until it changes.
-pub(crate) fn message(m: &Message, life: &Life) -> Vec<u8> {
+pub(crate) fn message(m: &MessageContent, life: &Life) -> Vec<u8> {
     let mut w = WordWriter(Vec::with_capacity(96 + m.body.len()));
     w.text("queue", m.queue.as_str());
     w.due(life.due);
@@ -174,7 +175,8 @@ pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> ParseResult<Row> {
     }
     let body = Bytes::from(text).slice(end + 1..);
     let enqueued_at = put.ok_or("put")?;
-    let message = Message { id, queue: queue.ok_or("queue")?, key, body, headers, options, enqueued_at };
+    let message =
+        MessageContent { id, queue: queue.ok_or("queue")?, key, body, headers, options, enqueued_at };
     Ok(Row { message: Arc::new(message), life: Life::new(due.ok_or("due time")?, priority) })
 }
 

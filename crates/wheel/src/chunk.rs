@@ -13,7 +13,7 @@
 //! The room is written (as `None`) when it is allocated: one sequential pass that brings it into the caches. Being
 //! filled together with sixty other chunks, each line would otherwise be missed on its own.
 
-use crate::liveness::{Index, Liveness};
+use crate::liveness::{EntryIndex, Liveness};
 
 /// One timer, or with `T = &V` a view of it.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Entry<T> {
     pub(crate) due: u64,
     pub(crate) tie: u64,
     pub(crate) value: T,
-    pub(crate) index: Index,
+    pub(crate) index: EntryIndex,
 }
 
 impl<T> Entry<T> {
@@ -40,7 +40,7 @@ struct Packed<T> {
     tie: u64,
     value: T,
     low: u32,
-    index: Index,
+    index: EntryIndex,
 }
 
 #[derive(Clone, Debug)]

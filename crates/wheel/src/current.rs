@@ -17,8 +17,8 @@ use std::collections::BinaryHeap;
 
 use crate::chunk::{Chunk, Entry, Pool};
 use crate::list::List;
-use crate::liveness::{Index, Liveness};
-use crate::sort::Sorter;
+use crate::liveness::{EntryIndex, Liveness};
+use crate::sort::SlotSorter;
 
 /// Entries that are put in order at once, at most.
 pub(crate) const RUN: usize = if cfg!(test) { 256 } else { 2048 };
@@ -28,18 +28,18 @@ const KEEP: usize = 1024;
 const LOOKS_PER_CANCEL: usize = 8;
 
 /// The rank of an entry: when it is due, and the tie.
-pub(crate) type Rank = (u64, u64);
+pub(crate) type EntryRank = (u64, u64);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Current<T> {
-    first: Sorted<T>,
-    others: Vec<Sorted<T>>,
+    first: SortedRun<T>,
+    others: Vec<SortedRun<T>>,
     /// The heads of `others`, or what was the head before it was cancelled; the earliest on top.
-    heads: BinaryHeap<Reverse<(Rank, usize)>>,
+    heads: BinaryHeap<Reverse<(EntryRank, usize)>>,
     /// Places in `others` that hold nothing.
     vacant: Vec<usize>,
     late: BinaryHeap<Late<T>>,
-    sorter: Sorter,
+    sorter: SlotSorter,
     /// Entries in here, live or cancelled.
     stored: usize,
     /// How many of them are believed to be cancelled; a hint, as in [`List`].
@@ -52,12 +52,12 @@ pub(crate) struct Current<T> {
 impl<T> Current<T> {
     pub(crate) fn new() -> Self {
         Self {
-            first: Sorted::new(),
+            first: SortedRun::new(),
             others: Vec::new(),
             heads: BinaryHeap::new(),
             vacant: Vec::new(),
             late: BinaryHeap::new(),
-            sorter: Sorter::new(),
+            sorter: SlotSorter::new(),
             stored: 0,
             dead: 0,
             looks: 0,
@@ -109,8 +109,8 @@ impl<T> Current<T> {
             self.first.give_back_room(list.len().min(RUN), pool);
         }
         let mut run = match self.first.order.is_empty() {
-            true => std::mem::replace(&mut self.first, Sorted::new()),
-            false => Sorted::new(),
+            true => std::mem::replace(&mut self.first, SortedRun::new()),
+            false => SortedRun::new(),
         };
         let looked = run.load(list, start, last, &mut self.sorter, liveness);
         self.stored += run.order.len();
@@ -124,7 +124,7 @@ impl<T> Current<T> {
         looked
     }
 
-    fn put_aside(&mut self, run: Sorted<T>, head: Rank) {
+    fn put_aside(&mut self, run: SortedRun<T>, head: EntryRank) {
         let at = match self.vacant.pop() {
             Some(at) => {
                 self.others[at] = run;
@@ -149,14 +149,14 @@ impl<T> Current<T> {
     fn change_first(&mut self) {
         loop {
             let head = self.first.first_key();
-            let is_first = |other: &Reverse<(Rank, usize)>| head.is_some_and(|head| head <= other.0.0);
+            let is_first = |other: &Reverse<(EntryRank, usize)>| head.is_some_and(|head| head <= other.0.0);
             let Some(&Reverse((_, at))) = self.heads.peek().filter(|other| !is_first(other)) else { break };
             self.heads.pop();
             std::mem::swap(&mut self.first, &mut self.others[at]);
             match head {
                 Some(head) => self.heads.push(Reverse((head, at))),
                 None => {
-                    self.others[at] = Sorted::new();
+                    self.others[at] = SortedRun::new();
                     self.vacant.push(at);
                 }
             }
@@ -238,7 +238,7 @@ impl<T> Current<T> {
         }
     }
 
-    fn note_cleared(&mut self, index: Index, liveness: &mut Liveness) {
+    fn note_cleared(&mut self, index: EntryIndex, liveness: &mut Liveness) {
         liveness.release(index);
         self.stored -= 1;
         self.dead = self.dead.saturating_sub(1);
@@ -294,7 +294,7 @@ impl<T> Current<T> {
     pub(crate) fn cut(
         &mut self,
         part: usize,
-        after: Rank,
+        after: EntryRank,
         liveness: &mut Liveness,
         mut out: impl FnMut(Entry<T>),
     ) -> usize {
@@ -337,13 +337,13 @@ impl<T> Current<T> {
 /// A run: entries of a slot in order. The entries stay in their chunks; what is sorted is their positions, which go on from
 /// chunk to chunk: all but the last are full.
 #[derive(Clone, Debug)]
-struct Sorted<T> {
+struct SortedRun<T> {
     chunks: Vec<Chunk<T>>,
     /// Positions in descending order, so that the next one is at the end.
     order: Vec<u32>,
 }
 
-impl<T> Sorted<T> {
+impl<T> SortedRun<T> {
     const fn new() -> Self {
         Self { chunks: Vec::new(), order: Vec::new() }
     }
@@ -354,7 +354,7 @@ impl<T> Sorted<T> {
         list: &mut List<T>,
         start: u64,
         last: u64,
-        sorter: &mut Sorter,
+        sorter: &mut SlotSorter,
         liveness: &mut Liveness,
     ) -> usize {
         let most = (RUN / Chunk::<T>::SIZE).max(1);
@@ -404,7 +404,7 @@ impl<T> Sorted<T> {
     }
 
     #[inline]
-    fn pop_if(&mut self, condition: impl FnOnce(u64, Index) -> bool) -> Option<Entry<T>> {
+    fn pop_if(&mut self, condition: impl FnOnce(u64, EntryIndex) -> bool) -> Option<Entry<T>> {
         let position = *self.order.last()?;
         let (chunk, at) = split::<T>(position);
         let chunk = &mut self.chunks[chunk];
@@ -422,7 +422,7 @@ impl<T> Sorted<T> {
     }
 
     /// Takes out what comes after a rank.
-    fn cut(&mut self, after: Rank, mut out: impl FnMut(Entry<T>)) {
+    fn cut(&mut self, after: EntryRank, mut out: impl FnMut(Entry<T>)) {
         let gone = self.order.partition_point(|position| key(&self.chunks, *position) > after);
         for position in self.order.drain(..gone) {
             let (chunk, at) = split::<T>(position);

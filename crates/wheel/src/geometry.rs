@@ -102,11 +102,11 @@ impl Geometry {
     }
 
     /// The place of a tick that is `delay` ticks after `from`.
-    pub(crate) const fn place_after(&self, from: u64, delay: u64) -> Place {
+    pub(crate) const fn place_after(&self, from: u64, delay: u64) -> RingPosition {
         let slots = self.slots as u64;
         // Not (from + delay) % slots: the sum may overflow.
         let slot = self.slot_of_tick(from % slots + delay % slots);
-        Place { slot, round: delay.saturating_sub(1) / slots }
+        RingPosition { slot, round: delay.saturating_sub(1) / slots }
     }
 }
 
@@ -123,7 +123,7 @@ impl Default for Geometry {
 /// it, and meets it again for the first time when the place is due. A delay of zero ticks, and anything
 /// overdue, has round 0 as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RingPosition {
     /// The slot, `0..slots`.
     pub slot: usize,
     /// How many more turns after the pointer first reaches the slot.
@@ -169,16 +169,16 @@ mod tests {
     #[test]
     fn a_full_turn_has_round_zero_and_one_tick_more_has_round_one() {
         let geometry = Geometry::new(10, 1).unwrap();
-        assert_eq!(geometry.place_after(3, 0), Place { slot: 3, round: 0 });
-        assert_eq!(geometry.place_after(3, 10), Place { slot: 3, round: 0 });
-        assert_eq!(geometry.place_after(3, 11), Place { slot: 4, round: 1 });
-        assert_eq!(geometry.place_after(3, 20), Place { slot: 3, round: 1 });
+        assert_eq!(geometry.place_after(3, 0), RingPosition { slot: 3, round: 0 });
+        assert_eq!(geometry.place_after(3, 10), RingPosition { slot: 3, round: 0 });
+        assert_eq!(geometry.place_after(3, 11), RingPosition { slot: 4, round: 1 });
+        assert_eq!(geometry.place_after(3, 20), RingPosition { slot: 3, round: 1 });
     }
 
     #[test]
     fn the_end_of_time_has_a_place() {
         let geometry = Geometry::new(7, 1).unwrap();
-        let expected = Place { slot: geometry.slot_of(u64::MAX), round: (u64::MAX - 1) / 7 };
+        let expected = RingPosition { slot: geometry.slot_of(u64::MAX), round: (u64::MAX - 1) / 7 };
         assert_eq!(geometry.place_after(0, u64::MAX), expected);
         assert_eq!(geometry.place_after(u64::MAX, u64::MAX).round, expected.round);
     }

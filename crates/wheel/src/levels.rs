@@ -26,13 +26,13 @@ const LISTS: usize = 1 << GROUP;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Levels<T> {
-    levels: Vec<Level<T>>,
+    levels: Vec<WheelLevel<T>>,
     /// Bit l is set when level l holds something.
     occupied: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Level<T> {
+struct WheelLevel<T> {
     /// The 64 lists; empty until the level is used for the first time.
     lists: Vec<List<T>>,
     occupied: u64,
@@ -58,7 +58,7 @@ impl<T> Levels<T> {
     /// Levels for numbers up to `last`.
     pub(crate) fn new(last: u64) -> Self {
         let levels = (u64::BITS - last.leading_zeros()).div_ceil(GROUP);
-        let levels = (0..levels).map(|_| Level { lists: Vec::new(), occupied: 0 }).collect();
+        let levels = (0..levels).map(|_| WheelLevel { lists: Vec::new(), occupied: 0 }).collect();
         Self { levels, occupied: 0 }
     }
 
@@ -150,7 +150,7 @@ impl<T> Levels<T> {
 
     pub(crate) fn clear(&mut self) {
         for level in &mut self.levels {
-            *level = Level { lists: Vec::new(), occupied: 0 };
+            *level = WheelLevel { lists: Vec::new(), occupied: 0 };
         }
         self.occupied = 0;
     }
@@ -180,7 +180,7 @@ impl<T> Levels<T> {
     }
 }
 
-impl<T> Level<T> {
+impl<T> WheelLevel<T> {
     #[cold]
     fn make_lists(&mut self) {
         self.lists.resize_with(LISTS, List::new);

@@ -108,7 +108,7 @@ mod occupancy;
 mod sort;
 mod wheel;
 
-pub use geometry::{Geometry, GeometryError, MAX_SLOTS, Place};
+pub use geometry::{Geometry, GeometryError, MAX_SLOTS, RingPosition};
 pub use list::FirstDue;
 pub use wheel::{Cut, Expired, Handle, Popped, Waiting, Wheel};
 

@@ -32,11 +32,11 @@ const WORD: usize = u64::BITS as usize;
 const GROUP: usize = 8;
 const GROUPS: usize = WORD / GROUP;
 
-/// Identifies an entry. Never zero, so that `Option<Index>` takes no additional memory.
+/// Identifies an entry. Never zero, so that `Option<EntryIndex>` takes no additional memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Index(NonZeroU32);
+pub(crate) struct EntryIndex(NonZeroU32);
 
-impl Index {
+impl EntryIndex {
     #[inline]
     const fn word(self) -> usize {
         self.0.get() as usize / WORD
@@ -93,12 +93,12 @@ impl Liveness {
     /// If the indexes run out, which cannot happen below 2²⁹ entries: as a collection does that is out of
     /// capacity.
     #[inline]
-    pub(crate) fn admit(&mut self) -> (Index, u32) {
+    pub(crate) fn admit(&mut self) -> (EntryIndex, u32) {
         if self.next.is_multiple_of(GROUP) {
             self.open_group();
         }
         #[expect(clippy::cast_possible_truncation, reason = "`extend` lets no index be longer")]
-        let index = Index(NonZeroU32::new(self.next as u32).expect("index 0 is never given out"));
+        let index = EntryIndex(NonZeroU32::new(self.next as u32).expect("index 0 is never given out"));
         self.next += 1;
         self.live[index.word()] |= index.bit();
         (index, self.generations[index.group()])
@@ -106,7 +106,7 @@ impl Liveness {
 
     /// A live entry becomes a cancelled one; `false` if the handle's entry is not live any more.
     #[inline]
-    pub(crate) fn cancel(&mut self, index: Index, generation: u32) -> bool {
+    pub(crate) fn cancel(&mut self, index: EntryIndex, generation: u32) -> bool {
         let holds = self.holds(index, generation);
         if holds {
             self.live[index.word()] &= !index.bit();
@@ -116,29 +116,29 @@ impl Liveness {
     }
 
     #[inline]
-    pub(crate) fn holds(&self, index: Index, generation: u32) -> bool {
+    pub(crate) fn holds(&self, index: EntryIndex, generation: u32) -> bool {
         self.generations.get(index.group()) == Some(&generation) && self.is_live(index)
     }
 
     #[inline]
-    pub(crate) fn is_live(&self, index: Index) -> bool {
+    pub(crate) fn is_live(&self, index: EntryIndex) -> bool {
         self.live[index.word()] & index.bit() != 0
     }
 
     /// Whether all of them are live. Checks all in any case, without a branch, so that the memory accesses overlap.
     #[inline]
-    pub(crate) fn are_live(&self, indexes: impl Iterator<Item = Index>) -> bool {
+    pub(crate) fn are_live(&self, indexes: impl Iterator<Item = EntryIndex>) -> bool {
         indexes.fold(true, |all, index| all & self.is_live(index))
     }
 
     /// The generation of an entry that is live.
-    pub(crate) fn generation(&self, index: Index) -> Option<u32> {
+    pub(crate) fn generation(&self, index: EntryIndex) -> Option<u32> {
         self.is_live(index).then(|| self.generations[index.group()])
     }
 
     /// Gives the index back, because its entry has left its list. Returns whether the entry was live.
     #[inline]
-    pub(crate) fn release(&mut self, index: Index) -> bool {
+    pub(crate) fn release(&mut self, index: EntryIndex) -> bool {
         let (word, bit) = (index.word(), index.bit());
         let live = self.live[word] & bit != 0;
         if live {
@@ -262,8 +262,8 @@ mod tests {
             steps in prop::collection::vec((0u8..5, any::<prop::sample::Index>()), 1..1000)
         ) {
             let mut liveness = Liveness::new();
-            let mut stored: Vec<(Index, u32, bool)> = Vec::new();
-            let mut gone: Vec<(Index, u32)> = Vec::new();
+            let mut stored: Vec<(EntryIndex, u32, bool)> = Vec::new();
+            let mut gone: Vec<(EntryIndex, u32)> = Vec::new();
             for (step, which) in steps {
                 match step {
                     0 | 1 => {

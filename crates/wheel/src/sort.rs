@@ -15,7 +15,7 @@ const LEFT_OUT: u16 = u16::MAX;
 
 /// Sorts the entries of one slot after the other, and keeps its buffers in between.
 #[derive(Clone, Debug)]
-pub(crate) struct Sorter {
+pub(crate) struct SlotSorter {
     /// The latest due time there may be. Runs are numbered from there, so that the latest comes first.
     last: u64,
     shift: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Sorter {
     all_in_order: bool,
 }
 
-impl Sorter {
+impl SlotSorter {
     pub(crate) const fn new() -> Self {
         Self {
             last: 0,
@@ -156,7 +156,7 @@ mod tests {
                     *tie = at as u64;
                 }
             }
-            let mut sorter = Sorter::new();
+            let mut sorter = SlotSorter::new();
             sorter.begin(1, 0, 7);
             sorter.add(3, 3);
             sorter.begin(keys.len(), start, last);

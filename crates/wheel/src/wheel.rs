@@ -19,11 +19,11 @@
 use std::fmt;
 
 use crate::chunk::{Chunk, Entry, Pool};
-use crate::current::{Current, Rank};
-use crate::geometry::{Geometry, Place};
+use crate::current::{Current, EntryRank};
+use crate::geometry::{Geometry, RingPosition};
 use crate::levels::{Levels, Occupied};
 use crate::list::{FirstDue, List};
-use crate::liveness::{Index, Liveness};
+use crate::liveness::{EntryIndex, Liveness};
 
 /// A timing wheel over values of type `T`: see the [crate's introduction](crate).
 ///
@@ -86,7 +86,7 @@ pub struct Wheel<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     due: u64,
-    index: Index,
+    index: EntryIndex,
     generation: u32,
 }
 
@@ -139,7 +139,7 @@ pub enum Popped<T> {
 /// How far a [`Wheel::cut`] has come. It belongs to the wheel that it was begun with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    after: Rank,
+    after: EntryRank,
     /// Of the list in which the place lies, so many entries are still to be looked at. `None` before that list's turn.
     left: Option<usize>,
 }
@@ -159,7 +159,7 @@ impl Cut {
 }
 
 /// Where the pointer goes next.
-enum Next {
+enum NextPosition {
     Slots(Occupied),
     Turns(Occupied),
 }
@@ -350,8 +350,8 @@ impl<T> Wheel<T> {
             return reached;
         }
         let ahead = self.next().and_then(|(next, _)| match next {
-            Next::Slots(at) => first_of(self.ring.list(at)),
-            Next::Turns(at) => first_of(self.turns.list(at)),
+            NextPosition::Slots(at) => first_of(self.ring.list(at)),
+            NextPosition::Turns(at) => first_of(self.turns.list(at)),
         });
         [reached, first_of(&self.arriving), first_of(&self.arrived), ahead].into_iter().flatten().min()
     }
@@ -380,8 +380,8 @@ impl<T> Wheel<T> {
         let next = self.next().map(|(next, _)| next);
         let liveness = &self.liveness;
         let ahead = next.map(|next| match next {
-            Next::Slots(at) => self.ring.list_mut(at),
-            Next::Turns(at) => self.turns.list_mut(at),
+            NextPosition::Slots(at) => self.ring.list_mut(at),
+            NextPosition::Turns(at) => self.turns.list_mut(at),
         });
         let (mut first, most) = (reached, (*looks).max(1));
         for list in [&mut self.arriving, &mut self.arrived].into_iter().chain(ahead) {
@@ -450,17 +450,17 @@ impl<T> Wheel<T> {
     /// # Ok::<(), duewheel_wheel::GeometryError>(())
     /// ```
     #[must_use]
-    pub const fn place_after(&self, delay: u64) -> Place {
+    pub const fn place_after(&self, delay: u64) -> RingPosition {
         self.geometry.place_after(self.geometry.tick_of(self.now), delay)
     }
 
     /// The place of something due at `due`. An overdue time has round 0.
     #[must_use]
-    pub const fn place_at(&self, due: u64) -> Place {
+    pub const fn place_at(&self, due: u64) -> RingPosition {
         let from = self.geometry.tick_of(self.now);
         match self.geometry.tick_of(due).checked_sub(from) {
             Some(delay) => self.geometry.place_after(from, delay),
-            None => Place { slot: self.geometry.slot_of(due), round: 0 },
+            None => RingPosition { slot: self.geometry.slot_of(due), round: 0 },
         }
     }
 
@@ -588,7 +588,7 @@ impl<T> Wheel<T> {
     fn cut_chunk(
         &mut self,
         mut chunk: Chunk<T>,
-        after: Option<Rank>,
+        after: Option<EntryRank>,
         looks: &mut usize,
         each: &mut impl FnMut(T),
     ) {
@@ -656,12 +656,12 @@ impl<T> Wheel<T> {
     }
 
     /// The next list after the pointer, and its first tick. A list that holds something holds something live.
-    fn next(&self) -> Option<(Next, u64)> {
+    fn next(&self) -> Option<(NextPosition, u64)> {
         if let Some(at) = self.ring.first(self.reached_slot as u64) {
-            return Some((Next::Slots(at), self.turn_start + at.first));
+            return Some((NextPosition::Slots(at), self.turn_start + at.first));
         }
         let at = self.turns.first(self.turn)?;
-        Some((Next::Turns(at), self.geometry.first_tick_of_turn(at.first)))
+        Some((NextPosition::Turns(at), self.geometry.first_tick_of_turn(at.first)))
     }
 
     /// Moves the pointer towards `target`, once everything that it has reached was handed out: to the next list that
@@ -678,9 +678,9 @@ impl<T> Wheel<T> {
         };
         self.move_pointer(tick);
         match next {
-            Next::Slots(at) if at.is_single() => self.arrived = self.ring.take(at),
-            Next::Slots(at) => self.arriving = self.ring.take(at),
-            Next::Turns(at) => self.arriving = self.turns.take(at),
+            NextPosition::Slots(at) if at.is_single() => self.arrived = self.ring.take(at),
+            NextPosition::Slots(at) => self.arriving = self.ring.take(at),
+            NextPosition::Turns(at) => self.arriving = self.turns.take(at),
         }
         true
     }

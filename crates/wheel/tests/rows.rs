@@ -1,6 +1,6 @@
 //! The rows of the mission that the wheel alone can show, by their numbers.
 
-use duewheel_wheel::{Expired, Geometry, Place, Wheel};
+use duewheel_wheel::{Expired, Geometry, RingPosition, Wheel};
 
 const SECOND: u64 = 1000;
 
@@ -56,10 +56,10 @@ fn m1_what_comes_out_is_exact_to_the_unit_for_any_tick() {
 fn m2_3610_seconds_from_slot_1_of_3600_is_slot_11_round_1() {
     let mut wheel = wheel_at(3600, 1);
     assert_eq!(wheel.pointer(), 1);
-    assert_eq!(wheel.place_after(3610), Place { slot: 11, round: 1 });
+    assert_eq!(wheel.place_after(3610), RingPosition { slot: 11, round: 1 });
 
     let due = (1 + 3610) * SECOND;
-    assert_eq!(wheel.place_at(due), Place { slot: 11, round: 1 });
+    assert_eq!(wheel.place_at(due), RingPosition { slot: 11, round: 1 });
     wheel.insert(due, 1, "close the order");
     assert_eq!(wheel.tasks_on_slot(11), 1);
     assert_fires_in_its_round(wheel, 11, 1, due);
@@ -70,10 +70,10 @@ fn m2_3610_seconds_from_slot_1_of_3600_is_slot_11_round_1() {
 fn m2_147_seconds_from_slot_2_of_60_is_slot_29_round_2() {
     let mut wheel = wheel_at(60, 2);
     assert_eq!(wheel.pointer(), 2);
-    assert_eq!(wheel.place_after(147), Place { slot: 29, round: 2 });
+    assert_eq!(wheel.place_after(147), RingPosition { slot: 29, round: 2 });
 
     let due = (2 + 147) * SECOND;
-    assert_eq!(wheel.place_at(due), Place { slot: 29, round: 2 });
+    assert_eq!(wheel.place_at(due), RingPosition { slot: 29, round: 2 });
     wheel.insert(due, 1, "remind");
     assert_eq!(wheel.tasks_on_slot(29), 1);
     assert_fires_in_its_round(wheel, 29, 2, due);
@@ -108,7 +108,7 @@ fn m2_a_delay_of_many_turns_fires_in_the_right_turn() {
     for turns in [0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 300_000] {
         let mut wheel = wheel_at(10, 3);
         let due = (3 + turns * 10 + 4) * SECOND;
-        assert_eq!(wheel.place_at(due), Place { slot: 7, round: turns });
+        assert_eq!(wheel.place_at(due), RingPosition { slot: 7, round: turns });
         wheel.insert(due, 1, "late");
         assert_eq!(wheel.tasks_on_slot(7), 1);
         assert!(wheel.pop_due(due - 1).is_none());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
+use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 /// Room on the disk, per file.
 const ROOM: u64 = 16 * 1024 * 1024;
@@ -27,7 +27,7 @@ struct MemFile(File);
 #[derive(Debug)]
 struct MemLock;
 
-impl Held for MemLock {}
+impl HeldLock for MemLock {}
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,11 +74,11 @@ impl Disk for MemDisk {
         Ok(inner.files.keys().map(split).filter(|(of, _)| of == dir).map(|(_, name)| name).collect())
     }
 
-    fn lock(&self, _: &str, _: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
         Ok(Box::new(MemLock))
     }
 
-    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         match lock(&self.0).files.get(name) {
             Some(file) => Ok(Arc::new(MemFile(Arc::clone(file)))),
             None => Err(io::ErrorKind::NotFound.into()),

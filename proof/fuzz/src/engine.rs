@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Attempt, Begins, Edit, Enqueue, Grant, Hold, IfExists, ListCursor, Op, Past, Proof, Reply, Reserved,
-    Target, View, When,
+    Attempt, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reply,
+    Reserved, Target, View, When,
 };
 use duewheel_core::message::{MaxAttempts, Options, State};
 use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
@@ -375,7 +375,7 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
             max_attempts: attempts(c),
             backoff: backoff(c),
         },
-        begins: if c.once_in(6) { Begins::Dead } else { Begins::Waiting },
+        begins: if c.once_in(6) { InitialState::Dead } else { InitialState::Waiting },
         order_if_new: c.once_in(4).then(|| *c.pick(&[ReadyOrder::Due, ReadyOrder::Arrival])),
         ..Enqueue::new(queue(c), Bytes::copy_from_slice(c.bytes(8)))
     }

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use duewheel::testing::Stepped;
 use duewheel::{BootId, Clock, Reading, VirtualClock};
-use duewheel_core::engine::{Begins, Enqueue, IfExists, Past, When};
+use duewheel_core::engine::{Enqueue, IfExists, InitialState, Past, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::{QueueName, WallMs};
 use duewheel_server::drain::Drain;
@@ -112,7 +112,7 @@ fn says_what_was_sent(message: &Enqueue, bytes: &[u8]) {
     assert_eq!(backoff, sent_backoff, "{sent}");
     assert_eq!(message.key.as_ref().map(|key| key.as_str()), text("key"), "{sent}");
     assert_eq!(message.dedupe_id.as_deref(), text("dedupe_id"), "{sent}");
-    assert_eq!(message.begins == Begins::Dead, text("state") == Some("dead"), "{sent}");
+    assert_eq!(message.begins == InitialState::Dead, text("state") == Some("dead"), "{sent}");
     let headers =
         message.headers.iter().map(|(name, value)| (&**name, Some(&**value))).collect::<BTreeMap<_, _>>();
     let sent_headers = sent["headers"].as_object().into_iter().flatten();
@@ -160,7 +160,7 @@ fn comes_back(message: &Enqueue, queue: &QueueName) {
     put("lease_ms", message.options.lease_ms.map(Into::into));
     put("max_attempts", message.options.max_attempts.map(|n| n.count().into()));
     put("backoff", message.options.backoff.map(|b| json!({"min_ms": b.min_ms, "max_ms": b.max_ms})));
-    put("state", (message.begins == Begins::Dead).then(|| "dead".into()));
+    put("state", (message.begins == InitialState::Dead).then(|| "dead".into()));
     let headers =
         message.headers.iter().map(|(name, value)| (name.to_string(), Value::from(value.to_string())));
     put("headers", Some(headers.collect::<Map<_, _>>().into()));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use duewheel_core::message::{Kind, Row};
-use duewheel_core::record::{Reader, Record, RowHead, Stand, Stands, Writer, put_of, varint};
+use duewheel_core::record::{Reader, Record, RowHead, StageKind, TallyState, Writer, put_of, varint};
 use duewheel_core::tally::Tally;
 use duewheel_core::time::Now;
 use duewheel_core::{Lsn, QueueName};
@@ -82,7 +82,7 @@ fn says_the_same(record: &Record, bytes: &[u8], written: &[u8]) {
     let Record::Put { message, life, was } = record else { panic!("{record:?} is no new message") };
     assert!(was.is_none() && life.stage.kind() == Kind::Waiting);
     assert_eq!((id, queue), (message.id, message.queue.as_str()));
-    assert_eq!(stand, Stand { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 });
+    assert_eq!(stand, TallyState { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 });
 }
 
 fn any_row(bytes: &[u8]) {
@@ -110,9 +110,9 @@ fn has_a_head(row: &Row, bytes: &[u8], weight: Weight) {
     assert_eq!((head.id, head.due, head.key), (row.message.id, row.life.due, key.as_bytes()));
     assert!(weight == Weight::Perhaps || head.weight == row.message.weight() as u64);
     let kind = match head.stands {
-        Stands::Waiting => Kind::Waiting,
-        Stands::Leased { .. } => Kind::Leased,
-        Stands::Dead { .. } => Kind::Dead,
+        StageKind::Waiting => Kind::Waiting,
+        StageKind::Leased { .. } => Kind::Leased,
+        StageKind::Dead { .. } => Kind::Dead,
     };
     assert_eq!(kind, row.life.stage.kind());
 }

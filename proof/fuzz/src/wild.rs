@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, DedupeRow, Gone, Pause, Record, Was};
@@ -17,7 +18,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
     match c.below(8) {
         0 | 1 => {
             let was = c.once_in(3).then(|| was(c));
-            let message = Message {
+            let message = MessageContent {
                 id: id(c),
                 queue: queue(c),
                 key: c.once_in(2).then(|| key(c)),

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::store::conformance::Dice;
-use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
+use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 mod inode;
 mod plan;
@@ -493,21 +493,21 @@ impl Disk for SimDisk {
         Ok(names.map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect())
     }
 
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         let mut inner = self.inner();
         inner.look("lock", name, Kind::Open)?;
         let locks = inner.locks.entry(name.into()).or_default();
-        if locks.exclusive > 0 || (hold == Hold::Exclusive && locks.shared > 0) {
+        if locks.exclusive > 0 || (hold == LockKind::Exclusive && locks.shared > 0) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         match hold {
-            Hold::Exclusive => locks.exclusive += 1,
-            Hold::Shared => locks.shared += 1,
+            LockKind::Exclusive => locks.exclusive += 1,
+            LockKind::Shared => locks.shared += 1,
         }
         Ok(Box::new(SimLock { disk: self.clone(), name: name.into(), hold }))
     }
 
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         self.may_panic();
         let mut inner = self.inner();
         let inode = *inner.names.get(name).ok_or_else(not_found)?;
@@ -530,7 +530,7 @@ impl Disk for SimDisk {
             inode
         };
         self.change_name(dir_of(name), None, Some((name, inode)));
-        Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access: Access::Write }))
+        Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access: FileAccess::Write }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -595,18 +595,18 @@ impl Disk for SimDisk {
 struct SimLock {
     disk: SimDisk,
     name: String,
-    hold: Hold,
+    hold: LockKind,
 }
 
-impl Held for SimLock {}
+impl HeldLock for SimLock {}
 
 impl Drop for SimLock {
     fn drop(&mut self) {
         let mut inner = self.disk.inner();
         if let Some(locks) = inner.locks.get_mut(&self.name) {
             match self.hold {
-                Hold::Exclusive => locks.exclusive = locks.exclusive.saturating_sub(1),
-                Hold::Shared => locks.shared = locks.shared.saturating_sub(1),
+                LockKind::Exclusive => locks.exclusive = locks.exclusive.saturating_sub(1),
+                LockKind::Shared => locks.shared = locks.shared.saturating_sub(1),
             }
         }
     }
@@ -617,7 +617,7 @@ struct SimFile {
     disk: SimDisk,
     inode: u64,
     name: String,
-    access: Access,
+    access: FileAccess,
 }
 
 impl DiskFile for SimFile {
@@ -638,7 +638,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        assert_eq!(self.access, Access::Write, "{} was opened for reading", self.name);
+        assert_eq!(self.access, FileAccess::Write, "{} was opened for reading", self.name);
         self.disk.may_panic();
         let at = usize::try_from(at).expect("small");
         let mut inner = self.disk.inner();

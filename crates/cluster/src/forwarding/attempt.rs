@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use duewheel_core::engine::{ChangeRefusal, EnqueueRefusal, Op, Part, Reply, WaiterId};
+use duewheel_core::engine::{ChangeRefusal, EnqueueRefusal, Op, RefusedPart, Reply, WaiterId};
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::driver::take_back;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -37,7 +37,7 @@ pub(crate) struct PendingSubmission {
     /// Its place among all that were submitted for its shard here.
     pub(crate) seq: u64,
     pub(crate) ops: Vec<Op>,
-    pub(crate) patience: Patience,
+    pub(crate) patience: WhenBusy,
     pub(crate) weight: usize,
     /// Reserves in it that may wait.
     pub(crate) waiters: Vec<WaiterId>,
@@ -58,7 +58,7 @@ impl PendingSubmission {
     pub(crate) fn new(
         shard: ShardId,
         ops: Vec<Op>,
-        patience: Patience,
+        patience: WhenBusy,
         to: oneshot::Sender<Answers>,
         now: Duration,
     ) -> Self {
@@ -207,8 +207,10 @@ impl PendingSubmission {
 /// The answer to an operation that no frame to its shard's node can hold.
 fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
     match op {
-        Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(Part::Body, limits.body)))),
-        Op::Postpone { .. } => Ok(Reply::Change(Err(ChangeRefusal::TooLarge(Part::Body, limits.body)))),
+        Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(RefusedPart::Body, limits.body)))),
+        Op::Postpone { .. } => {
+            Ok(Reply::Change(Err(ChangeRefusal::TooLarge(RefusedPart::Body, limits.body))))
+        }
         _ => {
             let bytes = limits.bytes;
             let what =
@@ -341,7 +343,8 @@ mod tests {
         };
         let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
         let (made, now) = (Duration::from_secs(5), Duration::from_secs(65));
-        let mut parcel = PendingSubmission::new(ShardId(0), ops, Patience::None, oneshot::channel().0, made);
+        let mut parcel =
+            PendingSubmission::new(ShardId(0), ops, WhenBusy::Refuse, oneshot::channel().0, made);
         parcel.comes_back(now);
         parcel.comes_back(now);
         let left: Vec<u64> = parcel

@@ -18,11 +18,11 @@ use duewheel_core::id::ShardId;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_shard::backoff::{Jitter, Pause};
+use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Inbox, Submission, WhenBusy};
 use duewheel_shard::pending::Pending;
-use duewheel_shard::shared::{EndOnPanic, Shared};
+use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::forwarding::attempt::{FrameFit, PendingSubmission, moved, name_waiters, undo, unknown};
@@ -69,7 +69,7 @@ struct RoutesInner {
     max_line_bytes: usize,
     runtime: tokio::runtime::Handle,
     /// Of the node.
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     inbox: Arc<Inbox>,
     /// Somebody should look who owns what.
     look: Box<dyn Fn() + Send + Sync>,
@@ -100,7 +100,7 @@ struct RouteState {
     bytes: usize,
     next: u64,
     pusher: RetryTask,
-    pause: Pause,
+    pause: RetryPause,
 }
 
 /// Whether a task looks after the line.
@@ -123,7 +123,7 @@ impl RouteTable {
         node: u32,
         shards: u32,
         policy: &Policy,
-        shared: &Arc<Shared>,
+        shared: &Arc<DriverShared>,
         inbox: &Arc<Inbox>,
         look: Box<dyn Fn() + Send + Sync>,
         jitter: &Jitter,
@@ -135,7 +135,7 @@ impl RouteTable {
                 bytes: 0,
                 next: 0,
                 pusher: RetryTask::None,
-                pause: Pause::new(FIRST_PAUSE, LONGEST_PAUSE, jitter),
+                pause: RetryPause::new(FIRST_PAUSE, LONGEST_PAUSE, jitter),
             }),
             changed: Notify::new(),
         };
@@ -155,7 +155,7 @@ impl RouteTable {
     }
 
     /// As [`crate::shards::Shards::submit`].
-    pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+    pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());
         if ops.iter().any(|op| op.operation().lease == OnLease::Begins) {
@@ -173,7 +173,7 @@ impl RouteTable {
 
     /// Undoes what reached nobody. Nobody waits for the answer.
     pub(crate) fn put_back(&self, shard: ShardId, op: Op) {
-        self.send(shard, vec![op], Patience::None, oneshot::channel().0);
+        self.send(shard, vec![op], WhenBusy::Refuse, oneshot::channel().0);
     }
 
     /// Sets the way to a shard; its line goes there.
@@ -271,7 +271,7 @@ impl RouteTable {
         self.0.slots.get(shard.0 as usize)
     }
 
-    fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: Patience, to: oneshot::Sender<Answers>) {
+    fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: WhenBusy, to: oneshot::Sender<Answers>) {
         name_waiters(&mut ops, self.0.node);
         let mut parcel = PendingSubmission::new(shard, ops, patience, to, self.now());
         let Some(slot) = self.slot(shard) else {

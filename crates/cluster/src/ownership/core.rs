@@ -8,7 +8,7 @@ use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
 use duewheel_shard::inbox::Inbox;
-use duewheel_shard::shared::{EndOnPanic, Shared};
+use duewheel_shard::shared::{DriverShared, EndOnPanic};
 
 use crate::forwarding::routes::RouteTable;
 use crate::ownership::locals::LocalCounters;
@@ -21,7 +21,7 @@ pub(crate) struct Core {
     pub(crate) shards: u32,
     pub(crate) lease: Duration,
     pub(crate) ways: RouteTable,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DriverShared>,
     pub(crate) inbox: Arc<Inbox>,
     /// Somebody should look who owns what.
     pub(crate) look: Arc<AtomicBool>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use duewheel_core::id::ShardId;
 use duewheel_shard::inbox::Inbox;
 use duewheel_shard::local::LocalShard;
-use duewheel_shard::shared::Shared;
+use duewheel_shard::shared::DriverShared;
 
 /// Clones are the same.
 #[derive(Clone, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct LocalCounters(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
 
 impl LocalCounters {
     /// A reign of this node begins.
-    pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<Shared>) {
+    pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
         self.fold(shard);
         entry(&mut self.locked(), shard).begin(inbox, shared);
     }

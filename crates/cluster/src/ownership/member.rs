@@ -12,11 +12,11 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
 use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
-use duewheel_shard::inbox::{Inbox, Patience};
+use duewheel_shard::inbox::{Inbox, WhenBusy};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::shared::{End, Shared, Wish};
+use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand};
 use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
@@ -80,14 +80,14 @@ pub struct Started {
     /// The way to all shards; the same as a trait object is what a router takes.
     pub fleet: Arc<Fleet>,
     /// Of the node: health, wishes, the end.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<DriverShared>,
     /// Of the node: nothing is put in; its door and its wake-ups count.
     pub inbox: Arc<Inbox>,
     /// Sessions, and waiters if one wants, get numbers above this, and below it plus 2^32.
     pub sessions: u64,
 }
 
-/// A node of a cluster. It ends by [`Wish::Stop`]; see [`Started`].
+/// A node of a cluster. It ends by [`ThreadCommand::Stop`]; see [`Started`].
 pub struct Fleet {
     core: Arc<Core>,
 }
@@ -111,7 +111,7 @@ impl Shards for Fleet {
         self.core.ways.all_here()
     }
 
-    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         self.core.ways.submit(shard, ops, patience)
     }
 }
@@ -168,7 +168,7 @@ impl Fleet {
             end = core.shared.ended() => Some(end),
             () = tokio::time::sleep(at_most) => None,
         };
-        if let Some(End::Stopped | End::Fenced(_) | End::Failed(_)) = &ended {
+        if let Some(DriverEnd::Stopped | DriverEnd::Fenced(_) | DriverEnd::Failed(_)) = &ended {
             let why = core.shared.health().trouble.unwrap_or_default();
             return Err(FleetError::Ended(why));
         }
@@ -227,7 +227,7 @@ struct StopOnDrop(Option<Arc<Core>>);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         if let Some(core) = self.0.take() {
-            core.shared.wish(Wish::Stop, &core.inbox);
+            core.shared.wish(ThreadCommand::Stop, &core.inbox);
         }
     }
 }
@@ -362,7 +362,7 @@ pub(crate) fn assemble(
     let Joined { node: me, shards, secret } = joined.clone();
     let lease = coordinator.lease();
     let Environment { clock, jitter, link, starter } = means;
-    let shared = Arc::new(Shared::new(coordinator.level(), clock.clone()));
+    let shared = Arc::new(DriverShared::new(coordinator.level(), clock.clone()));
     // A node has no engine: only the wall clock of this counts.
     shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
     let inbox = Arc::new(Inbox::new(policy));

@@ -11,13 +11,13 @@ use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
-use duewheel_shard::backoff::{Jitter, Pause};
+use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Door, Inbox};
+use duewheel_shard::inbox::{Admission, Inbox};
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::runner::{Opener, StartError, WhenFenced};
-use duewheel_shard::shared::{End, Shared, Wish, bug};
+use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 use duewheel_shard::thread::{Shard, panic_text};
 
 use crate::forwarding::routes::{RouteTable, ShardRoute};
@@ -127,10 +127,10 @@ enum OwnershipState {
     /// Not here. Not to be opened before `until`, by [`Clock::running`].
     Away {
         until: Duration,
-        pause: Pause,
+        pause: RetryPause,
     },
     Opening {
-        pause: Pause,
+        pause: RetryPause,
         /// Somebody else should have it by now.
         unwanted: bool,
     },
@@ -140,7 +140,7 @@ enum OwnershipState {
 
 struct ServedShard {
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
 /// What has become of shards since the last look.
@@ -179,8 +179,10 @@ impl Owned {
         // Mostly one waits for a lease to run out, or for the other owner to give the shard up.
         let pauses = [(lease / 64).max(Duration::from_millis(10)), (lease / 2).min(Duration::from_secs(5))];
         let now = recipe.clock.running();
-        let away =
-            |_| OwnershipState::Away { until: now, pause: Pause::new(pauses[0], pauses[1], &recipe.jitter) };
+        let away = |_| OwnershipState::Away {
+            until: now,
+            pause: RetryPause::new(pauses[0], pauses[1], &recipe.jitter),
+        };
         Owned {
             states: (0..recipe.shards).map(away).collect(),
             recipe: Arc::new(recipe),
@@ -257,8 +259,8 @@ impl Owned {
         match std::mem::replace(state, away) {
             OwnershipState::Serving(here) => {
                 self.ways.forget(shard, &ShardRoute::Here(here.inbox.clone()));
-                here.inbox.close_door(Door::Closed(CallError::Draining));
-                here.shared.wish(Wish::Stop, &here.inbox);
+                here.inbox.close_door(Admission::Closed(CallError::Draining));
+                here.shared.wish(ThreadCommand::Stop, &here.inbox);
                 self.states[shard.0 as usize] = OwnershipState::Closing(here);
             }
             OwnershipState::Opening { pause, .. } => {
@@ -392,23 +394,23 @@ impl Owned {
     }
 
     /// A shard that ends is off the table at once, whatever the fleet's thread is doing.
-    fn watch(&self, shard: ShardId, inbox: &Arc<Inbox>, shared: &Arc<Shared>) {
+    fn watch(&self, shard: ShardId, inbox: &Arc<Inbox>, shared: &Arc<DriverShared>) {
         let (ways, fleet, shared) = (self.ways.clone(), self.inbox.clone(), shared.clone());
         let way = ShardRoute::Here(inbox.clone());
         self.runtime.spawn(async move {
             // However it ended: what became of it is looked at in its turn.
-            let _: End = shared.ended().await;
+            let _: DriverEnd = shared.ended().await;
             ways.forget(shard, &way);
             fleet.wake();
         });
     }
 
     fn away(&self, after: Duration) -> OwnershipState {
-        let pause = Pause::new(self.pauses[0], self.pauses[1], &self.recipe.jitter);
+        let pause = RetryPause::new(self.pauses[0], self.pauses[1], &self.recipe.jitter);
         OwnershipState::Away { until: self.now() + after, pause }
     }
 
-    fn away_after(&self, mut pause: Pause) -> OwnershipState {
+    fn away_after(&self, mut pause: RetryPause) -> OwnershipState {
         OwnershipState::Away { until: self.now() + pause.take(), pause }
     }
 

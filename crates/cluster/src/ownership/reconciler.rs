@@ -15,8 +15,8 @@ use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::health::ThreadIn;
-use duewheel_shard::inbox::Door;
-use duewheel_shard::shared::{End, Wish, bug};
+use duewheel_shard::inbox::Admission;
+use duewheel_shard::shared::{DriverEnd, ThreadCommand, bug};
 use duewheel_shard::thread::panic_text;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -92,7 +92,7 @@ pub(crate) struct Reconciler {
     listening: Option<AbortHandle>,
     ending: EndPhase,
     /// Why it ends, once that is known.
-    end: Option<End>,
+    end: Option<DriverEnd>,
 }
 
 /// How far the node is on its way to its end.
@@ -186,7 +186,7 @@ impl Reconciler {
         turned.unwrap_or_else(|panic| {
             let bug = bug("the fleet", panic_text(&*panic));
             match &self.end {
-                None => self.begin_end(End::Failed(bug)),
+                None => self.begin_end(DriverEnd::Failed(bug)),
                 Some(_) => {
                     tracing::error!(bug, "while ending");
                     self.finish()
@@ -202,21 +202,21 @@ impl Reconciler {
         }
     }
 
-    fn drive(&mut self) -> Option<End> {
+    fn drive(&mut self) -> Option<DriverEnd> {
         if self.core.killed.load(Ordering::SeqCst) {
-            return Some(End::Failed("killed".to_owned()));
+            return Some(DriverEnd::Failed("killed".to_owned()));
         }
         if let Some(end) = self.take_changes() {
             return Some(end);
         }
         if let Some(bug) = self.core.shared.bug() {
-            return Some(End::Failed(bug.clone()));
+            return Some(DriverEnd::Failed(bug.clone()));
         }
-        if self.core.shared.wished(Wish::EndWaits) {
+        if self.core.shared.wished(ThreadCommand::EndWaits) {
             self.core.ways.end_waits();
         }
-        if self.core.shared.wished(Wish::Stop) {
-            return Some(End::Stopped);
+        if self.core.shared.wished(ThreadCommand::Stop) {
+            return Some(DriverEnd::Stopped);
         }
         if self.core.nudged.load(Ordering::SeqCst) && self.now() >= self.next_look {
             self.core.nudged.store(false, Ordering::SeqCst);
@@ -236,10 +236,10 @@ impl Reconciler {
     }
 
     /// The node takes no more requests.
-    fn begin_end(&mut self, end: End) -> Option<Duration> {
-        self.core.inbox.close_door(Door::Closed(match &end {
-            End::Stopped => CallError::Draining,
-            End::Fenced(_) | End::Failed(_) => CallError::Closed("the node ended; see the log"),
+    fn begin_end(&mut self, end: DriverEnd) -> Option<Duration> {
+        self.core.inbox.close_door(Admission::Closed(match &end {
+            DriverEnd::Stopped => CallError::Draining,
+            DriverEnd::Fenced(_) | DriverEnd::Failed(_) => CallError::Closed("the node ended; see the log"),
         }));
         self.end = Some(end);
         if self.core.killed.load(Ordering::SeqCst) {
@@ -271,7 +271,7 @@ impl Reconciler {
         if self.owned.is_busy() {
             tracing::error!("shards did not close in time; their leases run out");
         }
-        let fenced = matches!(self.end, Some(End::Fenced(_)));
+        let fenced = matches!(self.end, Some(DriverEnd::Fenced(_)));
         if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
             tracing::warn!(%error, "could not say that this node takes part no more; others find out");
         }
@@ -287,8 +287,8 @@ impl Reconciler {
     }
 
     fn finish(&mut self) -> Option<Duration> {
-        let end = self.end.take().unwrap_or(End::Stopped);
-        if let End::Fenced(why) | End::Failed(why) = &end {
+        let end = self.end.take().unwrap_or(DriverEnd::Stopped);
+        if let DriverEnd::Fenced(why) | DriverEnd::Failed(why) = &end {
             tracing::error!(%why, "the node ended");
         }
         self.core.ways.refuse_all(&CallError::Draining);
@@ -316,7 +316,7 @@ impl Reconciler {
         self.now().saturating_sub(instant)
     }
 
-    fn take_changes(&mut self) -> Option<End> {
+    fn take_changes(&mut self) -> Option<DriverEnd> {
         let changes = self.owned.look();
         if changes.moved > 0 {
             self.core.look.store(true, Ordering::SeqCst);
@@ -325,14 +325,14 @@ impl Reconciler {
         match changes.fatal? {
             Fatal::Bug(bug) => {
                 self.core.shared.end(bug.clone(), &self.core.inbox);
-                Some(End::Failed(bug))
+                Some(DriverEnd::Failed(bug))
             }
-            Fatal::Policy(error) => Some(End::Failed(format!("the ring cannot be made: {error}"))),
+            Fatal::Policy(error) => Some(DriverEnd::Failed(format!("the ring cannot be made: {error}"))),
         }
     }
 
     /// Says that the node is alive.
-    fn beat(&mut self) -> Option<End> {
+    fn beat(&mut self) -> Option<DriverEnd> {
         let lease = self.core.lease;
         // From the beginning of the call, so that beats keep their distance however long a call takes.
         let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
@@ -363,7 +363,7 @@ impl Reconciler {
             }
             Err(error) if error.kind() == ErrorKind::Fenced => {
                 let name = &self.core.me.name;
-                return Some(End::Fenced(format!("another node has taken the name {name:?}: {error}")));
+                return Some(DriverEnd::Fenced(format!("another node has taken the name {name:?}: {error}")));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");

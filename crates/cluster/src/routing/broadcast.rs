@@ -19,8 +19,8 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::QueueSettings;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::Patience;
-use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, Merge};
+use duewheel_shard::inbox::WhenBusy;
+use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, ListingMerge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
@@ -42,7 +42,7 @@ impl Router {
     ///
     /// [`Routing::All`]: duewheel_core::engine::Routing::All
     /// [`Routing::Leases`]: duewheel_core::engine::Routing::Leases
-    pub(super) async fn many(self: &Arc<Self>, op: Op, patience: Patience) -> Result<Reply, CallError> {
+    pub(super) async fn many(self: &Arc<Self>, op: Op, patience: WhenBusy) -> Result<Reply, CallError> {
         match op {
             Op::Reserve(reserve) => {
                 let (to, answers) = oneshot::channel();
@@ -136,7 +136,7 @@ impl Router {
     async fn ask_shards<A: Ask>(
         &self,
         asked: Vec<(ShardId, A)>,
-        patience: Patience,
+        patience: WhenBusy,
     ) -> Result<Vec<A::Reply>, CallError> {
         let send = |(shard, asked): (ShardId, A)| {
             (shard, self.shards.submit(shard, vec![asked.into_op()], patience))
@@ -154,7 +154,7 @@ impl Router {
     }
 
     /// Asks all shards. When one fails to change something, others may have done it.
-    async fn all<R: FromReply>(&self, asked: Typed<R>, patience: Patience) -> Result<Vec<R>, CallError> {
+    async fn all<R: FromReply>(&self, asked: Typed<R>, patience: WhenBusy) -> Result<Vec<R>, CallError> {
         let is_repeatable = asked.op().is_repeatable();
         let answers =
             self.ask_shards(self.each().map(|shard| (shard, asked.clone())).collect(), patience).await;
@@ -180,7 +180,7 @@ impl Router {
             if left == 0 {
                 break;
             }
-            match self.ask_shards(vec![(shard, asked(left))], Patience::None).await {
+            match self.ask_shards(vec![(shard, asked(left))], WhenBusy::Refuse).await {
                 Ok(more) => {
                     for n in &more {
                         done = done.saturating_add(usize::try_from(n.what).unwrap_or(left));
@@ -207,7 +207,7 @@ impl Router {
         &self,
         queue: QueueName,
         settings: QueueSettings,
-        patience: Patience,
+        patience: WhenBusy,
     ) -> Result<Reply, CallError> {
         let answers = self.all(Op::configure(queue.clone(), settings), patience).await?;
         let answers: Vec<Applied<Box<QueueView>>> = match answers.into_iter().collect() {
@@ -226,7 +226,7 @@ impl Router {
         let limit = limit.min(self.policy.max_page);
         let mut found = Vec::new();
         while found.len() < limit {
-            let mut pages = self.all(Op::queues(after.clone(), limit), Patience::None).await?;
+            let mut pages = self.all(Op::queues(after.clone(), limit), WhenBusy::Refuse).await?;
             let full = pages.iter().filter(|page| page.len() >= limit);
             let known = full.filter_map(|page| page.last().map(|view| view.name.clone())).min();
             let is_known = |name: &QueueName| known.as_ref().is_none_or(|known| name <= known);
@@ -266,7 +266,7 @@ impl Router {
         let mut again = 3;
         loop {
             let asked = Op::histogram(queue.clone(), columns.from, columns.to, columns.columns);
-            let all = self.all(asked, Patience::None).await?;
+            let all = self.all(asked, WhenBusy::Refuse).await?;
             match merge::common_columns(&all) {
                 Some(common) if common != columns && again > 0 => (columns, again) = (common, again - 1),
                 Some(_) | None => {
@@ -280,14 +280,14 @@ impl Router {
     pub(super) async fn session_deadline(&self, session: SessionId) -> Result<Option<u64>, CallError> {
         let ask = |shard| (shard, Op::session_deadline(session));
         let asked = self.sessions.shards(session).into_iter().map(ask).collect();
-        Ok(self.ask_shards(asked, Patience::None).await?.into_iter().flatten().min())
+        Ok(self.ask_shards(asked, WhenBusy::Refuse).await?.into_iter().flatten().min())
     }
 
     /// A connection is gone: the shards at which it may have leases are told. Those that cannot be told at once hear of it later.
     async fn close(self: &Arc<Self>, session: SessionId) {
         self.with_lines(|lines, now, out| lines.close(now, session, out));
         let tell =
-            |shard| (shard, self.shards.submit(shard, vec![Op::SessionClosed { session }], Patience::None));
+            |shard| (shard, self.shards.submit(shard, vec![Op::SessionClosed { session }], WhenBusy::Refuse));
         let told: Vec<(ShardId, Pending)> = self.sessions.close(session).into_iter().map(tell).collect();
         for (shard, pending) in told {
             if !matches!(pending.await.as_slice(), [Ok(_)]) {
@@ -314,7 +314,7 @@ impl Router {
         let limit = limit.clamp(1, self.policy.max_page);
         // Each has about its share of the page; who has more is asked again.
         let rows = (limit / shards * 2).max(LEAST_ROWS).min(limit);
-        let mut merge = Merge::new(state, places, limit, self.policy.load_bytes);
+        let mut merge = ListingMerge::new(state, places, limit, self.policy.load_bytes);
         for _ in 0..ROUNDS {
             let wants = merge.wants();
             if wants.is_empty() {
@@ -324,7 +324,7 @@ impl Router {
                 let shard = ShardId(u32::try_from(at).unwrap_or(0));
                 (shard, Op::list(queue.clone(), state, Some(place), rows))
             };
-            let pages = self.ask_shards(wants.iter().map(ask).collect(), Patience::None).await?;
+            let pages = self.ask_shards(wants.iter().map(ask).collect(), WhenBusy::Refuse).await?;
             for (&(at, _), page) in wants.iter().zip(pages) {
                 merge.give(at, page);
             }

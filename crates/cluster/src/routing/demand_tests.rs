@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, MessageId};
-use duewheel_core::message::{Message, Options};
+use duewheel_core::message::{MessageContent, Options};
 use duewheel_core::time::WallMs;
 
 use super::*;
@@ -112,7 +112,7 @@ impl Rig {
 
 pub(crate) fn grant(id: u64) -> Grant {
     Grant {
-        message: Arc::new(Message {
+        message: Arc::new(MessageContent {
             id: MessageId(id),
             queue: queue("q"),
             key: None,

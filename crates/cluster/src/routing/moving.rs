@@ -7,7 +7,7 @@
 use duewheel_core::engine::{EnqueueRefusal, Op, Reply};
 use duewheel_core::id::ShardId;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::Patience;
+use duewheel_shard::inbox::WhenBusy;
 
 use crate::routing::router::Router;
 
@@ -40,7 +40,7 @@ impl Router {
                 continue;
             }
             let (places, ops): (Vec<usize>, Vec<Op>) = offered.into_iter().unzip();
-            let answers = self.shards.submit(asked, ops, Patience::None).await;
+            let answers = self.shards.submit(asked, ops, WhenBusy::Refuse).await;
             let now = self.running();
             for (at, answer) in places.into_iter().zip(answers) {
                 match &answer {

@@ -21,10 +21,10 @@ use duewheel_core::engine::{Grant, Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_shard::budget::Room;
+use duewheel_shard::budget::CallBudgetShare;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::inbox::{Answers, WhenBusy};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
@@ -41,7 +41,12 @@ const AWAY: u64 = 1_000 * MS;
 
 impl Router {
     /// A demand of a consumer.
-    pub(super) fn reserve(&self, mut reserve: Reserve, to: oneshot::Sender<Answers>, room: Option<Room>) {
+    pub(super) fn reserve(
+        &self,
+        mut reserve: Reserve,
+        to: oneshot::Sender<Answers>,
+        room: Option<CallBudgetShare>,
+    ) {
         reserve.max = reserve.max.min(self.policy.max_reserve);
         reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);
         reserve.lease_ms = reserve.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms));
@@ -170,7 +175,7 @@ impl Router {
 
     /// Asks a shard for something that changes nothing, at once; the answer comes with the future.
     fn probe(&self, shard: ShardId) -> Probe {
-        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], Patience::None))
+        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], WhenBusy::Refuse))
     }
 
     /// Whether a shard has answered a probe.
@@ -228,7 +233,7 @@ impl Router {
         };
         let asked = self.now();
         let ops = demands.into_iter().map(op).collect();
-        let pending = self.shards.submit(shard, ops, Patience::None);
+        let pending = self.shards.submit(shard, ops, WhenBusy::Refuse);
         let me = self.me.clone();
         async move {
             // Without a receiver the grants go back by themselves.
@@ -281,11 +286,11 @@ impl Router {
         match action {
             Action::Answer { to, with } => self.say(to, with),
             Action::Withdraw { shard, waiter } => {
-                drop(self.shards.submit(shard, vec![Op::CancelReserve { waiter }], Patience::None));
+                drop(self.shards.submit(shard, vec![Op::CancelReserve { waiter }], WhenBusy::Refuse));
             }
             Action::Arm { queue, shard, waiter } => {
                 let post = post(queue.clone(), waiter);
-                let pending = self.shards.submit(shard, vec![Op::Reserve(post)], Patience::None);
+                let pending = self.shards.submit(shard, vec![Op::Reserve(post)], WhenBusy::Refuse);
                 let me = self.me.clone();
                 self.spawn(async move {
                     let answer = pending.await.pop();

@@ -22,16 +22,16 @@ use duewheel_core::id::ShardId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
-use duewheel_shard::budget::Rooms;
+use duewheel_shard::budget::CallBudget;
 use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Answers, Inbox, Patience};
+use duewheel_shard::inbox::{Answers, Inbox, WhenBusy};
 use duewheel_shard::listing::{ListPlaces, Listing};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::shared::{EndOnPanic, Shared};
+use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
@@ -60,14 +60,14 @@ pub struct Router {
     pub(super) policy: Policy,
     pub(super) clock: Arc<dyn Clock>,
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     runtime: Handle,
     pub(super) sessions: Sessions,
     pub(super) quotas: QuotaSource,
     pub(super) used_up: ExhaustedShards,
     /// Shards that did not answer lately: not asked for messages until then.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
-    rooms: Arc<Rooms>,
+    rooms: Arc<CallBudget>,
     lines: Mutex<Demands>,
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
     /// Whose turn it is.
@@ -114,7 +114,7 @@ impl Router {
         shards: Arc<dyn Shards>,
         policy: Policy,
         inbox: &Arc<Inbox>,
-        shared: &Arc<Shared>,
+        shared: &Arc<DriverShared>,
         quotas: QuotaSource,
         names: u64,
         runtime: Handle,
@@ -125,7 +125,7 @@ impl Router {
             quotas,
             used_up: ExhaustedShards::default(),
             away: Mutex::default(),
-            rooms: Rooms::new(&policy),
+            rooms: CallBudget::new(&policy),
             lines: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
             holds: Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -262,7 +262,7 @@ impl Router {
     }
 
     /// Sends operations of one shard on their way.
-    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: Patience) -> ShardBatch {
+    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: WhenBusy) -> ShardBatch {
         let settles = |(_, op): &(usize, Op)| op.operation().settles;
         let is_mixed = ops.iter().any(settles) && !ops.iter().all(settles);
         let settling = ops.iter().filter(|one| is_mixed && settles(one)).cloned().collect();
@@ -292,7 +292,7 @@ impl Router {
             // One after the other under way, as they stood.
             let again: Vec<_> = settling
                 .into_iter()
-                .map(|(place, op)| (place, self.shards.submit(shard, vec![op], Patience::None)))
+                .map(|(place, op)| (place, self.shards.submit(shard, vec![op], WhenBusy::Refuse)))
                 .collect();
             for (place, pending) in again {
                 let answer = pending.await.pop();
@@ -358,7 +358,7 @@ impl Router {
         rest: VecDeque<DispatchStep>,
         mut answers: Vec<Option<Result<Reply, CallError>>>,
         to: oneshot::Sender<Answers>,
-        patience: Patience,
+        patience: WhenBusy,
     ) {
         for group in begun {
             self.receive(group, &mut answers).await;
@@ -386,7 +386,7 @@ impl Router {
         groups: Vec<(ShardId, Vec<(usize, Op)>)>,
         own: Vec<(usize, Op)>,
         answers: &mut [Option<Result<Reply, CallError>>],
-        patience: Patience,
+        patience: WhenBusy,
     ) -> Vec<ShardBatch> {
         for (place, op) in own {
             if let Some(slot) = answers.get_mut(place) {
@@ -420,7 +420,7 @@ impl Router {
         let mut pause = FIRST_PAUSE;
         let operation = op.operation().name;
         for _ in 0..times {
-            match self.shards.submit(shard, vec![op.clone()], Patience::None).await.pop() {
+            match self.shards.submit(shard, vec![op.clone()], WhenBusy::Refuse).await.pop() {
                 Some(Err(error)) => tracing::debug!(%shard, operation, %error, "not told yet"),
                 Some(Ok(_)) | None => return,
             }
@@ -430,7 +430,7 @@ impl Router {
     }
 
     /// One shard takes everything.
-    fn straight(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+    fn straight(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         // Those that wait are not under way meanwhile.
         let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));
         let room = self.rooms.take(&ops);
@@ -451,7 +451,7 @@ impl Route for Router {
         self.shards.local_shards()
     }
 
-    fn offer(&self, mut ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+    fn offer(&self, mut ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         if self.count() == 1 {
             return self.straight(ops, patience);
         }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use duewheel_core::id::ShardId;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore,
-    Node, Owner, Progress, Recovered, Room, Secrets, Store, StoreError, Waker,
+    Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk,
+    MemoryStore, Node, Owner, Progress, Recovered, Secrets, Store, StoreError, Waker,
 };
 
 /// Keeps in memory what nodes agree by. Clones are the same way to it.
@@ -401,7 +401,7 @@ impl Store for LeasedStore {
         self.store.progress()
     }
 
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         self.store.room()
     }
 

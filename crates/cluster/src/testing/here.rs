@@ -8,13 +8,13 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{MemoryStore, Store};
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::Clock;
-use duewheel_shard::inbox::{Inbox, Patience};
+use duewheel_shard::inbox::{Inbox, WhenBusy};
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::runner::{StartError, WhenFenced};
-use duewheel_shard::shared::Shared;
+use duewheel_shard::shared::DriverShared;
 use duewheel_shard::thread::Shard;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -33,7 +33,7 @@ struct InMemoryShards(Vec<One>);
 struct One {
     client: Client,
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
 /// A client of so many shards in memory. What its lifecycle ends is a shard of its own, which nobody asks anything.
@@ -88,7 +88,7 @@ impl Shards for InMemoryShards {
         self.here().into_iter().zip(&self.0).map(local).collect()
     }
 
-    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         let n = ops.len();
         match self.0[shard.0 as usize].client.offer(ops, patience) {
             Ok(pending) => pending,

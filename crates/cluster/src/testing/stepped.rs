@@ -11,8 +11,8 @@ use std::time::Duration;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Coordinator;
 use duewheel_shard::clock::Clock;
-use duewheel_shard::runner::{Nap, NapFor, Runner, StartError, Turn, WhenFenced};
-use duewheel_shard::shared::End;
+use duewheel_shard::runner::{AfterTurn, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
+use duewheel_shard::shared::DriverEnd;
 use duewheel_shard::thread::Shard;
 
 use crate::ownership::core::Core;
@@ -111,7 +111,7 @@ impl fmt::Debug for SteppedNode {
 struct SteppedShard {
     /// `None`: it has ended.
     runner: Option<Runner>,
-    nap: Option<Nap>,
+    nap: Option<SleepLimit>,
     due: Duration,
     /// While it opens.
     tell: Option<OpeningCallback>,
@@ -207,12 +207,12 @@ impl SteppedShard {
         }
         loop {
             match runner.turn() {
-                Turn::Again => {}
-                Turn::Sleep(nap) => {
+                AfterTurn::Again => {}
+                AfterTurn::Sleep(nap) => {
                     (self.nap, self.due) = (Some(nap), now + nap.at_most);
                     return;
                 }
-                Turn::Ended(end) => return self.end(end),
+                AfterTurn::Ended(end) => return self.end(end),
             }
         }
     }
@@ -222,7 +222,7 @@ impl SteppedShard {
         let opened = caught(|| runner.opening());
         match opened {
             Ok(Some(at_most)) => {
-                self.nap = Some(Nap { until: NapFor::Gathering, at_most });
+                self.nap = Some(SleepLimit { until: WakeOn::Gathering, at_most });
                 self.due = now + at_most;
             }
             Ok(None) => {
@@ -240,7 +240,7 @@ impl SteppedShard {
         }
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: DriverEnd) {
         if let Some(runner) = self.runner.take() {
             runner.end(end);
         }

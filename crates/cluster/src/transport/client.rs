@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
-use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -133,7 +133,7 @@ impl Peer {
     pub(crate) fn ask(
         &self,
         shard: ShardId,
-        patience: Patience,
+        patience: WhenBusy,
         ops: &[Op],
     ) -> Result<oneshot::Receiver<PeerOutcome>, NotSent> {
         let (id, life, agreed) = {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Reply, Reserved, WaiterId};
 use duewheel_core::id::ShardId;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Inbox, Submission, WhenBusy};
 use duewheel_shard::shared::EndOnPanic;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -398,7 +398,7 @@ struct ServedRequest {
 fn take_in(
     request: ServedRequest,
     ops: Vec<Op>,
-    patience: Patience,
+    patience: WhenBusy,
     host: &Arc<dyn Host>,
     line: &Arc<ConnectionAnswers>,
     is_gone: &watch::Receiver<()>,
@@ -493,7 +493,7 @@ fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
         let (answer, _) = oneshot::channel();
         let ops = vec![Op::CancelReserve { waiter }];
         // Refused only by a shard that ends, and its waits with it.
-        let _ = inbox.put(Submission { ops, answer, patience: Patience::None, has_waited: false });
+        let _ = inbox.put(Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false });
     }
 }
 
@@ -550,7 +550,7 @@ mod tests {
 
     use super::*;
     use duewheel_shard::clock::SystemClock;
-    use duewheel_shard::shared::Shared;
+    use duewheel_shard::shared::DriverShared;
 
     struct Nowhere(Mutex<Vec<(ShardId, Op)>>);
 
@@ -563,7 +563,7 @@ mod tests {
         }
         fn nudged(&self) {}
         fn end_on_panic(&self) -> EndOnPanic {
-            let shared = Arc::new(Shared::new(Level::Memory, Arc::new(SystemClock)));
+            let shared = Arc::new(DriverShared::new(Level::Memory, Arc::new(SystemClock)));
             EndOnPanic::new(&shared, &Arc::new(Inbox::new(&Policy::default())), "a test")
         }
     }

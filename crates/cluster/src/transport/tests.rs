@@ -11,8 +11,8 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{Node, Secrets};
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Inbox, Patience, Submission};
-use duewheel_shard::shared::{EndOnPanic, Shared};
+use duewheel_shard::inbox::{Inbox, Submission, WhenBusy};
+use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
@@ -27,7 +27,7 @@ const SECRET: [u8; 32] = [5; 32];
 /// A node with one shard, whose inbox the test empties by hand.
 struct Owner {
     inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     put_back: Mutex<Vec<Op>>,
     nudges: AtomicUsize,
 }
@@ -100,7 +100,7 @@ async fn owner_by(
     let level = duewheel_core::store::Level::Memory;
     let owner = Arc::new(Owner {
         inbox: Arc::new(Inbox::new(&Policy::default())),
-        shared: Arc::new(Shared::new(level, Arc::new(SystemClock))),
+        shared: Arc::new(DriverShared::new(level, Arc::new(SystemClock))),
         put_back: Mutex::default(),
         nudges: AtomicUsize::new(0),
     });
@@ -121,7 +121,7 @@ fn ask_by(to: Node, terms: TransportConfig) -> (Arc<Peer>, AbortHandle) {
 /// Why a peer is not connected, once it has tried.
 async fn refusal(peer: &Peer) -> String {
     let mut why = String::new();
-    until("it is refused", || match peer.ask(HERE, Patience::None, &[Op::Stats]) {
+    until("it is refused", || match peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]) {
         Err(NotSent::Away(reason)) if !reason.contains("is being connected to") => {
             why = reason.to_string();
             true
@@ -185,7 +185,7 @@ fn why(outcome: &PeerOutcome) -> String {
 async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
     let pair = pair().await;
     let asked: Vec<_> = (0..100_u64)
-        .map(|n| pair.peer.ask(HERE, Patience::None, &[Op::CancelReserve { waiter: WaiterId(n) }]).unwrap())
+        .map(|n| pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::CancelReserve { waiter: WaiterId(n) }]).unwrap())
         .collect();
     let mut came = Vec::new();
     while came.len() < 100 {
@@ -211,15 +211,15 @@ async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
 #[tokio::test]
 async fn what_is_not_there_is_not_applied() {
     let pair = pair().await;
-    let outcome = pair.peer.ask(AWAY, Patience::None, &[Op::Stats]).unwrap().await.unwrap();
+    let outcome = pair.peer.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
     assert_eq!(why(&outcome), "not mine: not here");
     // A shard that is being given up.
-    let asked = pair.peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+    let asked = pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     let submission = next(&pair.owner).await.pop().unwrap();
     submission.answer.send(vec![Err(CallError::Draining)]).unwrap();
     assert!(matches!(asked.await.unwrap(), PeerOutcome::NotMine(_)));
     // One whose outcome is unknown is told as it is.
-    let asked = pair.peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+    let asked = pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     drop(next(&pair.owner).await);
     let PeerOutcome::Answered(answers) = asked.await.unwrap() else { panic!("not answered") };
     assert_eq!(answers[0].as_ref().unwrap_err().outcome(), duewheel_shard::error::Outcome::Unknown);
@@ -228,7 +228,7 @@ async fn what_is_not_there_is_not_applied() {
 #[tokio::test]
 async fn when_the_asker_is_gone_its_waits_end_and_its_grants_go_back() {
     let pair = pair().await;
-    drop(pair.peer.ask(HERE, Patience::None, &[wait_op()]).unwrap());
+    drop(pair.peer.ask(HERE, WhenBusy::Refuse, &[wait_op()]).unwrap());
     let waiting = next(&pair.owner).await.pop().unwrap();
     assert!(!waiting.answer.is_closed());
     pair.running.abort();
@@ -246,7 +246,7 @@ async fn a_peer_that_hangs_is_noticed_and_what_was_sent_is_unknown() {
     node.advertise = address.into();
     let (peer, running) = ask(node, &SECRET);
     until("they are connected", || peer.is_up()).await;
-    let first = peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+    let first = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     let _not_answered = next(&owner).await;
     stopped.store(true, Ordering::SeqCst);
     let outcome = first.await.unwrap();
@@ -264,7 +264,7 @@ async fn nobody_there_means_not_sent() {
     let address = gone.local_addr().unwrap().to_string();
     drop(gone);
     let (peer, running) = ask(node("owner", 2, &address), &SECRET);
-    match peer.ask(HERE, Patience::None, &[Op::Stats]) {
+    match peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]) {
         Ok(outcome) => assert!(matches!(outcome.await.unwrap(), PeerOutcome::NotSent(_))),
         Err(refused) => assert!(matches!(refused, NotSent::Away(_)), "{refused:?}"),
     }
@@ -336,7 +336,7 @@ async fn garbage_at_the_port_harms_nobody() {
     }
     // One that says nothing is closed after a while, and others are served meanwhile.
     let mut silent = TcpStream::connect(&address).await.unwrap();
-    let outcome = pair.peer.ask(AWAY, Patience::None, &[Op::Stats]).unwrap().await.unwrap();
+    let outcome = pair.peer.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
     assert!(matches!(outcome, PeerOutcome::NotMine(_)));
     assert_eq!(silent.read(&mut [0; 8]).await.unwrap(), 0);
     assert!(pair.owner.shared.bug().is_none());
@@ -356,7 +356,7 @@ async fn what_waits_to_be_sent_is_bounded() {
     let op = Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue, body)));
     let mut asked = Vec::new();
     let refused = loop {
-        match peer.ask(HERE, Patience::None, std::slice::from_ref(&op)) {
+        match peer.ask(HERE, WhenBusy::Refuse, std::slice::from_ref(&op)) {
             Ok(outcome) => asked.push(outcome),
             Err(refused) => break refused,
         }
@@ -374,7 +374,7 @@ async fn what_waits_to_be_sent_is_bounded() {
         });
     }
     assert!(sent.is_sorted_by(|a, b| a >= b) && sent.last() == Some(&false), "what waited was not sent");
-    assert!(matches!(peer.ask(HERE, Patience::None, &[op]), Err(NotSent::Away(_))), "closed for good");
+    assert!(matches!(peer.ask(HERE, WhenBusy::Refuse, &[op]), Err(NotSent::Away(_))), "closed for good");
     for task in [running, listening, proxying] {
         task.abort();
     }

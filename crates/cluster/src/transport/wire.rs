@@ -18,7 +18,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::inbox::{Answers, WhenBusy};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub(crate) enum PeerFrameHead {
         /// Whose.
         shard: ShardId,
         /// What if the store is behind.
-        patience: Patience,
+        patience: WhenBusy,
         /// How many.
         ops: u32,
     },
@@ -110,7 +110,7 @@ pub(crate) enum PeerFrameHead {
 #[derive(Debug)]
 pub(crate) enum PeerFrame {
     /// Operations for a shard.
-    Request { id: u64, shard: ShardId, patience: Patience, ops: Vec<Op> },
+    Request { id: u64, shard: ShardId, patience: WhenBusy, ops: Vec<Op> },
     /// Answers to a request.
     Answers { id: u64, answers: Answers },
     /// The request was not applied, and belongs elsewhere.
@@ -223,7 +223,7 @@ pub(crate) fn plain(head: &PeerFrameHead, dialect: &Dialect) -> Result<Vec<u8>, 
 pub(crate) fn request(
     id: u64,
     shard: ShardId,
-    patience: Patience,
+    patience: WhenBusy,
     ops: &[Op],
     limits: FrameLimits,
     dialect: &Dialect,

@@ -9,7 +9,7 @@ use super::Engine;
 use super::fresh::FreshRow;
 use super::input::Op;
 use super::operation::Named;
-use super::rows::{Place, Slot};
+use super::rows::{RowIdx, RowLocation};
 
 impl Engine {
     /// Adds the look-ups that the operations of a batch need before they can be decided; [`Engine::adopt`] takes the
@@ -73,7 +73,7 @@ impl Engine {
     /// next look-up.
     pub fn end_batch(&mut self) {
         for (slot, id) in std::mem::take(&mut self.far) {
-            if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, Place::Far) {
+            if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, RowLocation::Far) {
                 let entry = self.forget(slot);
                 self.release(entry.queue);
             }
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Looks up the holder of the key of a dead message that may come back.
-    fn look_up_key_of(&self, slot: Slot, lookups: &mut Lookups) {
+    fn look_up_key_of(&self, slot: RowIdx, lookups: &mut Lookups) {
         let message = &self.rows.get(slot).message;
         if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
             self.look_up_key(&message.queue, key, lookups);

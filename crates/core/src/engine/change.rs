@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Life, Message, Stage, State};
+use crate::message::{Life, MessageContent, Stage, State};
 use crate::record::{Gone, Record};
-use crate::store::Room;
+use crate::store::Capacity;
 use crate::time::{Due, Now};
 
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
 use super::input::{Edit, Target};
-use super::reply::{ChangeRefusal, Limit, Outline, Part};
-use super::rows::Slot;
+use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
+use super::rows::RowIdx;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
 
@@ -64,7 +64,7 @@ impl Engine {
             if self.pending.weight.saturating_add(more as u64) > max {
                 return Err(ChangeRefusal::Overloaded(Limit::Bytes(max)));
             }
-            if self.room == Room::Busy {
+            if self.room == Capacity::Busy {
                 return Err(ChangeRefusal::Busy);
             }
             let queue = self.rows.get(slot).queue;
@@ -83,15 +83,15 @@ impl Engine {
             return Err(ChangeRefusal::NothingToChange);
         }
         if edit.body.as_ref().is_some_and(|body| body.len() > policy.max_body) {
-            return Err(ChangeRefusal::TooLarge(Part::Body, policy.max_body));
+            return Err(ChangeRefusal::TooLarge(RefusedPart::Body, policy.max_body));
         }
         let headers: usize =
             edit.headers.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
         if headers > policy.max_headers {
-            return Err(ChangeRefusal::TooLarge(Part::Headers, policy.max_headers));
+            return Err(ChangeRefusal::TooLarge(RefusedPart::Headers, policy.max_headers));
         }
         if edit.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
-            return Err(ChangeRefusal::OutOfRange(Part::Lease));
+            return Err(ChangeRefusal::OutOfRange(RefusedPart::Lease));
         }
         Ok(())
     }
@@ -121,12 +121,12 @@ impl Engine {
     }
 
     /// Counts that a message was made ready before its time. The count is recorded with the change itself.
-    pub(super) fn count_fire(&mut self, slot: Slot) {
+    pub(super) fn count_fire(&mut self, slot: RowIdx) {
         let marks = &mut self.rows.get_mut(slot).life.marks;
         marks.fires = marks.fires.saturating_add(1);
     }
 
-    pub(super) fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    pub(super) fn revive(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| {
             life.forgiven = life.attempt;
@@ -140,14 +140,14 @@ impl Engine {
     }
 
     /// Makes a scheduled message due now; the delay that was asked for stays visible.
-    pub(super) fn fire_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    pub(super) fn fire_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         self.count_fire(slot);
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| moved(life, Due::After(now.engine), delay_ms));
     }
 
     /// Makes a scheduled message due now for a reserve by id.
-    pub(super) fn take_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    pub(super) fn take_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| {
             life.due = Due::After(now.engine);
@@ -156,19 +156,19 @@ impl Engine {
     }
 
     /// The delay that was asked for last, in ms.
-    fn delay_of(&self, now: Now, slot: Slot) -> u64 {
+    fn delay_of(&self, now: Now, slot: RowIdx) -> u64 {
         let entry = self.rows.get(slot);
         asked_delay(now, &entry.message, &entry.life)
     }
 
-    pub(super) fn key_taken(&self, slot: Slot) -> Option<MessageId> {
+    pub(super) fn key_taken(&self, slot: RowIdx) -> Option<MessageId> {
         let entry = self.rows.get(slot);
         let holder = self.holder(entry.queue, entry.message.key.as_ref()?)?;
         Some(self.rows.get(holder).message.id)
     }
 
     /// The target, if it is Scheduled or Ready.
-    fn waiting(&self, now: Now, target: &Target) -> Result<Slot, ChangeRefusal> {
+    fn waiting(&self, now: Now, target: &Target) -> Result<RowIdx, ChangeRefusal> {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
         match self.rows.get(slot).state(now) {
             State::Scheduled | State::Ready => Ok(slot),
@@ -181,8 +181,8 @@ impl Engine {
     fn rewrite(
         &mut self,
         now: Now,
-        slot: Slot,
-        message: Arc<Message>,
+        slot: RowIdx,
+        message: Arc<MessageContent>,
         change: impl FnOnce(&mut Life),
         fx: &mut Effects,
     ) {
@@ -199,7 +199,7 @@ impl Engine {
 }
 
 /// The message with the changes of an edit.
-fn edited(message: &Message, edit: Edit) -> Message {
+fn edited(message: &MessageContent, edit: Edit) -> MessageContent {
     let mut message = message.clone();
     let Edit { when: _, body, headers, priority: _, max_attempts, lease_ms } = edit;
     message.body = body.unwrap_or(message.body);
@@ -211,7 +211,7 @@ fn edited(message: &Message, edit: Edit) -> Message {
 
 /// The delay that was asked for last, in ms: the recorded one, or the one that the due time of an unmoved message
 /// implies.
-pub(super) fn asked_delay(now: Now, message: &Message, life: &Life) -> u64 {
+pub(super) fn asked_delay(now: Now, message: &MessageContent, life: &Life) -> u64 {
     let told = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
     life.marks.delay_ms.unwrap_or(told)
 }

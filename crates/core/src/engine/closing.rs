@@ -7,7 +7,7 @@ use crate::time::Now;
 use super::Engine;
 use super::effect::Effects;
 use super::reply::{Reply, Reserved};
-use super::rows::Slot;
+use super::rows::RowIdx;
 
 impl Engine {
     /// Closes a session. The answer comes when its waits and leases have ended.
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
-    fn end_bound(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    fn end_bound(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= now.engine);
         self.lease_expired += u64::from(is_overdue);
         let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };

@@ -8,7 +8,7 @@ use crate::name::QueueName;
 use crate::record::DedupeRow;
 use crate::time::EngineMs;
 
-use super::input::{Begins, Enqueue, IfExists, Past, When};
+use super::input::{Enqueue, IfExists, InitialState, Past, When};
 
 #[derive(Debug)]
 pub(super) struct Dedupe {
@@ -85,7 +85,7 @@ pub(super) fn content(e: &Enqueue) -> u128 {
     number(e.options.max_attempts.map(|n| u64::from(n.count())));
     number(e.options.backoff.map(|b| b.min_ms));
     number(e.options.backoff.map(|b| b.max_ms));
-    if e.begins == Begins::Dead {
+    if e.begins == InitialState::Dead {
         h.update(b"dead");
     }
     h.digest128()

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{DeadReason, Life, Message, Row, Stage};
+use crate::message::{DeadReason, Life, MessageContent, Row, Stage};
 use crate::mutant::{self, Mutant};
 use crate::record::{Created, DedupeRow, Gone, Record};
-use crate::store::{Level, Room};
+use crate::store::{Capacity, Level};
 use crate::time::{Due, Now};
 
 use super::Engine;
 use super::dedupe;
 use super::effect::Effects;
-use super::input::{Begins, Enqueue, IfExists, Past, When};
+use super::input::{Enqueue, IfExists, InitialState, Past, When};
 use super::queue::Event;
-use super::reply::{EnqueueRefusal, Enqueued, Limit, Part};
-use super::rows::Slot;
+use super::reply::{EnqueueRefusal, Enqueued, Limit, RefusedPart};
+use super::rows::RowIdx;
 
-type Refusal = EnqueueRefusal;
+type RefusedEnqueue = EnqueueRefusal;
 
 /// Why a due time was refused.
 pub(super) enum BadWhen {
@@ -26,7 +26,12 @@ pub(super) enum BadWhen {
 }
 
 impl Engine {
-    pub(super) fn enqueue(&mut self, now: Now, e: Enqueue, fx: &mut Effects) -> Result<Enqueued, Refusal> {
+    pub(super) fn enqueue(
+        &mut self,
+        now: Now,
+        e: Enqueue,
+        fx: &mut Effects,
+    ) -> Result<Enqueued, RefusedEnqueue> {
         self.check_limits(&e)?;
         let content = match &e.dedupe_id {
             None => 0,
@@ -42,20 +47,20 @@ impl Engine {
                             level: Level::default(),
                         })
                     } else {
-                        Err(Refusal::DedupeMismatch(first.id))
+                        Err(RefusedEnqueue::DedupeMismatch(first.id))
                     };
                 }
                 content
             }
         };
         let due = self.due(now, e.when).map_err(|bad| match bad {
-            BadWhen::InThePast => Refusal::InThePast,
-            BadWhen::TooFar(max) => Refusal::TooFar(max),
+            BadWhen::InThePast => RefusedEnqueue::InThePast,
+            BadWhen::TooFar(max) => RefusedEnqueue::TooFar(max),
         })?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
             // The dead hold no keys.
-            (Some(key), Some(queue)) if e.begins == Begins::Waiting => self.holder(queue, key),
+            (Some(key), Some(queue)) if e.begins == InitialState::Waiting => self.holder(queue, key),
             (Some(_) | None, _) => None,
         };
         let mut generation = 1;
@@ -64,7 +69,7 @@ impl Engine {
             let old = self.rows.get(slot);
             let id = old.message.id;
             match e.if_exists {
-                IfExists::Reject => return Err(Refusal::KeyExists(id)),
+                IfExists::Reject => return Err(RefusedEnqueue::KeyExists(id)),
                 IfExists::Keep => {
                     let answer = Enqueued {
                         id,
@@ -78,7 +83,7 @@ impl Engine {
                 }
                 IfExists::Replace => {
                     if matches!(old.life.stage, Stage::Leased(_)) {
-                        return Err(Refusal::Leased(id));
+                        return Err(RefusedEnqueue::Leased(id));
                     }
                     generation = old.life.generation.saturating_add(1);
                     created = Created::Replacing(id);
@@ -106,7 +111,7 @@ impl Engine {
     }
 
     fn accept(&mut self, now: Now, e: Enqueue, id: MessageId, due: Due, generation: u32, fx: &mut Effects) {
-        let message = Arc::new(Message {
+        let message = Arc::new(MessageContent {
             id,
             queue: e.queue,
             key: e.key,
@@ -116,8 +121,8 @@ impl Engine {
             enqueued_at: now.wall,
         });
         let stage = match e.begins {
-            Begins::Waiting => Stage::Waiting { token: None },
-            Begins::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now) },
+            InitialState::Waiting => Stage::Waiting { token: None },
+            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now) },
         };
         let life = Life { generation, stage, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
@@ -126,7 +131,7 @@ impl Engine {
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
         let enters = self.is_near(idx, due, id) || (now.is_due(due) && self.overtakes(idx, id, &life));
-        if enters || e.begins == Begins::Dead {
+        if enters || e.begins == InitialState::Dead {
             self.insert_row(now, Row { message, life }, lsn, lsn, fx);
         } else {
             self.fresh.push(message, life, lsn);
@@ -153,37 +158,37 @@ impl Engine {
         }
     }
 
-    fn check_limits(&self, e: &Enqueue) -> Result<(), Refusal> {
+    fn check_limits(&self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
         let policy = &self.policy;
         if e.body.len() > policy.max_body {
-            return Err(Refusal::TooLarge(Part::Body, policy.max_body));
+            return Err(RefusedEnqueue::TooLarge(RefusedPart::Body, policy.max_body));
         }
         let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         if headers > policy.max_headers {
-            return Err(Refusal::TooLarge(Part::Headers, policy.max_headers));
+            return Err(RefusedEnqueue::TooLarge(RefusedPart::Headers, policy.max_headers));
         }
         if let Some(id) = &e.dedupe_id {
             if id.len() > policy.max_dedupe_id {
-                return Err(Refusal::TooLarge(Part::DedupeId, policy.max_dedupe_id));
+                return Err(RefusedEnqueue::TooLarge(RefusedPart::DedupeId, policy.max_dedupe_id));
             }
             if id.is_empty() {
-                return Err(Refusal::OutOfRange(Part::DedupeId));
+                return Err(RefusedEnqueue::OutOfRange(RefusedPart::DedupeId));
             }
         }
         if e.options.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
-            return Err(Refusal::OutOfRange(Part::Lease));
+            return Err(RefusedEnqueue::OutOfRange(RefusedPart::Lease));
         }
         if e.options.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
-            return Err(Refusal::OutOfRange(Part::Backoff));
+            return Err(RefusedEnqueue::OutOfRange(RefusedPart::Backoff));
         }
         Ok(())
     }
 
-    fn check_capacity(&self, e: &Enqueue) -> Result<(), Refusal> {
+    fn check_capacity(&self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
         match self.room {
-            Room::Enough => {}
-            Room::Busy => return Err(Refusal::Busy),
-            Room::SettleOnly | Room::RemoveOnly => return Err(Refusal::DiskFull),
+            Capacity::Enough => {}
+            Capacity::Busy => return Err(RefusedEnqueue::Busy),
+            Capacity::SettleOnly | Capacity::RemoveOnly => return Err(RefusedEnqueue::DiskFull),
         }
         let policy = &self.policy;
         let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
@@ -196,11 +201,16 @@ impl Engine {
         } else {
             return Ok(());
         };
-        Err(Refusal::Overloaded(full))
+        Err(RefusedEnqueue::Overloaded(full))
     }
 
     /// Charges the tenant's quota, if the queue has one.
-    fn accept_by_quota(&mut self, now: Now, e: &Enqueue, holder: Option<Slot>) -> Result<(), Refusal> {
+    fn accept_by_quota(
+        &mut self,
+        now: Now,
+        e: &Enqueue,
+        holder: Option<RowIdx>,
+    ) -> Result<(), RefusedEnqueue> {
         if self.tenants.is_empty() {
             return Ok(());
         }
@@ -217,7 +227,7 @@ impl Engine {
         content: u128,
         answer: &Enqueued,
         fx: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RefusedEnqueue> {
         let Some(dedupe_id) = &e.dedupe_id else { return Ok(()) };
         if answer.created == Created::Kept {
             // A kept message needs no room, but remembering that it was kept does.
@@ -244,6 +254,6 @@ impl Engine {
 
     /// Whether a message may be changed: a full disk accepts only removals and settlements.
     pub(super) fn takes_changes(&self) -> bool {
-        !matches!(self.room, Room::SettleOnly | Room::RemoveOnly)
+        !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly)
     }
 }

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Life, Message};
+use crate::message::{Life, MessageContent};
 use crate::name::{Key, QueueName};
 
 /// The messages of the batch; see the [module](self).
@@ -26,7 +26,7 @@ pub(super) struct Fresh {
 
 #[derive(Debug)]
 pub(super) struct FreshRow {
-    pub(super) message: Arc<Message>,
+    pub(super) message: Arc<MessageContent>,
     pub(super) life: Life,
     pub(super) born: Lsn,
 }
@@ -42,7 +42,7 @@ impl Fresh {
     }
 
     /// Adds a message; its id is above all others.
-    pub(super) fn push(&mut self, message: Arc<Message>, life: Life, born: Lsn) {
+    pub(super) fn push(&mut self, message: Arc<MessageContent>, life: Life, born: Lsn) {
         let Fresh { ids, rows, keys, hasher } = self;
         ids.push(message.id);
         if let Some(key) = &message.key {

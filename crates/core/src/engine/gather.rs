@@ -9,19 +9,19 @@ use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
-use crate::store::{Cursor, Load, Loaded, Lookups, More, Room, Sequence, Which, place_in};
+use crate::store::{Capacity, Cursor, Load, Loaded, Lookups, More, Sequence, Which, place_in};
 use crate::time::{Class, Now};
 
 use super::Engine;
 use super::effect::Effects;
 use super::horizon::now_of;
 use super::input::ListCursor;
-use super::question::{Found, Gather, GivenUp, Many, Pages, ToMany, Want};
+use super::question::{FoundMessage, Gather, GivenUp, Many, Pages, ToMany, Want};
 use super::reply::{Page, Reply, View};
-use super::rows::{Slot, state_of};
+use super::rows::{RowIdx, state_of};
 
 /// One of the pages of a listing, and how far it has been read.
-struct Reading {
+struct PageProgress {
     sequence: Sequence,
     rows: std::iter::Peekable<std::vec::IntoIter<Row>>,
     as_of: crate::Lsn,
@@ -253,11 +253,11 @@ impl Engine {
                 if what == ToMany::Fire {
                     rows.sort_by_key(|row| (now.wall_of(row.life.due), row.message.id));
                 }
-                let found = |row: Row| Found {
+                let found = |row: Row| FoundMessage {
                     id: row.message.id,
                     key: row.message.key.clone().filter(|_| what == ToMany::Redrive),
                 };
-                let rows: VecDeque<Found> = rows.into_iter().map(found).collect();
+                let rows: VecDeque<FoundMessage> = rows.into_iter().map(found).collect();
                 let number = self.next_gather;
                 self.next_gather += 1;
                 self.gathers.insert(number, Gather::Many { to, queue, rows, what, many, next });
@@ -325,7 +325,7 @@ impl Engine {
 
     /// Fires and redrives the messages for which everything needed has been looked up.
     pub(super) fn finish_manys(&mut self, now: Now, fx: &mut Effects) {
-        if self.room == Room::RemoveOnly {
+        if self.room == Capacity::RemoveOnly {
             return; // it would write what the store has no room for now
         }
         let mut budget = self.budget();
@@ -362,7 +362,7 @@ impl Engine {
     }
 
     /// Changes one message of a page, if it is still in the required state. Returns whether it was.
-    fn change_one(&mut self, now: Now, slot: Slot, what: ToMany, fx: &mut Effects) -> bool {
+    fn change_one(&mut self, now: Now, slot: RowIdx, what: ToMany, fx: &mut Effects) -> bool {
         let state = self.rows.get(slot).state(now);
         match what {
             ToMany::Fire if state == State::Scheduled => self.fire_now(now, slot, fx),
@@ -384,9 +384,9 @@ impl Engine {
         pages: Vec<Loaded>,
         limit: usize,
     ) -> Page {
-        let mut readings: Vec<Reading> = pages
+        let mut readings: Vec<PageProgress> = pages
             .into_iter()
-            .map(|page| Reading {
+            .map(|page| PageProgress {
                 sequence: page.load.sequence,
                 rows: page.rows.into_iter().peekable(),
                 as_of: page.as_of,
@@ -502,7 +502,7 @@ impl Engine {
     }
 
     /// Appends a removal without a settle, for a queue's expiry settings.
-    pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
+    pub(super) fn expire_one(&mut self, slot: RowIdx, fx: &mut Effects) {
         self.remove(slot, Gone::Expired, fx);
     }
 }

@@ -302,7 +302,7 @@ pub struct Enqueue {
     /// The message's own settings.
     pub options: Options,
     /// The initial state of the message.
-    pub begins: Begins,
+    pub begins: InitialState,
     /// The order that a new queue without a configured order gets. It lasts while the queue is in use.
     pub order_if_new: Option<ReadyOrder>,
 }
@@ -310,7 +310,7 @@ pub struct Enqueue {
 /// The initial state of a new message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Begins {
+pub enum InitialState {
     /// Scheduled, or Ready if it is due.
     #[default]
     Waiting,
@@ -331,7 +331,7 @@ impl Enqueue {
             dedupe_id: None,
             priority: None,
             options: Options::default(),
-            begins: Begins::Waiting,
+            begins: InitialState::Waiting,
             order_if_new: None,
         }
     }

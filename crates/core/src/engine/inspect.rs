@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{DeadReason, Kind, Life, Message, Stage, State};
+use crate::message::{DeadReason, Kind, Life, MessageContent, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
 use crate::tally::{DueCounts, FINEST_MS};
@@ -12,16 +12,16 @@ use crate::time::{Class, Now, WallMs};
 use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
-use super::queue::{Event, Queue, QueueIdx};
+use super::queue::{Event, QueueIdx, QueueState};
 use super::reply::{Counts, Histogram, Outline, QueueView, Rates, Stats, View, WheelView};
-use super::rows::{Entry, Slot};
+use super::rows::{MessageEntry, RowIdx};
 
 impl Engine {
     pub(super) fn look(&self, now: Now, target: &Target) -> Option<Box<View>> {
         self.resolve(target).map(|slot| Box::new(self.view(now, slot)))
     }
 
-    pub(super) fn view(&self, now: Now, slot: Slot) -> View {
+    pub(super) fn view(&self, now: Now, slot: RowIdx) -> View {
         let entry = self.rows.get(slot);
         self.view_of(now, entry.queue, &entry.message, &entry.life, entry.state(now))
     }
@@ -31,7 +31,7 @@ impl Engine {
         &self,
         now: Now,
         queue: QueueIdx,
-        message: &Arc<Message>,
+        message: &Arc<MessageContent>,
         life: &Life,
         state: State,
     ) -> View {
@@ -55,8 +55,8 @@ impl Engine {
     }
 
     /// The answer to a change.
-    pub(super) fn outline(&self, now: Now, slot: Slot) -> Outline {
-        let Entry { message, life, queue, .. } = self.rows.get(slot);
+    pub(super) fn outline(&self, now: Now, slot: RowIdx) -> Outline {
+        let MessageEntry { message, life, queue, .. } = self.rows.get(slot);
         Outline {
             id: message.id,
             queue: message.queue.clone(),
@@ -81,23 +81,23 @@ impl Engine {
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
-        let queues: Vec<&Queue> = self.queues.after(after).take(limit).collect();
+        let queues: Vec<&QueueState> = self.queues.after(after).take(limit).collect();
         self.worked(queues.len());
         // All of them together look at no more messages than a step may.
         let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
-        let view = |queue: &Queue| QueueView {
+        let view = |queue: &QueueState| QueueView {
             oldest_ready: self.oldest_ready(now, queue, priorities),
             ..self.view_of_queue_but_oldest(now, queue)
         };
         queues.into_iter().map(view).collect()
     }
 
-    pub(super) fn view_of_queue(&self, now: Now, queue: &Queue) -> QueueView {
+    pub(super) fn view_of_queue(&self, now: Now, queue: &QueueState) -> QueueView {
         let oldest_ready = self.oldest_ready(now, queue, self.policy.max_priorities);
         QueueView { oldest_ready, ..self.view_of_queue_but_oldest(now, queue) }
     }
 
-    fn view_of_queue_but_oldest(&self, now: Now, queue: &Queue) -> QueueView {
+    fn view_of_queue_but_oldest(&self, now: Now, queue: &QueueState) -> QueueView {
         let rate = |event: Event| queue.rates[event as usize].per_second_milli(now);
         QueueView {
             name: queue.name.clone(),
@@ -125,7 +125,7 @@ impl Engine {
 
     /// Messages per state. The number of due messages among those that wait is exact while all due messages are in
     /// memory, and read off the histogram otherwise.
-    fn counts(&self, now: Now, queue: &Queue) -> Counts {
+    fn counts(&self, now: Now, queue: &QueueState) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
         let here = queue.ready.len() as u64;
         let exact = !queue.has_backlog() && (self.horizon.is_caught_up(now) || here == waiting);
@@ -141,7 +141,7 @@ impl Engine {
 
     /// The due time of the ready message that has been due for longest: the first one of each priority is examined, up
     /// to a bound.
-    fn oldest_ready(&self, now: Now, queue: &Queue, priorities: usize) -> Option<WallMs> {
+    fn oldest_ready(&self, now: Now, queue: &QueueState, priorities: usize) -> Option<WallMs> {
         let mut oldest: Option<WallMs> = None;
         let mut priority = 0;
         for _ in 0..priorities {

@@ -32,9 +32,9 @@ use crate::time::{Class, Now};
 use super::Engine;
 use super::effect::{Effect, Effects};
 use super::horizon::{CLASSES, END, Near, SOON_MS, now_of, reached_at};
-use super::pages::{Flight, LeftOut, LoadState, What};
+use super::pages::{Flight, LeftOut, LoadState, PagePurpose};
 use super::queue::QueueIdx;
-use super::rows::{Entry, Place, Slot};
+use super::rows::{MessageEntry, RowIdx, RowLocation};
 
 /// Time in ms until a queue with a backlog is checked again of which nothing was due and for which the wheel has no
 /// room.
@@ -53,7 +53,7 @@ impl Engine {
 
     fn ask_leased(&mut self, after: Option<Cursor>, fx: &mut Effects) {
         let load = self.page(Sequence::Leased, Which::All, after, self.policy.load_rows);
-        self.ask(What::Leased, self.last, load, fx);
+        self.ask(PagePurpose::Leased, self.last, load, fx);
     }
 
     /// Whether requests may be handled, because every lease is known. Waiting messages are loaded as they come due.
@@ -75,7 +75,7 @@ impl Engine {
 
     /// Whether a due message may be ready in memory. If it may not although it is within reach, its queue has a backlog
     /// from now on.
-    pub(super) fn admits(&mut self, now: Now, slot: Slot) -> bool {
+    pub(super) fn admits(&mut self, now: Now, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let (idx, class, id) = (entry.queue, entry.life.due.class(), entry.message.id);
         let is_behind = self.reach(idx, class).is_none_or(|reach| (entry.life.due.raw(), id) > reach);
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// Turns a message within reach away: its queue now reaches only to before it.
-    pub(super) fn turn_away(&mut self, slot: Slot) {
+    pub(super) fn turn_away(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let (idx, class) = (entry.queue, entry.life.due.class());
         let before = (entry.life.due.raw(), MessageId(entry.message.id.0 - 1));
@@ -224,7 +224,7 @@ impl Engine {
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
         self.horizon.near[c] = Some(Near { until, void: false });
         let load = Load { until, ..self.page(sequence(class), which, horizon, rows) };
-        self.ask(What::Near(class, except, horizon), self.last, load, fx);
+        self.ask(PagePurpose::Near(class, except, horizon), self.last, load, fx);
     }
 
     /// The queues that a page for the others leaves out. The list stays the same until a queue is added or removed.
@@ -280,12 +280,12 @@ impl Engine {
         let bytes = usize::try_from(next.bytes).unwrap_or(usize::MAX);
         self.expect_rows(next.rows, bytes);
         let load = Load { until, bytes, ..self.page(sequence(class), which, Some(limit), next.rows) };
-        self.ask(What::Backlog(class, name), self.last, load, fx);
+        self.ask(PagePurpose::Backlog(class, name), self.last, load, fx);
     }
 
     /// Requests a page. `asked` is the position of the request, or of the first one of several that belong together: it
     /// separates later changes from earlier ones.
-    fn ask(&mut self, what: What, asked: Lsn, load: Load, fx: &mut Effects) {
+    fn ask(&mut self, what: PagePurpose, asked: Lsn, load: Load, fx: &mut Effects) {
         self.loading.tickets += 1;
         let ticket = self.loading.tickets;
         self.loading.flights.insert(ticket, Flight { asked, what });
@@ -304,36 +304,36 @@ impl Engine {
         let rows = self.policy.max_step.min(self.policy.max_step_bytes / 2 / OF_A_REMOVAL).max(1);
         let load = self.page(Sequence::Dead, Which::One(name.clone()), after, rows);
         self.loading.dead += 1;
-        self.ask(What::Dead(name), self.last, load, fx);
+        self.ask(PagePurpose::Dead(name), self.last, load, fx);
     }
 
     /// Requests a page that an answer needs.
     pub(super) fn ask_gather(&mut self, gather: u64, asked: Lsn, load: Load, fx: &mut Effects) {
-        self.ask(What::Gather(gather), asked, load, fx);
+        self.ask(PagePurpose::Gather(gather), asked, load, fx);
     }
 
     pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
         let Some(flight) = self.loading.flights.remove(&loaded.load.ticket) else { return };
         match flight.what {
-            What::Leased => self.take_leased(now, loaded, fx),
-            What::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
-            What::Backlog(class, name) => {
+            PagePurpose::Leased => self.take_leased(now, loaded, fx),
+            PagePurpose::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
+            PagePurpose::Backlog(class, name) => {
                 self.loading.backlogs -= 1;
                 self.expected_rows_came(loaded.load.rows, loaded.load.bytes);
                 self.take_backlog(now, class, &name, loaded, fx);
             }
-            What::Dead(name) => {
+            PagePurpose::Dead(name) => {
                 self.loading.dead -= 1;
                 self.take_dead(now, &name, loaded, fx);
             }
-            What::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
+            PagePurpose::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
         }
         self.loading.forget();
     }
 
     /// Forgets a page that a question waits for, and returns the question.
     pub(super) fn forget_page(&mut self, ticket: u64) -> Option<u64> {
-        let What::Gather(number) = self.loading.flights.get(&ticket)?.what else { return None };
+        let PagePurpose::Gather(number) = self.loading.flights.get(&ticket)?.what else { return None };
         self.loading.flights.remove(&ticket);
         self.loading.forget();
         Some(number)
@@ -392,7 +392,7 @@ impl Engine {
             self.take_row(now, row, loaded.as_of, fx);
             // Read for nothing: the queue has a backlog, and grows.
             if let Some(slot) = self.rows.slot(id)
-                && let Entry { queue, place: Place::Far, .. } = *self.rows.get(slot)
+                && let MessageEntry { queue, place: RowLocation::Far, .. } = *self.rows.get(slot)
                 && self.queues.get(queue).backlog[c].limit.is_some()
             {
                 self.leave_out(queue, class);
@@ -484,7 +484,7 @@ impl Engine {
     }
 
     /// Takes in a row for this batch, unless a newer state is known; returns its present slot, if it exists.
-    pub(super) fn take_far(&mut self, row: Row, as_of: Lsn) -> Option<Slot> {
+    pub(super) fn take_far(&mut self, row: Row, as_of: Lsn) -> Option<RowIdx> {
         let id = row.message.id;
         if self.is_news(&row, as_of) {
             return Some(self.insert_far(row, as_of, as_of));

@@ -68,14 +68,14 @@ pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, Begins, Edit, Enqueue, Hold, IfExists, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId,
-    When,
+    Attempt, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve, Target,
+    WaiterId, When,
 };
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
-    LATENESS_MS, Limit, Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField,
+    LATENESS_MS, Limit, Outline, Page, QueueView, Rates, RefusedPart, Reply, Reserved, SettingsField,
     SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
@@ -85,8 +85,8 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Load, Loaded, Recovered, Room};
-use crate::tally::{DueCounts, Part as Pending};
+use crate::store::{Capacity, Load, Loaded, Recovered};
+use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
@@ -98,10 +98,10 @@ pub use question::GivenUp;
 use question::{Gather, Pages};
 use queue::{QueueIdx, Queues};
 use quota::Tenants;
-use rows::{Rows, Slot};
+use rows::{RowIdx, Rows};
 use schedule::Schedule;
 use share::ReadyMemory;
-use unfinished::{Closing, Grave, Rerank};
+use unfinished::{Closing, PurgedMessages, Rerank};
 use unmade::Unmade;
 use waiters::Waiters;
 
@@ -133,7 +133,7 @@ pub enum Input {
     /// A page that [`Effect::Load`] asked for.
     Loaded(Loaded),
     /// The store's room has changed.
-    Room(Room),
+    Room(Capacity),
     /// New quotas, which replace all former ones.
     Quotas(Quotas),
 }
@@ -186,13 +186,13 @@ pub struct Engine {
     last_death: Died,
     /// When to check for expired dead messages.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
-    graves: Vec<Grave>,
+    graves: Vec<PurgedMessages>,
     /// Due times of waiting messages, all queues together.
     due_counts: DueCounts,
     /// All unsettled messages, in memory or not.
     pending: Pending,
     /// Rows of this batch that belong to the store alone.
-    far: Vec<(Slot, MessageId)>,
+    far: Vec<(RowIdx, MessageId)>,
     fresh: Fresh,
     /// Rows in memory that were purged.
     purged_here: u64,
@@ -227,7 +227,7 @@ pub struct Engine {
     unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
-    room: Room,
+    room: Capacity,
     horizon: Horizon,
     loading: Loading,
     totals: Totals,
@@ -330,7 +330,7 @@ impl Engine {
             own_looked_up: 0,
             unmade: Unmade::default(),
             parked: BTreeSet::new(),
-            room: Room::Enough,
+            room: Capacity::Enough,
             horizon: Horizon::default(),
             loading: Loading::default(),
             totals: Totals::default(),
@@ -356,9 +356,9 @@ impl Engine {
     }
 
     /// Takes the store's room. Once the store accepts more than removals, waiting consumers are served.
-    fn take_room(&mut self, room: Room) {
+    fn take_room(&mut self, room: Capacity) {
         self.room = room;
-        if room != Room::RemoveOnly {
+        if room != Capacity::RemoveOnly {
             self.dirty.append(&mut self.barred);
         }
     }

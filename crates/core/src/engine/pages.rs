@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::Message;
+use crate::message::MessageContent;
 use crate::name::QueueName;
 use crate::record::Record;
 use crate::store::Cursor;
@@ -59,12 +59,12 @@ pub(super) enum LoadState {
 pub(super) struct Flight {
     /// The page shows at least everything up to here.
     pub(super) asked: Lsn,
-    pub(super) what: What,
+    pub(super) what: PagePurpose,
 }
 
 /// What a page is for.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum PagePurpose {
     /// Leases, at the start.
     Leased,
     /// The next messages of all queues except those with a backlog.
@@ -96,7 +96,7 @@ impl Loading {
     }
 
     /// Whether the message has changed or was purged since.
-    pub(super) fn is_newer(&self, message: &Message, as_of: Lsn) -> bool {
+    pub(super) fn is_newer(&self, message: &MessageContent, as_of: Lsn) -> bool {
         self.touched.get(&message.id).is_some_and(|&lsn| lsn > as_of)
             || self.purges.get(&message.queue).is_some_and(|&lsn| lsn > as_of)
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{DeadReason, Died, Ended, Kind, Life, Message, PastAttempt, Row, Stage};
+use crate::message::{DeadReason, Died, Ended, Kind, Life, MessageContent, PastAttempt, Row, Stage};
 use crate::policy::ReadyOrder;
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
@@ -15,7 +15,7 @@ use super::effect::{Effect, Effects, Notice};
 use super::input::Target;
 use super::queue::{Event, QueueIdx, URGENT};
 use super::reply::Attended;
-use super::rows::{Entry, Place, Rank, Slot};
+use super::rows::{GrantRank, MessageEntry, RowIdx, RowLocation};
 use super::{Engine, push_history};
 
 impl Engine {
@@ -27,31 +27,37 @@ impl Engine {
         born: Lsn,
         changed: Lsn,
         fx: &mut Effects,
-    ) -> Slot {
+    ) -> RowIdx {
         let slot = self.insert_nowhere(row, born, changed);
         self.put_in_place(now, slot, fx);
         slot
     }
 
     /// Takes a row into memory for this batch, as one that is in the store alone.
-    pub(super) fn insert_far(&mut self, row: Row, born: Lsn, changed: Lsn) -> Slot {
+    pub(super) fn insert_far(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
         let id = row.message.id;
         let slot = self.insert_nowhere(row, born, changed);
-        self.rows.get_mut(slot).place = Place::Far;
+        self.rows.get_mut(slot).place = RowLocation::Far;
         self.far.push((slot, id));
         slot
     }
 
-    fn insert_nowhere(&mut self, row: Row, born: Lsn, changed: Lsn) -> Slot {
+    fn insert_nowhere(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
         let queue = self.queues.find_or_make(&row.message.queue);
-        let entry =
-            Entry { message: row.message, life: row.life, queue, born, changed, place: Place::Nowhere };
+        let entry = MessageEntry {
+            message: row.message,
+            life: row.life,
+            queue,
+            born,
+            changed,
+            place: RowLocation::Nowhere,
+        };
         self.queues.get_mut(queue).resident += 1;
         self.rows.insert(entry)
     }
 
     /// Drops a row from memory that is in no structure. It may be in the store.
-    pub(super) fn forget(&mut self, slot: Slot) -> Entry {
+    pub(super) fn forget(&mut self, slot: RowIdx) -> MessageEntry {
         let live = self.is_live(slot);
         let entry = self.rows.remove(slot);
         let queue = self.queues.get_mut(entry.queue);
@@ -65,7 +71,7 @@ impl Engine {
     }
 
     /// Puts a row that is in no structure into the one that its stage and due time require.
-    pub(super) fn put_in_place(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    pub(super) fn put_in_place(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let entry = self.rows.get(slot);
         let (idx, id, due, weight) =
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
@@ -81,17 +87,17 @@ impl Engine {
                     queue.ready_weight += weight;
                     self.count_ready(idx, weight);
                     self.became_ready(now, idx, fx);
-                    Place::Ready(rank)
+                    RowLocation::Ready(rank)
                 } else {
-                    Place::Far
+                    RowLocation::Far
                 }
             }
             Stage::Waiting { .. } if self.is_near(idx, due, id) => {
                 self.near_weight += weight;
                 self.horizon.note_scheduled(due, id);
-                Place::Scheduled(self.schedule.insert(due, id, slot))
+                RowLocation::Scheduled(self.schedule.insert(due, id, slot))
             }
-            Stage::Waiting { .. } => Place::Far,
+            Stage::Waiting { .. } => RowLocation::Far,
             Stage::Leased(lease) => {
                 let (until, session) = (lease.until, lease.session);
                 let queue = self.queues.get_mut(idx);
@@ -102,32 +108,32 @@ impl Engine {
                 if session != crate::SessionId::NONE {
                     self.bound.insert((session, until, id));
                 }
-                Place::Leased(self.schedule.insert_lease(until, id, slot))
+                RowLocation::Leased(self.schedule.insert_lease(until, id, slot))
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
                 self.plan_dead_check(now, idx, at);
-                Place::Far
+                RowLocation::Far
             }
         };
         self.rows.get_mut(slot).place = place;
-        if matches!(place, Place::Far) {
+        if matches!(place, RowLocation::Far) {
             self.far.push((slot, id));
         }
     }
 
     /// Removes a row from its structure.
-    pub(super) fn take_out(&mut self, slot: Slot) {
+    pub(super) fn take_out(&mut self, slot: RowIdx) {
         let entry = self.rows.get_mut(slot);
         let (idx, id, due, weight) =
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
-        let place = std::mem::replace(&mut entry.place, Place::Nowhere);
+        let place = std::mem::replace(&mut entry.place, RowLocation::Nowhere);
         match place {
-            Place::Scheduled(handle) => {
+            RowLocation::Scheduled(handle) => {
                 self.schedule.cancel(due.class(), handle);
                 self.near_weight -= weight;
             }
-            Place::Ready(rank) => {
+            RowLocation::Ready(rank) => {
                 let queue = self.queues.get_mut(idx);
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
@@ -139,7 +145,7 @@ impl Engine {
                     self.note_hunger(idx);
                 }
             }
-            Place::Leased(handle) => {
+            RowLocation::Leased(handle) => {
                 self.schedule.cancel_lease(handle);
                 if let Some(lease) = self.rows.get(slot).life.lease() {
                     self.bound.remove(&(lease.session, lease.until, id));
@@ -153,7 +159,7 @@ impl Engine {
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);
             }
-            Place::Far | Place::Nowhere => {}
+            RowLocation::Far | RowLocation::Nowhere => {}
         }
     }
 
@@ -162,7 +168,7 @@ impl Engine {
     pub(super) fn change_life(
         &mut self,
         now: Now,
-        slot: Slot,
+        slot: RowIdx,
         fx: &mut Effects,
         change: impl FnOnce(&mut Life),
     ) {
@@ -176,7 +182,7 @@ impl Engine {
     }
 
     /// Appends a record about a row and counts it for its queue.
-    pub(super) fn record(&mut self, slot: Slot, record: Record, fx: &mut Effects) -> Lsn {
+    pub(super) fn record(&mut self, slot: RowIdx, record: Record, fx: &mut Effects) -> Lsn {
         self.count(self.rows.get(slot).queue, &record);
         let lsn = self.append(record, fx);
         self.rows.get_mut(slot).changed = lsn;
@@ -213,7 +219,7 @@ impl Engine {
     }
 
     /// The state of a row, for the record that changes it.
-    pub(super) fn was(&self, slot: Slot) -> Was {
+    pub(super) fn was(&self, slot: RowIdx) -> Was {
         let entry = self.rows.get(slot);
         Was {
             queue: self.queues.get(entry.queue).name.clone(),
@@ -224,7 +230,7 @@ impl Engine {
     }
 
     /// Removes a message permanently.
-    pub(super) fn remove(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
+    pub(super) fn remove(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
         let queue = self.rows.get(slot).queue;
         let message = self.remove_from(slot, why, fx);
         self.release(queue);
@@ -232,7 +238,7 @@ impl Engine {
     }
 
     /// Removes a message; its queue stays, because another message takes its place.
-    pub(super) fn remove_from(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
+    pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
         self.record(slot, Record::Removed { id, why, was }, fx);
@@ -241,7 +247,7 @@ impl Engine {
     }
 
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up.
-    pub(super) fn end_lease(&mut self, now: Now, slot: Slot, how: Ended, fx: &mut Effects) {
+    pub(super) fn end_lease(&mut self, now: Now, slot: RowIdx, how: Ended, fx: &mut Effects) {
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
         let max = self.policy.max_history;
@@ -278,14 +284,14 @@ impl Engine {
         self.last_death
     }
 
-    pub(super) fn attempts_used_up(&self, slot: Slot) -> bool {
+    pub(super) fn attempts_used_up(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let max = self.max_attempts(entry.queue, &entry.message);
         entry.life.attempt.saturating_sub(entry.life.forgiven) >= max
     }
 
     /// Emits a log line for the first dead message of a queue.
-    pub(super) fn say_died(&mut self, slot: Slot, fx: &mut Effects) {
+    pub(super) fn say_died(&mut self, slot: RowIdx, fx: &mut Effects) {
         let queue = self.queues.get_mut(self.rows.get(slot).queue);
         if !queue.said_died {
             queue.said_died = true;
@@ -305,7 +311,7 @@ impl Engine {
     }
 
     /// The rank of a ready message among those of its queue.
-    pub(super) fn rank(&self, now: Now, slot: Slot) -> Rank {
+    pub(super) fn rank(&self, now: Now, slot: RowIdx) -> GrantRank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
         match self.order_of(entry.queue) {
@@ -323,12 +329,12 @@ impl Engine {
         life.priority.or(settings.priority).unwrap_or(self.policy.defaults.priority)
     }
 
-    pub(super) fn lease_ms(&self, queue: QueueIdx, message: &Message) -> u64 {
+    pub(super) fn lease_ms(&self, queue: QueueIdx, message: &MessageContent) -> u64 {
         let settings = &self.queues.get(queue).settings;
         message.options.lease_ms.or(settings.lease_ms).unwrap_or(self.policy.defaults.lease_ms)
     }
 
-    pub(super) fn max_attempts(&self, queue: QueueIdx, message: &Message) -> u32 {
+    pub(super) fn max_attempts(&self, queue: QueueIdx, message: &MessageContent) -> u32 {
         let max = message.options.max_attempts.or(self.queues.get(queue).settings.max_attempts);
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
@@ -338,27 +344,27 @@ impl Engine {
     }
 
     /// The row of an id, unless it was purged.
-    pub(super) fn live(&self, id: MessageId) -> Option<Slot> {
+    pub(super) fn live(&self, id: MessageId) -> Option<RowIdx> {
         self.rows.slot(id).filter(|&slot| self.is_live(slot))
     }
 
-    pub(super) fn is_live(&self, slot: Slot) -> bool {
+    pub(super) fn is_live(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         // A purge leaves what is leased; the row says so when the lease ends.
-        matches!(entry.place, Place::Leased(_)) || entry.born >= self.queues.get(entry.queue).purged
+        matches!(entry.place, RowLocation::Leased(_)) || entry.born >= self.queues.get(entry.queue).purged
     }
 
     /// The message that holds a key: the unsettled one that is not dead. It must be in memory, or have been looked up.
-    pub(super) fn holder(&self, queue: QueueIdx, key: &crate::Key) -> Option<Slot> {
+    pub(super) fn holder(&self, queue: QueueIdx, key: &crate::Key) -> Option<RowIdx> {
         self.worked(1);
-        let alive = |slot: &Slot| {
+        let alive = |slot: &RowIdx| {
             self.is_live(*slot) && !matches!(self.rows.get(*slot).life.stage, Stage::Dead { .. })
         };
         self.rows.with_key(queue, key).find(alive)
     }
 
     /// The message that a caller names. A key stands for its holder, or else for the dead message that had it last.
-    pub(super) fn resolve(&self, target: &Target) -> Option<Slot> {
+    pub(super) fn resolve(&self, target: &Target) -> Option<RowIdx> {
         match target {
             Target::Id(id) => self.live(*id),
             Target::Key(queue, key) => {

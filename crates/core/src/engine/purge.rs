@@ -7,8 +7,8 @@ use crate::record::Record;
 
 use super::Engine;
 use super::effect::Effects;
-use super::rows::Place;
-use super::unfinished::Grave;
+use super::rows::RowLocation;
+use super::unfinished::PurgedMessages;
 
 impl Engine {
     /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.
@@ -47,7 +47,7 @@ impl Engine {
         self.purged_here += gone;
         self.fresh.purge(name);
         self.uncount_ready(idx, ready.len(), weight);
-        self.graves.push(Grave { queue: idx, ready });
+        self.graves.push(PurgedMessages { queue: idx, ready });
         self.note_hunger(idx);
         self.release(idx);
         purged
@@ -76,7 +76,7 @@ impl Engine {
     fn sweep(&mut self, id: MessageId) {
         if let Some(slot) = self.rows.slot(id)
             && !self.is_live(slot)
-            && matches!(self.rows.get(slot).place, Place::Ready(_))
+            && matches!(self.rows.get(slot).place, RowLocation::Ready(_))
         {
             self.forget(slot);
         }

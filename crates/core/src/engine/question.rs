@@ -15,7 +15,14 @@ pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
     /// Messages of pages that are to be fired or redriven; they are looked up once more.
-    Many { to: ReplyTo, queue: QueueName, rows: VecDeque<Found>, what: ToMany, many: Many, next: Vec<Load> },
+    Many {
+        to: ReplyTo,
+        queue: QueueName,
+        rows: VecDeque<FoundMessage>,
+        what: ToMany,
+        many: Many,
+        next: Vec<Load>,
+    },
 }
 
 /// A question whose pages are being read.
@@ -45,7 +52,7 @@ pub(super) enum ToMany {
 
 /// A message of a page that is to be changed. Other fields of the page may be outdated by then.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundMessage {
     pub(super) id: MessageId,
     /// The key of a dead message, which must be free when the message comes back.
     pub(super) key: Option<Key>,

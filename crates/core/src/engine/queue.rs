@@ -18,13 +18,13 @@ use super::backlog::Backlog;
 use super::growing::{SplitTable, StableSlab};
 pub(super) use super::index::QueueIdx;
 use super::index::TenantIdx;
-use super::index::{Rank, Slot};
+use super::index::{GrantRank, RowIdx};
 use super::quota::Quotas;
 use super::reply::Attended;
 use super::share::{Scarce, Share};
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct QueueState {
     pub(super) name: QueueName,
     /// The tenant whose quota applies, if any. Looked up once.
     pub(super) tenant: Option<TenantIdx>,
@@ -37,7 +37,7 @@ pub(super) struct Queue {
     pub(super) resident: u64,
     /// Number of purged messages in memory: they are dropped when they are met.
     pub(super) purged_here: u64,
-    pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
+    pub(super) ready: BTreeMap<(GrantRank, MessageId), RowIdx>,
     /// How many of those are urgent ([`URGENT`]).
     pub(super) urgent: u64,
     /// Weight of all that is ready.
@@ -70,7 +70,7 @@ pub(super) struct Queue {
 /// Ready messages of a priority below this are urgent, as in beanstalkd.
 pub(super) const URGENT: u32 = 1024;
 
-/// Index into [`Queue::rates`].
+/// Index into [`QueueState::rates`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Enqueued = 0,
@@ -114,9 +114,9 @@ impl Rate {
     }
 }
 
-impl Queue {
+impl QueueState {
     fn new(name: QueueName, tenant: Option<TenantIdx>) -> Self {
-        Queue {
+        QueueState {
             name,
             tenant,
             settings: QueueSettings::default(),
@@ -189,7 +189,7 @@ const KNOWN: &str = "a queue that exists";
 /// All queues.
 #[derive(Debug)]
 pub(super) struct Queues {
-    all: StableSlab<Queue>,
+    all: StableSlab<QueueState>,
     /// The index of each name.
     by_name: SplitTable<(QueueName, QueueIdx)>,
     hasher: FixedState,
@@ -251,7 +251,7 @@ impl Queues {
         if let Some(idx) = self.find(name) {
             return idx;
         }
-        let queue = Queue::new(name.clone(), self.look_up_tenant(name));
+        let queue = QueueState::new(name.clone(), self.look_up_tenant(name));
         let idx = self.all.insert(queue).expect("fewer than 2^32 queues");
         let hasher = &self.hasher;
         self.by_name.insert(hasher.hash_one(name), (name.clone(), idx), |(name, _)| hasher.hash_one(name));
@@ -259,11 +259,11 @@ impl Queues {
         idx
     }
 
-    pub(super) fn get(&self, idx: QueueIdx) -> &Queue {
+    pub(super) fn get(&self, idx: QueueIdx) -> &QueueState {
         self.all.get(idx).expect(KNOWN)
     }
 
-    pub(super) fn get_mut(&mut self, idx: QueueIdx) -> &mut Queue {
+    pub(super) fn get_mut(&mut self, idx: QueueIdx) -> &mut QueueState {
         self.all.get_mut(idx).expect(KNOWN)
     }
 
@@ -294,13 +294,13 @@ impl Queues {
     }
 
     /// Existing queues behind a name, in order of names.
-    pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a Queue> + 'a {
+    pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a QueueState> + 'a {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, |n| Bound::Excluded(n.clone()));
         self.in_order.range((from, Bound::Unbounded)).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Queue> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueueState> {
         self.in_order.values().map(|&i| self.get(i))
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::Policy;
-use crate::record::Stand;
+use crate::record::TallyState;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
@@ -228,7 +228,7 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
 /// Limits and use of all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
-    list: Vec<Tenant>,
+    list: Vec<TenantUse>,
     /// Whether one of them has a rate.
     rated: bool,
     /// Tenants that may lease again and have queues that wait for it. The set may contain others.
@@ -239,7 +239,7 @@ pub(super) struct Tenants {
 
 /// The limits and use of one tenant at this shard.
 #[derive(Debug)]
-struct Tenant {
+struct TenantUse {
     quota: Quota,
     /// This shard's share of messages, bytes and leases.
     limits: [Option<u64>; 3],
@@ -266,7 +266,7 @@ impl Tenants {
             let tokens = quota.enqueues_per_second.map(|rate| {
                 TokenBucket::new(rate, quota.burst.unwrap_or(rate), ids, now.engine).filled_as(old_tokens)
             });
-            self.list.push(Tenant {
+            self.list.push(TenantUse {
                 limits: [share(quota.messages), share(quota.bytes), share(quota.leases)],
                 used: [0; 3],
                 tokens,
@@ -311,7 +311,11 @@ impl Tenants {
     }
 
     /// Counts a record about a message.
-    pub(super) fn count(&mut self, at: Option<TenantIdx>, (was, is): (Option<Stand>, Option<Stand>)) {
+    pub(super) fn count(
+        &mut self,
+        at: Option<TenantIdx>,
+        (was, is): (Option<TallyState>, Option<TallyState>),
+    ) {
         let Some(tenant) = self.get_mut(at) else { return };
         let was_full = tenant.is_lease_full();
         if let Some(was) = was {
@@ -383,7 +387,7 @@ impl Tenants {
 
     /// Whether nothing more may be leased.
     pub(super) fn is_lease_full(&self, tenant: Option<TenantIdx>) -> bool {
-        tenant.and_then(|idx| self.list.get(idx)).is_some_and(Tenant::is_lease_full)
+        tenant.and_then(|idx| self.list.get(idx)).is_some_and(TenantUse::is_lease_full)
     }
 
     /// Adds the queue to those that wait for leases of its tenant, at the end.
@@ -414,7 +418,7 @@ impl Tenants {
     }
 
     pub(super) fn uses(&mut self, now: Now) -> Vec<QuotaUse> {
-        let using = |tenant: &mut Tenant| {
+        let using = |tenant: &mut TenantUse| {
             let [messages, bytes, leases] = tenant.used;
             let tokens = tenant.tokens.as_mut().map_or(0, |tokens| {
                 tokens.refill(now.engine);
@@ -426,12 +430,12 @@ impl Tenants {
         self.list.iter_mut().map(using).collect()
     }
 
-    fn get_mut(&mut self, tenant: Option<TenantIdx>) -> Option<&mut Tenant> {
+    fn get_mut(&mut self, tenant: Option<TenantIdx>) -> Option<&mut TenantUse> {
         tenant.and_then(|idx| self.list.get_mut(idx))
     }
 }
 
-impl Tenant {
+impl TenantUse {
     fn is_lease_full(&self) -> bool {
         let at = Resource::Leases as usize;
         self.limits[at].is_some_and(|limit| self.used[at] >= limit)

@@ -24,8 +24,8 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::queue::QueueIdx;
-use super::rows::{Place, Rank};
-use super::share::{Demand, Line};
+use super::rows::{GrantRank, RowLocation};
+use super::share::{HasDemand, LoadOrder};
 
 /// The end of a queue's demand may be noted late by this time, in ms, so that not each reserve moves it.
 const DEMAND_GRAIN_MS: u64 = 1_000;
@@ -101,7 +101,7 @@ impl Engine {
             self.ready.ends.remove(&(old, idx));
         }
         self.ready.ends.insert((end, idx));
-        self.set_demand(idx, Demand::Some);
+        self.set_demand(idx, HasDemand::Yes);
     }
 
     /// Ends the demand of queues from which no consumer has reserved for a while.
@@ -115,12 +115,12 @@ impl Engine {
             queue.share.ends = None;
             // A waiting reserve keeps the demand up, and notes its end when it leaves.
             if queue.waiters.is_empty() {
-                self.set_demand(idx, Demand::None);
+                self.set_demand(idx, HasDemand::No);
             }
         }
     }
 
-    fn set_demand(&mut self, idx: QueueIdx, demand: Demand) {
+    fn set_demand(&mut self, idx: QueueIdx, demand: HasDemand) {
         let share = &mut self.queues.get_mut(idx).share;
         let old = std::mem::replace(&mut share.demand, demand);
         if old == demand {
@@ -164,7 +164,7 @@ impl Engine {
 
     /// The queue whose last ready message leaves memory for one of this queue.
     fn who_gives_way(&self, idx: QueueIdx) -> Option<QueueIdx> {
-        if self.queues.get(idx).share.demand == Demand::None {
+        if self.queues.get(idx).share.demand == HasDemand::No {
             return None;
         }
         let [idle, served] = &self.ready.holders;
@@ -182,7 +182,7 @@ impl Engine {
     }
 
     /// Makes room for one ready message of a queue. Returns whether there is some. The message is not counted yet.
-    pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (Rank, MessageId)) -> bool {
+    pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (GrantRank, MessageId)) -> bool {
         if mutant::is(Mutant::WindowByQueues) {
             let queues = self.ready.holders.iter().map(BTreeSet::len).sum::<usize>().max(1);
             let window = (self.policy.ready_messages / queues).max(self.policy.least_window);
@@ -209,7 +209,7 @@ impl Engine {
     fn turn_out_last(&mut self, idx: QueueIdx) {
         let Some((&(_, id), &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
         self.take_out(slot);
-        self.rows.get_mut(slot).place = Place::Far;
+        self.rows.get_mut(slot).place = RowLocation::Far;
         self.far.push((slot, id));
         self.turn_away(slot);
     }
@@ -253,7 +253,7 @@ impl Engine {
     pub(super) fn next_part(&self, idx: QueueIdx) -> Amount {
         let (queue, left) = (self.queues.get(idx), self.left_over());
         let (mut rows, mut bytes) = (left.rows, left.bytes);
-        if queue.share.demand == Demand::Some {
+        if queue.share.demand == HasDemand::Yes {
             let part = self.part();
             rows = rows.max(part.rows.saturating_sub(queue.ready.len()));
             bytes = bytes.max(part.bytes.saturating_sub(queue.ready_weight));
@@ -290,7 +290,7 @@ impl Engine {
     /// Updates a queue's position in a line, after an event that may change whether its backlog is loaded.
     pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
         let is_hungry = self.count_busy(idx) && self.is_low(idx) && self.finds_room(idx);
-        let line = if is_hungry { Line::Served } else { Line::Idle };
+        let line = if is_hungry { LoadOrder::Served } else { LoadOrder::Idle };
         self.stand_in(idx, line);
     }
 
@@ -298,7 +298,7 @@ impl Engine {
     /// when a consumer reserves from it, or when there is room for all; not before, or pages would be read for nothing.
     pub(super) fn note_no_room(&mut self, idx: QueueIdx) {
         self.count_busy(idx);
-        let line = if self.is_granted_at_once(idx) { Line::Served } else { Line::Idle };
+        let line = if self.is_granted_at_once(idx) { LoadOrder::Served } else { LoadOrder::Idle };
         self.stand_in(idx, line);
         let queue = self.queues.get(idx);
         if queue.ready.is_empty() && !queue.waiters.is_empty() {
@@ -309,14 +309,14 @@ impl Engine {
     /// Whether the queue is in demand and has a backlog; counts those.
     fn count_busy(&mut self, idx: QueueIdx) -> bool {
         let queue = self.queues.get_mut(idx);
-        let is_busy = queue.share.demand == Demand::Some && queue.has_backlog();
+        let is_busy = queue.share.demand == HasDemand::Yes && queue.has_backlog();
         let was_busy = std::mem::replace(&mut queue.share.is_busy, is_busy);
         self.ready.busy = self.ready.busy + usize::from(is_busy) - usize::from(was_busy);
         is_busy
     }
 
     /// Puts a queue at the end of a line, if a page of its backlog is wanted and it is not in that line already.
-    fn stand_in(&mut self, idx: QueueIdx, line: Line) {
+    fn stand_in(&mut self, idx: QueueIdx, line: LoadOrder) {
         let queue = self.queues.get_mut(idx);
         let wanted = queue.lacks_a_page().then_some(line);
         if queue.share.line.map(|(line, _)| line) == wanted {
@@ -334,14 +334,14 @@ impl Engine {
 
     /// Removes and returns the next queue of which more is to be loaded.
     pub(super) fn next_hungry(&mut self) -> Option<QueueIdx> {
-        let (_, idx) = match self.ready.lines[Line::Served as usize].pop_first() {
+        let (_, idx) = match self.ready.lines[LoadOrder::Served as usize].pop_first() {
             Some(first) => first,
             None => {
                 let left = self.left_over();
                 if left.rows == 0 || left.bytes == 0 {
                     return None;
                 }
-                self.ready.lines[Line::Idle as usize].pop_first()?
+                self.ready.lines[LoadOrder::Idle as usize].pop_first()?
             }
         };
         self.ready.visited += 1;

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::id::{LeaseToken, MessageId};
-use crate::message::{DeadReason, Marks, Message, PastAttempt, State};
+use crate::message::{DeadReason, Marks, MessageContent, PastAttempt, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
@@ -191,9 +191,9 @@ pub enum EnqueueRefusal {
     /// The same `dedupe_id` stands for another content.
     DedupeMismatch(MessageId),
     /// A part is larger than this many bytes.
-    TooLarge(Part, usize),
+    TooLarge(RefusedPart, usize),
     /// A value is outside of its range.
-    OutOfRange(Part),
+    OutOfRange(RefusedPart),
     /// A limit is reached.
     Overloaded(Limit),
     /// The store is behind with its work; it catches up by itself.
@@ -213,7 +213,7 @@ impl From<Box<OverQuota>> for EnqueueRefusal {
 /// The part of an enqueue or a change that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Part {
+pub enum RefusedPart {
     /// `body`
     Body,
     /// `headers`
@@ -267,7 +267,7 @@ impl HeldBack {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Grant {
     /// The content.
-    pub message: Arc<Message>,
+    pub message: Arc<MessageContent>,
     /// Number of grants so far, this one included.
     pub attempt: u32,
     /// The priority by which it was chosen.
@@ -336,9 +336,9 @@ pub enum ChangeRefusal {
     /// The due time is further away than this many ms.
     TooFar(u64),
     /// A part is larger than this many bytes.
-    TooLarge(Part, usize),
+    TooLarge(RefusedPart, usize),
     /// A value is outside of its range.
-    OutOfRange(Part),
+    OutOfRange(RefusedPart),
     /// No field to change was given.
     NothingToChange,
     /// The lease asked for is longer than this many ms.
@@ -396,7 +396,7 @@ pub enum SettingsRefusal {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct View {
     /// The content.
-    pub message: Arc<Message>,
+    pub message: Arc<MessageContent>,
     /// Its state.
     pub state: State,
     /// When it is (or was) due, by the wall clock as it is now.

@@ -10,7 +10,7 @@ use super::Engine;
 use super::effect::Effects;
 use super::queue::QueueIdx;
 use super::reply::Reply;
-use super::rows::Rank;
+use super::rows::GrantRank;
 
 impl Engine {
     /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
@@ -56,7 +56,11 @@ impl Engine {
         }
     }
 
-    fn next_ranked(&self, idx: QueueIdx, seen: Option<(Rank, MessageId)>) -> Option<(Rank, MessageId)> {
+    fn next_ranked(
+        &self,
+        idx: QueueIdx,
+        seen: Option<(GrantRank, MessageId)>,
+    ) -> Option<(GrantRank, MessageId)> {
         if !self.queues.contains(idx) {
             return None;
         }

@@ -8,7 +8,7 @@ use crate::message::{Lease, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
-use crate::store::Room;
+use crate::store::Capacity;
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
@@ -16,24 +16,24 @@ use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
-use super::rows::{Rank, Slot};
+use super::rows::{GrantRank, RowIdx};
 use super::share::Scarce;
 use super::waiters::Waiter;
 
 /// Grants for one consumer, and the condition of their answer.
 #[derive(Default)]
-struct Batch {
+struct GrantBatch {
     grants: Vec<Grant>,
     bytes: usize,
     after: After,
 }
 
 /// A message, its rank among all requested queues, and its queue.
-type Head = ((Rank, MessageId), Slot, QueueIdx);
+type ReadyHead = ((GrantRank, MessageId), RowIdx, QueueIdx);
 
 /// The first ready messages of the queues of a reserve.
-struct Heads {
-    first: BinaryHeap<Reverse<Head>>,
+struct ReadyHeads {
+    first: BinaryHeap<Reverse<ReadyHead>>,
     /// Number of the queues with ready messages that are in order of due times.
     by_due: usize,
 }
@@ -160,7 +160,7 @@ impl Engine {
         }
         let idx = self.rows.get(slot).queue;
         self.queues.get_mut(idx).attended = Attended::Yes;
-        let mut batch = Batch::default();
+        let mut batch = GrantBatch::default();
         self.grant(now, slot, session, lease_ms, &mut batch, fx);
         let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
@@ -241,7 +241,7 @@ impl Engine {
             }
             return told;
         }
-        let mut batch = Batch::default();
+        let mut batch = GrantBatch::default();
         // An answer may be smaller than what was asked for: the next reserve has the rest.
         let most = waiter.max.min(self.policy.max_step.max(1));
         let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
@@ -268,7 +268,7 @@ impl Engine {
     /// Whether one more message of a queue may be leased: leases are in memory, in the store's until it has written
     /// them, and a tenant may have a quota of them.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
-        self.room != Room::RemoveOnly
+        self.room != Capacity::RemoveOnly
             && self.scarce(idx).is_none()
             && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
     }
@@ -294,7 +294,7 @@ impl Engine {
 
     /// Notes that a consumer waits on a queue: if leases are the reason, it is served when some have ended.
     pub(super) fn note_starved(&mut self, idx: QueueIdx) {
-        if self.room == Room::RemoveOnly {
+        if self.room == Capacity::RemoveOnly {
             self.barred.insert(idx);
         }
         let tenant = self.queues.get(idx).tenant;
@@ -379,18 +379,18 @@ impl Engine {
 
     /// The first ready message of each of these queues, in order: by priority, due time, id. Queues in order of
     /// arrival: by priority and id; between the two kinds, by the time since which a message could be granted.
-    fn heads(&self, now: Now, queues: &[QueueIdx]) -> Heads {
+    fn heads(&self, now: Now, queues: &[QueueIdx]) -> ReadyHeads {
         let by_due = |idx: &&QueueIdx| {
             !self.queues.get(**idx).ready.is_empty() && self.order_of(**idx) == ReadyOrder::Due
         };
         self.worked(2 * queues.len());
-        let mut heads = Heads { by_due: queues.iter().filter(by_due).count(), first: BinaryHeap::new() };
+        let mut heads = ReadyHeads { by_due: queues.iter().filter(by_due).count(), first: BinaryHeap::new() };
         let first = queues.iter().filter_map(|&idx| self.head(now, idx, heads.by_due > 0)).collect();
         heads.first = first;
         heads
     }
 
-    fn head(&self, now: Now, idx: QueueIdx, mixed: bool) -> Option<Reverse<Head>> {
+    fn head(&self, now: Now, idx: QueueIdx, mixed: bool) -> Option<Reverse<ReadyHead>> {
         let queue = self.queues.get(idx);
         let (&(rank, id), &slot) = queue.ready.first_key_value()?;
         let rank = match self.order_of(idx) {
@@ -401,7 +401,7 @@ impl Engine {
     }
 
     /// The first ready message of several queues. It stays the head of its queue until [`Engine::next_head`].
-    fn best_ready(&mut self, now: Now, heads: &mut Heads, fx: &mut Effects) -> Option<Slot> {
+    fn best_ready(&mut self, now: Now, heads: &mut ReadyHeads, fx: &mut Effects) -> Option<RowIdx> {
         loop {
             self.worked(1);
             let &Reverse((_, slot, idx)) = heads.first.peek()?;
@@ -420,7 +420,7 @@ impl Engine {
     }
 
     /// Updates the heads after the first message of a queue has been taken out.
-    fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut Heads) {
+    fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut ReadyHeads) {
         heads.first.pop();
         let ends = self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
         if ends {
@@ -439,10 +439,10 @@ impl Engine {
     fn grant(
         &mut self,
         now: Now,
-        slot: Slot,
+        slot: RowIdx,
         session: SessionId,
         lease_ms: Option<u64>,
-        batch: &mut Batch,
+        batch: &mut GrantBatch,
         fx: &mut Effects,
     ) {
         let entry = self.rows.get(slot);

@@ -7,33 +7,33 @@ use duewheel_wheel::Handle;
 use foldhash::fast::FixedState;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Life, Message, Stage, State};
+use crate::message::{Life, MessageContent, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
 use super::growing::{SplitTable, StableSlab};
 use super::index::QueueIdx;
-pub(super) use super::index::{Rank, Slot};
+pub(super) use super::index::{GrantRank, RowIdx};
 
 /// A message in memory.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) message: Arc<Message>,
+pub(super) struct MessageEntry {
+    pub(super) message: Arc<MessageContent>,
     pub(super) life: Life,
     pub(super) queue: QueueIdx,
     /// The record that put it (or the purge that spared it): a later purge removes messages that are older than itself.
     pub(super) born: Lsn,
     /// Its last record: a grant waits until this one is durable.
     pub(super) changed: Lsn,
-    pub(super) place: Place,
+    pub(super) place: RowLocation,
 }
 
 /// The structure that holds a row; mirrors the row's state.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum RowLocation {
     Scheduled(Handle),
     /// In the ready set of its queue, with this rank.
-    Ready(Rank),
+    Ready(GrantRank),
     Leased(Handle),
     /// In the store alone: due behind the horizon, or dead. It is in memory for this batch only.
     Far,
@@ -41,13 +41,13 @@ pub(super) enum Place {
     Nowhere,
 }
 
-impl Entry {
+impl MessageEntry {
     pub(super) fn state(&self, now: Now) -> State {
         match self.place {
-            Place::Scheduled(_) => State::Scheduled,
-            Place::Ready(_) => State::Ready,
-            Place::Leased(_) => State::Leased,
-            Place::Far | Place::Nowhere => state_of(now, &self.life),
+            RowLocation::Scheduled(_) => State::Scheduled,
+            RowLocation::Ready(_) => State::Ready,
+            RowLocation::Leased(_) => State::Leased,
+            RowLocation::Far | RowLocation::Nowhere => state_of(now, &self.life),
         }
     }
 }
@@ -68,9 +68,9 @@ const KNOWN: &str = "a row that is in memory";
 /// All messages in memory.
 #[derive(Debug)]
 pub(super) struct Rows {
-    entries: StableSlab<Entry>,
-    by_id: SplitTable<(MessageId, Slot)>,
-    by_key: SplitTable<Slot>,
+    entries: StableSlab<MessageEntry>,
+    by_id: SplitTable<(MessageId, RowIdx)>,
+    by_key: SplitTable<RowIdx>,
     /// Of ids, and of keys.
     id_hasher: FixedState,
     hasher: FixedState,
@@ -100,33 +100,33 @@ impl Rows {
         self.bytes
     }
 
-    pub(super) fn slot(&self, id: MessageId) -> Option<Slot> {
+    pub(super) fn slot(&self, id: MessageId) -> Option<RowIdx> {
         let found = self.by_id.find(self.id_hasher.hash_one(id), |(known, _)| *known == id);
         found.map(|(_, slot)| *slot)
     }
 
-    pub(super) fn get(&self, slot: Slot) -> &Entry {
+    pub(super) fn get(&self, slot: RowIdx) -> &MessageEntry {
         self.entries.get(slot).expect(KNOWN)
     }
 
     /// The row of an id, if it is still in this slot.
-    pub(super) fn is_at(&self, slot: Slot, id: MessageId) -> bool {
+    pub(super) fn is_at(&self, slot: RowIdx, id: MessageId) -> bool {
         self.entries.get(slot).is_some_and(|e| e.message.id == id)
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Entry {
+    pub(super) fn get_mut(&mut self, slot: RowIdx) -> &mut MessageEntry {
         self.entries.get_mut(slot).expect(KNOWN)
     }
 
     /// Every slot whose message has this key in this queue, dead ones and purged ones included.
-    pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = Slot> + 'a {
+    pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = RowIdx> + 'a {
         self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&slot| {
             let entry = self.get(slot);
             entry.queue == queue && entry.message.key.as_ref() == Some(key)
         })
     }
 
-    pub(super) fn insert(&mut self, entry: Entry) -> Slot {
+    pub(super) fn insert(&mut self, entry: MessageEntry) -> RowIdx {
         let id = entry.message.id;
         let keyed = entry.message.key.as_ref().map(|key| self.hash(entry.queue, key));
         self.bytes += entry.message.weight() as u64;
@@ -144,7 +144,7 @@ impl Rows {
         slot
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) -> Entry {
+    pub(super) fn remove(&mut self, slot: RowIdx) -> MessageEntry {
         let entry = self.entries.remove(slot).expect(KNOWN);
         let id = entry.message.id;
         self.by_id.remove(self.id_hasher.hash_one(id), |(known, _)| *known == id);
@@ -156,7 +156,7 @@ impl Rows {
     }
 
     /// Replaces the content: same id, same key.
-    pub(super) fn set_message(&mut self, slot: Slot, message: Arc<Message>) {
+    pub(super) fn set_message(&mut self, slot: RowIdx, message: Arc<MessageContent>) {
         let entry = self.entries.get_mut(slot).expect(KNOWN);
         self.bytes -= entry.message.weight() as u64;
         self.bytes += message.weight() as u64;

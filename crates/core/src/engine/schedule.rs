@@ -6,21 +6,21 @@ use crate::id::MessageId;
 use crate::policy::Policy;
 use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
-use super::index::Slot;
+use super::index::RowIdx;
 
 /// The rings. Each entry is a row's slot; the message id breaks ties.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    at: Wheel<Slot>,
-    after: Wheel<Slot>,
-    leases: Wheel<Slot>,
+    at: Wheel<RowIdx>,
+    after: Wheel<RowIdx>,
+    leases: Wheel<RowIdx>,
 }
 
 /// What the pointer has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ScheduleEvent {
     /// This one has its turn.
-    Of(Slot),
+    Of(RowIdx),
     /// A crowded slot is not in order yet.
     NotYet,
 }
@@ -35,7 +35,7 @@ impl Schedule {
         })
     }
 
-    pub(super) fn insert(&mut self, due: Due, id: MessageId, slot: Slot) -> Handle {
+    pub(super) fn insert(&mut self, due: Due, id: MessageId, slot: RowIdx) -> Handle {
         self.ring_mut(due.class()).insert(due.raw(), id.0, slot)
     }
 
@@ -43,7 +43,7 @@ impl Schedule {
         self.ring_mut(class).cancel(handle);
     }
 
-    pub(super) fn insert_lease(&mut self, until: EngineMs, id: MessageId, slot: Slot) -> Handle {
+    pub(super) fn insert_lease(&mut self, until: EngineMs, id: MessageId, slot: RowIdx) -> Handle {
         self.leases.insert(until.0, id.0, slot)
     }
 
@@ -54,29 +54,29 @@ impl Schedule {
     /// The next message that is due. Never one that is early, whatever the wall clock did: the wheel compares with the
     /// time given here, not with the greatest it has seen. A crowded slot is put in order over several calls: `looks` is at how many of
     /// its entries this one may look.
-    pub(super) fn pop_due(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
+    pub(super) fn pop_due(&mut self, now: Now, looks: &mut usize) -> Option<ScheduleEvent> {
         match self.after.pop_due_within(now.engine.0, looks) {
-            Popped::Entry(e) => Some(Turn::Of(e.value)),
+            Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
             // The other class has its turn, too.
             after => match self.at.pop_due_within(now.wall.0, looks) {
-                Popped::Entry(e) => Some(Turn::Of(e.value)),
-                at => (after == Popped::NotYet || at == Popped::NotYet).then_some(Turn::NotYet),
+                Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
+                at => (after == Popped::NotYet || at == Popped::NotYet).then_some(ScheduleEvent::NotYet),
             },
         }
     }
 
     /// Removes and returns the next lease that has run out.
-    pub(super) fn pop_lease(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
+    pub(super) fn pop_lease(&mut self, now: Now, looks: &mut usize) -> Option<ScheduleEvent> {
         match self.leases.pop_due_within(now.engine.0, looks) {
-            Popped::Entry(e) => Some(Turn::Of(e.value)),
-            Popped::NotYet => Some(Turn::NotYet),
+            Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
+            Popped::NotYet => Some(ScheduleEvent::NotYet),
             Popped::Nothing => None,
         }
     }
 
     /// Whether a message may be due that has not had its turn.
     pub(super) fn has_overdue_messages(&self, now: Now) -> bool {
-        let is_behind = |ring: &Wheel<Slot>, now: u64| ring.next_wakeup().is_some_and(|time| time <= now);
+        let is_behind = |ring: &Wheel<RowIdx>, now: u64| ring.next_wakeup().is_some_and(|time| time <= now);
         is_behind(&self.after, now.engine.0) || is_behind(&self.at, now.wall.0)
     }
 
@@ -110,23 +110,23 @@ impl Schedule {
     }
 
     /// Slots of about one of every so many messages in a ring; of all for a stride of 1.
-    pub(super) fn sample(&self, class: Class, stride: usize) -> impl Iterator<Item = Slot> + '_ {
+    pub(super) fn sample(&self, class: Class, stride: usize) -> impl Iterator<Item = RowIdx> + '_ {
         self.ring(class).sample(stride).map(|w| *w.value)
     }
 
     /// Takes out of a ring what comes behind the place of a cut, looking at about so many; whether there may be more of it.
-    pub(super) fn cut(&mut self, class: Class, cut: &mut Cut, most: usize, gone: &mut Vec<Slot>) -> bool {
+    pub(super) fn cut(&mut self, class: Class, cut: &mut Cut, most: usize, gone: &mut Vec<RowIdx>) -> bool {
         self.ring_mut(class).cut(cut, most, |slot| gone.push(slot))
     }
 
-    pub(super) fn ring(&self, class: Class) -> &Wheel<Slot> {
+    pub(super) fn ring(&self, class: Class) -> &Wheel<RowIdx> {
         match class {
             Class::At => &self.at,
             Class::After => &self.after,
         }
     }
 
-    fn ring_mut(&mut self, class: Class) -> &mut Wheel<Slot> {
+    fn ring_mut(&mut self, class: Class) -> &mut Wheel<RowIdx> {
         match class {
             Class::At => &mut self.at,
             Class::After => &mut self.after,

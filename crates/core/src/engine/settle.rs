@@ -5,14 +5,14 @@ use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::record::Gone;
-use crate::store::Room;
+use crate::store::Capacity;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
 use super::effect::Effects;
 use super::input::{Attempt, Proof};
 use super::queue::Event;
 use super::reply::{SettleRefusal, Settled};
-use super::rows::Slot;
+use super::rows::RowIdx;
 use super::{Engine, push_history};
 
 type Refused<T> = Result<T, SettleRefusal>;
@@ -74,7 +74,7 @@ impl Engine {
         note: &str,
         fx: &mut Effects,
     ) -> Refused<Settled> {
-        if mutant::is(Mutant::NackDroppedWhenFull) && self.room == Room::SettleOnly {
+        if mutant::is(Mutant::NackDroppedWhenFull) && self.room == Capacity::SettleOnly {
             return self.ack(now, id, proof, fx);
         }
         let (slot, lease) = self.held(id, proof)?;
@@ -154,7 +154,7 @@ impl Engine {
     fn park(
         &mut self,
         now: Now,
-        slot: Slot,
+        slot: RowIdx,
         lease: Option<Lease>,
         how: Ended,
         reason: DeadReason,
@@ -179,7 +179,7 @@ impl Engine {
 
     /// How the present attempt ends. If the lease has run out before, the attempt was recorded already; this completes
     /// it.
-    fn past(&self, now: Now, slot: Slot, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
+    fn past(&self, now: Now, slot: RowIdx, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
         let life = &self.rows.get(slot).life;
         let noted = life.history.last().filter(|p| p.attempt == life.attempt).map(|p| p.granted_at);
         let granted_at = lease.map(|l| l.granted_at).or(noted).unwrap_or(now.wall);
@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// The message whose latest lease the proof belongs to, and the lease itself if it has not run out.
-    fn held(&mut self, id: MessageId, proof: Proof) -> Refused<(Slot, Option<Lease>)> {
+    fn held(&mut self, id: MessageId, proof: Proof) -> Refused<(RowIdx, Option<Lease>)> {
         let Some(slot) = self.live(id) else {
             if id.0 == 0 || id.0 >= self.next_id {
                 return Err(SettleRefusal::NeverIssued);

@@ -9,7 +9,7 @@ use crate::time::{Class, Now};
 
 use super::Engine;
 use super::horizon::CLASSES;
-use super::rows::{Place, Slot};
+use super::rows::{RowIdx, RowLocation};
 
 /// How many messages of a wheel that holds too much are looked at to find the new horizon, about.
 const SAMPLE: usize = 2_048;
@@ -85,11 +85,11 @@ impl Engine {
     }
 
     /// A scheduled message behind the horizon has been taken out of the wheel. Its queue may reach further than that: not any more.
-    fn turn_back(&mut self, class: Class, slot: Slot) {
+    fn turn_back(&mut self, class: Class, slot: RowIdx) {
         let entry = self.rows.get_mut(slot);
         self.near_weight -= entry.message.weight() as u64;
         // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
-        entry.place = Place::Far;
+        entry.place = RowLocation::Far;
         let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
         self.far.push((slot, id));
         let backlog = &mut self.queues.get_mut(idx).backlog[class as usize];

@@ -11,7 +11,7 @@ use super::horizon::{CLASSES, END, SOON_MS, reached_at};
 use super::input::Op;
 use super::operation::{Named, OnLease};
 use super::reply::Reply;
-use super::schedule::{Schedule, Turn};
+use super::schedule::{Schedule, ScheduleEvent};
 
 impl Engine {
     /// Does the work that time causes: ends leases, fires due messages, serves waiting consumers, ends waits. The work
@@ -63,8 +63,8 @@ impl Engine {
         for _ in 0..self.policy.max_step {
             match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
                 None => return,
-                Some(Turn::NotYet) => break,
-                Some(Turn::Of(slot)) => {
+                Some(ScheduleEvent::NotYet) => break,
+                Some(ScheduleEvent::Of(slot)) => {
                     // Its handle is used up; taking it out only corrects the counts.
                     self.take_out(slot);
                     if self.is_live(slot) {
@@ -85,8 +85,8 @@ impl Engine {
         while self.spend(&mut budget, 1) {
             match self.turn(looks, |schedule, looks| schedule.pop_lease(now, looks)) {
                 None => return,
-                Some(Turn::NotYet) => return self.unfinished = true,
-                Some(Turn::Of(slot)) => {
+                Some(ScheduleEvent::NotYet) => return self.unfinished = true,
+                Some(ScheduleEvent::Of(slot)) => {
                     self.lease_expired += 1;
                     self.end_lease(now, slot, Ended::LeaseExpired, fx);
                 }
@@ -98,8 +98,8 @@ impl Engine {
     fn turn(
         &mut self,
         looks: &mut usize,
-        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<Turn>,
-    ) -> Option<Turn> {
+        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<ScheduleEvent>,
+    ) -> Option<ScheduleEvent> {
         let before = *looks;
         let turn = pop(&mut self.schedule, looks);
         self.worked(before - *looks);

@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 
-use super::index::{QueueIdx, Rank, Slot};
+use super::index::{GrantRank, QueueIdx, RowIdx};
 use super::reply::Reply;
 
 /// Purged messages that were ready, to be dropped later. Those in the wheel are dropped when they are due.
 #[derive(Debug)]
-pub(super) struct Grave {
+pub(super) struct PurgedMessages {
     pub(super) queue: QueueIdx,
-    pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
+    pub(super) ready: BTreeMap<(GrantRank, MessageId), RowIdx>,
 }
 
 /// Progress of the new order of a queue's ready messages.
 #[derive(Debug, Default)]
 pub(super) struct Rerank {
     /// Everything up to here has been visited. A message that is moved behind it is visited twice, and stays.
-    pub(super) seen: Option<(Rank, MessageId)>,
+    pub(super) seen: Option<(GrantRank, MessageId)>,
     pub(super) answers: Vec<(ReplyTo, Reply)>,
 }
 

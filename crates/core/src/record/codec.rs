@@ -12,8 +12,8 @@ use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::id_set::IdSet;
 use crate::message::{
-    DeadReason, Died, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt,
-    Row, Stage,
+    DeadReason, Died, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
+    PastAttempt, Row, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
@@ -158,7 +158,7 @@ impl Writer {
         self.varint(was.weight);
     }
 
-    fn message(&mut self, m: &Message) {
+    fn message(&mut self, m: &MessageContent) {
         self.varint(m.id.0);
         self.blob(m.queue.as_str().as_bytes());
         self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes())); // a key is never empty
@@ -166,7 +166,7 @@ impl Writer {
     }
 
     /// The fields of a message after its key.
-    fn content(&mut self, m: &Message) {
+    fn content(&mut self, m: &MessageContent) {
         self.varint(m.enqueued_at.0);
         self.option_varint(m.options.lease_ms);
         self.option_varint(m.options.max_attempts.map(|n| u64::from(n.count())));
@@ -554,8 +554,8 @@ impl Reader {
         Ok(Was { queue, kind, due: Due::from_raw(class, self.varint()?), weight: self.varint()? })
     }
 
-    fn message(&mut self) -> Decoded<Message> {
-        Ok(Message {
+    fn message(&mut self) -> Decoded<MessageContent> {
+        Ok(MessageContent {
             id: MessageId(self.varint()?),
             queue: self.queue_name()?,
             key: self.key()?,
@@ -599,7 +599,7 @@ impl Reader {
         let due = Due::from_raw(class, self.varint()?);
         let when = if stage >= 2 { self.varint()? } else { 0 };
         self.varint()?; // the weight follows from the rest
-        let message = Message {
+        let message = MessageContent {
             id,
             queue,
             key: self.key()?,

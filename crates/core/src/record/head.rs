@@ -1,7 +1,7 @@
 //! Reads the first fields of a stored row, or of a record that puts a message, without decoding the rest: for scans and
 //! ledgers, which read millions of them.
 
-use super::Stand;
+use super::TallyState;
 use super::layout::{DecodeError, Decoded, MARKED, PUT};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
@@ -15,7 +15,7 @@ pub struct RowHead<'a> {
     /// When it may be delivered.
     pub due: Due,
     /// The stage.
-    pub stands: Stands,
+    pub stands: StageKind,
     /// The bytes that count against limits.
     pub weight: u64,
     /// Its key; empty if it has none.
@@ -24,7 +24,7 @@ pub struct RowHead<'a> {
 
 /// A stage without its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub enum StageKind {
     /// Scheduled or ready.
     Waiting,
     /// Leased by a consumer.
@@ -53,9 +53,9 @@ impl<'a> RowHead<'a> {
         let (class, stage, _) = stands(*first)?;
         let due = Due::from_raw(class, varint(&mut rest)?);
         let stands = match stage {
-            0 | 1 => Stands::Waiting,
-            2 => Stands::Leased { until: EngineMs(varint(&mut rest)?) },
-            _ => Stands::Dead { at: Died::from_raw(varint(&mut rest)?) },
+            0 | 1 => StageKind::Waiting,
+            2 => StageKind::Leased { until: EngineMs(varint(&mut rest)?) },
+            _ => StageKind::Dead { at: Died::from_raw(varint(&mut rest)?) },
         };
         let weight = varint(&mut rest)?;
         let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Short)?;
@@ -94,7 +94,7 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
 
 /// The fields of a record that puts a new message which a ledger needs: its id, its queue's name and its state. `None`
 /// for every other record, and for bytes that are no record.
-pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, Stand)> {
+pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, TallyState)> {
     let (&PUT, rest) = bytes.split_first()? else { return None };
     let mut rest = rest;
     let rest = &mut rest;
@@ -120,7 +120,11 @@ pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, Stand)> {
     }
     skip_option(rest, 1)?; // priority
     // A new message waits, has no token and no history, and was not there before.
-    (rest[..] == [0, 0, 0]).then_some((id, queue, Stand { kind: Kind::Waiting, due, weight: weight as u64 }))
+    (rest[..] == [0, 0, 0]).then_some((
+        id,
+        queue,
+        TallyState { kind: Kind::Waiting, due, weight: weight as u64 },
+    ))
 }
 
 fn skip_byte(bytes: &mut &[u8]) -> Option<u8> {

@@ -32,11 +32,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    ErrorKind, FOUND_AHEAD, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered, Room, Sequence,
-    Store, StoreError, Table, Waker, Which, place_in,
+    Capacity, ErrorKind, FOUND_AHEAD, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered,
+    Sequence, Store, StoreError, Table, Waker, Which, place_in,
 };
 use crate::id::{Epoch, Lsn, MessageId};
-use crate::message::{Headers, Life, Message, Options, Row};
+use crate::message::{Headers, Life, MessageContent, Options, Row};
 use crate::name::{Key, QueueName};
 use crate::record::{Group, Record};
 use crate::time::{Due, WallMs};
@@ -79,8 +79,8 @@ pub trait Fixture {
         Hook::Unsupported
     }
 
-    /// Leaves no room for new messages ([`Space::Full`]), or restores it. A store is open.
-    fn space(&mut self, space: Space) -> Hook {
+    /// Leaves no room for new messages ([`FixtureSpace::Full`]), or restores it. A store is open.
+    fn space(&mut self, space: FixtureSpace) -> Hook {
         let _ = space;
         Hook::Unsupported
     }
@@ -97,7 +97,7 @@ pub enum Hook {
 
 /// The room in the place of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum FixtureSpace {
     /// No room for new messages.
     Full,
     /// Enough room again.
@@ -165,12 +165,12 @@ impl Case {
 
 /// Signalled by the store's waker.
 #[derive(Debug, Default)]
-struct Bell {
+struct WakerSignal {
     rung: Mutex<bool>,
     ring: Condvar,
 }
 
-impl Bell {
+impl WakerSignal {
     fn waker(self: &Arc<Self>) -> Waker {
         let bell = Arc::clone(self);
         Arc::new(move || {
@@ -188,19 +188,19 @@ impl Bell {
 }
 
 /// A store, its state when it was opened, and its bell.
-struct Opened<S> {
+struct OpenedStore<S> {
     store: S,
     recovered: Recovered,
-    bell: Arc<Bell>,
+    bell: Arc<WakerSignal>,
     case: Case,
 }
 
-impl<S: Store> Opened<S> {
+impl<S: Store> OpenedStore<S> {
     fn open<F: Fixture<Store = S>>(fixture: &mut F, case: Case) -> Self {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakerSignal::default());
         let mut store = case.ok(fixture.open(bell.waker()), "open");
         let recovered = store.recovered();
-        Opened { store, recovered, bell, case }
+        OpenedStore { store, recovered, bell, case }
     }
 
     fn append(&mut self, group: &Group) {
@@ -300,7 +300,7 @@ fn prefix_after_kill<F: Fixture>(fixture: &mut F, case: Case) {
     let mut history = case.history();
     let mut before = Epoch(0);
     for _ in 0..5 {
-        let mut opened = Opened::open(fixture, case);
+        let mut opened = OpenedStore::open(fixture, case);
         let last = Lsn(opened.recovered.next_lsn.0 - 1);
         case.check(opened.recovered.epoch > before, "the epoch has grown");
         before = opened.recovered.epoch;
@@ -328,7 +328,7 @@ fn durable_survives<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
     for _ in 0..4 {
-        let mut opened = Opened::open(fixture, case);
+        let mut opened = OpenedStore::open(fixture, case);
         let last = Lsn(opened.recovered.next_lsn.0 - 1);
         case.check(history.model_at(last).is_some(), "whole groups are there");
         history.forget_after(last);
@@ -347,7 +347,7 @@ fn durable_survives<F: Fixture>(fixture: &mut F, case: Case) {
         if level == Level::Buffered || fixture.lose_power() == Hook::Unsupported {
             continue; // what `buffered` calls durable survives kill -9 only
         }
-        let opened = Opened::open(fixture, case);
+        let opened = OpenedStore::open(fixture, case);
         case.check(opened.recovered.next_lsn > durable, "what was durable survives a power loss");
         fixture.kill(opened.store);
     }
@@ -356,7 +356,7 @@ fn durable_survives<F: Fixture>(fixture: &mut F, case: Case) {
 fn reads_see_appends<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     case.check(opened.recovered.next_lsn == Lsn(1), "a new place is empty");
     case.check(opened.recovered.next_id == 1, "a new place has given no id");
     case.check(opened.recovered.clock.is_none(), "a new place has no clock");
@@ -374,7 +374,7 @@ fn reads_see_appends<F: Fixture>(fixture: &mut F, case: Case) {
 fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     for round in 0..25 {
         let group = history.group(12);
         opened.append(&group);
@@ -451,7 +451,7 @@ fn epochs_grow<F: Fixture>(fixture: &mut F, case: Case) {
     let mut history = case.history();
     let mut before = Epoch(0);
     for round in 0..6 {
-        let mut opened = Opened::open(fixture, case);
+        let mut opened = OpenedStore::open(fixture, case);
         case.check(opened.recovered.epoch > before, "each open has a higher epoch, used or not");
         before = opened.recovered.epoch;
         match round % 3 {
@@ -476,7 +476,7 @@ fn epochs_grow<F: Fixture>(fixture: &mut F, case: Case) {
 fn two_owners<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut first = Opened::open(fixture, case);
+    let mut first = OpenedStore::open(fixture, case);
     first.append(&history.group(5));
     let group = history.group(5);
     match fixture.open(Arc::new(|| {})) {
@@ -493,7 +493,7 @@ fn two_owners<F: Fixture>(fixture: &mut F, case: Case) {
             fixture.kill(second);
         }
     }
-    let opened = Opened::open(fixture, case);
+    let opened = OpenedStore::open(fixture, case);
     case.check(history.model_at(Lsn(opened.recovered.next_lsn.0 - 1)).is_some(), "no group is lost or split");
     fixture.kill(opened.store);
 }
@@ -505,12 +505,12 @@ fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
     const BYTES: usize = 20 * BODY;
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     let queue = QueueName::new("large").expect("a good name");
     let key = |id: u64| Key::new(&format!("key-{id}")).expect("a good key");
     let clock = history.tick();
     let put = |id: u64| {
-        let message = Message {
+        let message = MessageContent {
             id: MessageId(id),
             queue: queue.clone(),
             key: Some(key(id)),
@@ -561,7 +561,7 @@ fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
 fn closed_is_closed<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     for _ in 0..10 {
         opened.append(&history.group(9));
     }
@@ -576,7 +576,7 @@ fn closed_is_closed<F: Fixture>(fixture: &mut F, case: Case) {
     }
     drop(opened);
     fixture.lose_power();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     opened.compare_recovered(history.model());
     opened.compare(&history, history.model());
     let engine = opened.recovered.clock.map(|pair| pair.engine);
@@ -587,7 +587,7 @@ fn closed_is_closed<F: Fixture>(fixture: &mut F, case: Case) {
 fn damage_is_refused<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     for _ in 0..10 {
         opened.append(&history.group(9));
     }
@@ -602,7 +602,7 @@ fn damage_is_refused<F: Fixture>(fixture: &mut F, case: Case) {
 fn failure_is_final<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     opened.append(&history.group(5));
     opened.make_durable(history.model().applied());
     let safe = history.model().applied();
@@ -632,7 +632,7 @@ fn failure_is_final<F: Fixture>(fixture: &mut F, case: Case) {
     );
     case.refused(opened.store.idle(group.clock), "idle after a failure");
     fixture.kill(opened.store);
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     let last = Lsn(opened.recovered.next_lsn.0 - 1);
     case.check(last >= safe, "what was durable before the failure is there");
     case.check(history.model_at(last).is_some(), "whole groups are there");
@@ -645,9 +645,9 @@ fn failure_is_final<F: Fixture>(fixture: &mut F, case: Case) {
 fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.clear();
     let mut history = case.history();
-    let mut opened = Opened::open(fixture, case);
-    case.check(opened.store.room() == Room::Enough, "there is room in a new place");
-    if fixture.space(Space::Full) == Hook::Unsupported {
+    let mut opened = OpenedStore::open(fixture, case);
+    case.check(opened.store.room() == Capacity::Enough, "there is room in a new place");
+    if fixture.space(FixtureSpace::Full) == Hook::Unsupported {
         fixture.kill(opened.store);
         return;
     }
@@ -655,13 +655,13 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     let mut turn = 0;
     loop {
         match opened.store.room() {
-            Room::Enough => {}
-            Room::Busy => {
+            Capacity::Enough => {}
+            Capacity::Busy => {
                 case.check(Instant::now() < deadline, "a busy store comes to an end with what it does");
                 opened.bell.wait();
                 continue;
             }
-            Room::SettleOnly | Room::RemoveOnly => break,
+            Capacity::SettleOnly | Capacity::RemoveOnly => break,
         }
         // Of the agreed size, and around it on the smaller side; each on the word of what room there is.
         let most = opened.store.max_group_bytes();
@@ -672,8 +672,8 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     }
     for _ in 0..20 {
         let room = opened.store.room();
-        case.check(matches!(room, Room::SettleOnly | Room::RemoveOnly), "a full place stays full");
-        if room == Room::RemoveOnly {
+        case.check(matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly), "a full place stays full");
+        if room == Capacity::RemoveOnly {
             break; // what it has taken until now is at its bound
         }
         let next = history.model().applied().next();
@@ -687,9 +687,9 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
         opened.append(&group);
         opened.make_durable(group.last());
     }
-    fixture.space(Space::Free);
+    fixture.space(FixtureSpace::Free);
     let deadline = Instant::now() + PATIENCE;
-    while opened.store.room() != Room::Enough {
+    while opened.store.room() != Capacity::Enough {
         case.check(Instant::now() < deadline, "room comes back by itself");
         opened.bell.wait();
     }
@@ -698,7 +698,7 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     }
     opened.make_durable(history.model().applied());
     fixture.kill(opened.store);
-    let mut opened = Opened::open(fixture, case);
+    let mut opened = OpenedStore::open(fixture, case);
     opened.compare_recovered(history.model());
     opened.compare(&history, history.model());
     fixture.kill(opened.store);

@@ -19,7 +19,7 @@ pub const ALL_COLUMNS: usize = 1 << 12;
 /// A store keeps it so that startup need not read each message. Each record must be applied once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    queues: BTreeMap<QueueName, Books>,
+    queues: BTreeMap<QueueName, QueueBooks>,
     due: DueCounts,
     clock: Option<ClockPair>,
     applied: Lsn,
@@ -27,7 +27,7 @@ pub struct Ledger {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Books {
+struct QueueBooks {
     settings: QueueSettings,
     pause: Pause,
     totals: Totals,
@@ -37,7 +37,7 @@ struct Books {
 /// A saved state of a ledger: of the named queues, and of all of them together. See [`Ledger::remember`].
 #[derive(Clone, Debug)]
 pub struct Remembered {
-    queues: Vec<(QueueName, Option<Books>)>,
+    queues: Vec<(QueueName, Option<QueueBooks>)>,
     due: DueCounts,
     clock: Option<ClockPair>,
     applied: Lsn,
@@ -66,7 +66,7 @@ impl Ledger {
     /// Takes in a saved queue.
     pub fn restore(&mut self, row: QueueRow) {
         let QueueRow { name, settings, pause, totals, tally } = row;
-        self.queues.insert(name, Books { settings, pause, totals, tally });
+        self.queues.insert(name, QueueBooks { settings, pause, totals, tally });
     }
 
     /// Saves what is needed to undo later records of these queues, and of no others.
@@ -145,7 +145,7 @@ impl Ledger {
     fn take(&mut self, record: &Record) {
         let name = record.queue();
         if !self.queues.contains_key(name) {
-            self.queues.insert(name.clone(), Books::default());
+            self.queues.insert(name.clone(), QueueBooks::default());
         }
         let columns = columns_per_queue(self.queues.len());
         let Some(books) = self.queues.get_mut(name) else { return };
@@ -169,7 +169,7 @@ impl Ledger {
     }
 
     fn forget_if_empty(&mut self, name: &QueueName) {
-        let is_empty = |b: &Books| {
+        let is_empty = |b: &QueueBooks| {
             b.tally.count() == 0 && b.settings == QueueSettings::default() && b.pause == Pause::Running
         };
         if self.queues.get(name).is_some_and(is_empty) {
@@ -243,7 +243,7 @@ impl Ledger {
     }
 }
 
-impl Books {
+impl QueueBooks {
     fn row(&self, name: &QueueName) -> QueueRow {
         QueueRow {
             name: name.clone(),

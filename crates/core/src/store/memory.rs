@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Table,
+    Capacity, ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError, Table,
     Waker,
 };
 use crate::id::{Epoch, Lsn};
@@ -16,19 +16,19 @@ use crate::record::{ClockPair, Group};
 ///
 /// Clones share the same disk.
 #[derive(Clone, Default)]
-pub struct MemoryDisk(Arc<Mutex<Disk>>);
+pub struct MemoryDisk(Arc<Mutex<MemoryContents>>);
 
 #[derive(Default)]
-struct Disk {
+struct MemoryContents {
     groups: Vec<Group>,
     clock: Option<ClockPair>,
     epoch: u32,
     durable: Lsn,
     /// The position up to which a sync was requested.
     asked: Lsn,
-    manual: SyncMode,
+    manual: SyncTiming,
     level: Option<Level>,
-    room: Room,
+    room: Capacity,
     /// Number of groups until it is full.
     left: Option<u64>,
     fail: Option<StoreError>,
@@ -36,7 +36,7 @@ struct Disk {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum SyncMode {
+enum SyncTiming {
     #[default]
     AtOnce,
     ByHand,
@@ -75,13 +75,13 @@ impl fmt::Debug for MemoryDisk {
 }
 
 impl MemoryDisk {
-    fn disk(&self) -> MutexGuard<'_, Disk> {
+    fn disk(&self) -> MutexGuard<'_, MemoryContents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on a sync completes only with [`MemoryDisk::complete_sync`].
     pub fn sync_by_hand(&self) {
-        self.disk().manual = SyncMode::ByHand;
+        self.disk().manual = SyncTiming::ByHand;
     }
 
     /// Reports another level than `memory`, so that a test sees how answers wait.
@@ -102,11 +102,11 @@ impl MemoryDisk {
     }
 
     /// Sets the answer of [`Store::room`].
-    pub fn set_room(&self, room: Room) {
+    pub fn set_room(&self, room: Capacity) {
         self.disk().room = room;
     }
 
-    /// Makes [`Store::room`] answer [`Room::SettleOnly`] after this many more groups.
+    /// Makes [`Store::room`] answer [`Capacity::SettleOnly`] after this many more groups.
     pub fn full_after(&self, groups: Option<u64>) {
         self.disk().left = groups;
     }
@@ -231,7 +231,7 @@ impl Store for MemoryStore {
         if let Some(disk) = &self.disk {
             let mut disk = disk.disk();
             disk.asked = self.table.applied();
-            if disk.manual == SyncMode::AtOnce {
+            if disk.manual == SyncTiming::AtOnce {
                 disk.durable = disk.asked;
             }
         }
@@ -249,10 +249,10 @@ impl Store for MemoryStore {
         self.group_bytes
     }
 
-    fn room(&mut self) -> Room {
-        let Some(disk) = &self.disk else { return Room::Enough };
+    fn room(&mut self) -> Capacity {
+        let Some(disk) = &self.disk else { return Capacity::Enough };
         let disk = disk.disk();
-        if disk.left == Some(0) { Room::SettleOnly } else { disk.room }
+        if disk.left == Some(0) { Capacity::SettleOnly } else { disk.room }
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {

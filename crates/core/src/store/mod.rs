@@ -24,7 +24,7 @@ mod table;
 /// Runs the example of `docs/stores.md` as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/stores.md")]
-struct OwnStore;
+struct StoresPage;
 
 pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT, Secrets};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
@@ -47,9 +47,9 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most [`Store::max_group_bytes`] does not
-///    fail for want of room; after [`Room::SettleOnly`] that holds for a group that puts no message, after
-///    [`Room::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
+/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does not
+///    fail for want of room; after [`Capacity::SettleOnly`] that holds for a group that puts no message, after
+///    [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
 ///    becomes room by itself.
 pub trait Store: Send {
     /// Returns what the owner needs before anything else: called once, right after opening.
@@ -84,7 +84,7 @@ pub trait Store: Send {
     fn progress(&mut self) -> Result<Progress, StoreError>;
 
     /// Returns whether there is room for the next group.
-    fn room(&mut self) -> Room;
+    fn room(&mut self) -> Capacity;
 
     /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
     /// allows.
@@ -179,7 +179,7 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn progress(&mut self) -> Result<Progress, StoreError> {
         (**self).progress()
     }
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         (**self).room()
     }
     fn max_body_bytes(&self) -> usize {
@@ -272,7 +272,7 @@ pub struct Progress {
 
 /// Whether a store accepts more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// It accepts anything.
     #[default]
     Enough,

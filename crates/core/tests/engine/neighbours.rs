@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use duewheel_core::engine::*;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::Room;
+use duewheel_core::store::Capacity;
 use duewheel_core::store::{Load, Which};
 
 use crate::harness::*;
@@ -435,13 +435,13 @@ fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
 fn a_queue_that_may_be_served_again_is_loaded_although_memory_is_full() {
     let policy =
         Policy { ready_messages: 4, least_window: 1, near_messages: 4, load_rows: 4, ..Policy::default() };
-    for barrier in [Room::RemoveOnly, Room::Enough] {
+    for barrier in [Capacity::RemoveOnly, Capacity::Enough] {
         let policy = match barrier {
-            Room::RemoveOnly => policy.clone(),
+            Capacity::RemoveOnly => policy.clone(),
             _ => Policy { max_leased: 2, ..policy.clone() },
         };
         let mut rig = Rig::new(policy);
-        let held = (barrier == Room::Enough).then(|| {
+        let held = (barrier == Capacity::Enough).then(|| {
             for _ in 0..2 {
                 rig.put("q", 0, None);
             }
@@ -464,7 +464,7 @@ fn a_queue_that_may_be_served_again_is_loaded_although_memory_is_full() {
         rig.settle();
         assert_eq!(rig.reply(to), None, "{barrier:?}: it waits");
         match held {
-            None => rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx),
+            None => rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx),
             Some(grants) => {
                 for grant in grants {
                     let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };

@@ -2,8 +2,8 @@
 //! dead, counts.
 
 use duewheel_core::engine::{
-    Attempt, Begins, ChangeRefusal, Config, Engine, Enqueue, Hold, Limit, Op, Past, Proof, QueueView, Reply,
-    Reserve, Reserved, SettleRefusal, Settled, Target, View, When,
+    Attempt, ChangeRefusal, Config, Engine, Enqueue, Hold, InitialState, Limit, Op, Past, Proof, QueueView,
+    Reply, Reserve, Reserved, SettleRefusal, Settled, Target, View, When,
 };
 use duewheel_core::id::{Epoch, MessageId, SessionId};
 use duewheel_core::message::{Marks, State};
@@ -255,7 +255,7 @@ fn a_redrive_goes_on_behind_what_cannot_come_back() {
 #[test]
 fn a_message_may_begin_dead() {
     let mut rig = rig();
-    let e = Enqueue { begins: Begins::Dead, key: Some(key("k")), ..message("q", 0) };
+    let e = Enqueue { begins: InitialState::Dead, key: Some(key("k")), ..message("q", 0) };
     let holder = rig.put("q", 60_000, Some("k"));
     let Reply::Enqueue(Ok(done)) = rig.call(Op::Enqueue(Box::new(e))) else { panic!() };
     rig.call(Op::Delete { id: holder, session: A }); // which had the key: the dead hold none

@@ -8,7 +8,7 @@ use duewheel_core::engine::Config;
 use duewheel_core::policy::Policy;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Runner, Turn};
+use duewheel_shard::runner::{AfterTurn, Runner};
 
 use crate::Duewheel;
 use crate::backup::Copier;
@@ -60,10 +60,10 @@ impl Stepped {
         let Some(runner) = &mut self.runner else { return };
         loop {
             match runner.turn() {
-                Turn::Again => {}
-                Turn::Sleep(nap) if runner.is_woken(nap) => runner.woke(nap),
-                Turn::Sleep(_) => return,
-                Turn::Ended(end) => {
+                AfterTurn::Again => {}
+                AfterTurn::Sleep(nap) if runner.is_woken(nap) => runner.woke(nap),
+                AfterTurn::Sleep(_) => return,
+                AfterTurn::Ended(end) => {
                     self.runner.take().into_iter().for_each(|runner| runner.end(end.clone()));
                     return;
                 }

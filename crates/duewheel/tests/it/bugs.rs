@@ -10,7 +10,7 @@ use std::time::Duration;
 use duewheel::core::engine::{Op, Target};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::store_log::Options as LogOptions;
-use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
+use duewheel::store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind, RealDisk};
 use duewheel::{CallError, Duewheel, HOUR, Policy, QueueError, SECOND, ShutdownError};
 
 /// The test that is run again in a process of its own.
@@ -185,12 +185,12 @@ impl Disk for PanicDisk {
         self.real.list(dir)
     }
 
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         self.fuse.touch();
         self.real.lock(name, hold)
     }
 
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         self.fuse.touch();
         Ok(Arc::new(PanicFile { real: self.real.open(name, access)?, fuse: self.fuse.clone() }))
     }

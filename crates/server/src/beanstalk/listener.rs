@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use duewheel::core::engine::{Hold, Op, WaiterId};
-use duewheel::{Answers, CallError, Patience, Pending, testing};
+use duewheel::{Answers, CallError, Pending, WhenBusy, testing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -333,7 +333,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn ask(&mut self, ops: Vec<Op>) -> Answers {
         let n = ops.len();
         // A client of this protocol waits for its answer, and can do little with "out of memory".
-        match self.shared.client.offer(ops, Patience::Paced) {
+        match self.shared.client.offer(ops, WhenBusy::Paced) {
             Ok(pending) => pending.await,
             // What settles is never refused; it must not be for what stands next to it.
             Err((CallError::Overloaded | CallError::Draining, ops)) if n > 1 => {

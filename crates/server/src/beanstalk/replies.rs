@@ -2,7 +2,7 @@
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
-use duewheel::core::message::Message;
+use duewheel::core::message::MessageContent;
 use duewheel::{CallError, Outcome};
 
 use super::answer::EngineAnswer;
@@ -60,7 +60,7 @@ pub(super) fn line(out: &mut Vec<u8>, word: &str, id: MessageId) {
 }
 
 /// A word, the id, and the body.
-pub(super) fn found(out: &mut Vec<u8>, word: &str, message: &Message) {
+pub(super) fn found(out: &mut Vec<u8>, word: &str, message: &MessageContent) {
     out.extend_from_slice(word.as_bytes());
     out.push(b' ');
     digits(out, message.id.0);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use duewheel_store_log::{Report, verify};
+use duewheel_store_log::{VerifyReport, verify};
 use serde_json::json;
 
 use super::CommandFailure;
@@ -31,7 +31,7 @@ impl VerifyArgs {
             for problem in &report.problems {
                 writeln!(out, "{problem}")?;
             }
-            let Report { files, bytes, records, messages, unproven_groups, .. } = report;
+            let VerifyReport { files, bytes, records, messages, unproven_groups, .. } = report;
             write!(out, "{files} files, {bytes} bytes with the unused space of journal segments, ")?;
             write!(out, "{records} records in the journal")?;
             if report.problems.is_empty() {
@@ -53,7 +53,7 @@ impl VerifyArgs {
     }
 }
 
-fn as_json(report: &Report) -> serde_json::Value {
+fn as_json(report: &VerifyReport) -> serde_json::Value {
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     json!({
         "files": report.files, "bytes": report.bytes, "records": report.records, "messages": report.messages,

@@ -1,7 +1,7 @@
 //! An enqueue request: validated, and converted to the engine's types.
 
 use bytes::Bytes;
-use duewheel::core::engine::{Begins, Enqueue, IfExists, Past, When};
+use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, QueueName};
@@ -134,8 +134,8 @@ impl EnqueueLine<'_> {
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
             },
             begins: match self.state {
-                None => Begins::Waiting,
-                Some(StateWord::Dead) => Begins::Dead,
+                None => InitialState::Waiting,
+                Some(StateWord::Dead) => InitialState::Dead,
             },
             order_if_new: None,
         };

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, Op};
 use duewheel::core::{Key, QueueName};
-use duewheel::{Answers, CallError, Client, Outcome, Patience, Pending};
+use duewheel::{Answers, CallError, Client, Outcome, Pending, WhenBusy};
 use hyper::body::Frame;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -165,7 +165,7 @@ impl Slice {
     async fn submit(&mut self, app: &App, until: Instant) -> Result<(), Problem> {
         let mut ops = std::mem::take(&mut self.ops);
         while !ops.is_empty() {
-            match app.client.offer(ops, Patience::Some) {
+            match app.client.offer(ops, WhenBusy::Wait) {
                 Ok(pending) => {
                     self.told = LineAnswers::Later(pending);
                     break;

@@ -1,6 +1,6 @@
 //! A message as it is at this moment, in JSON.
 
-use duewheel::core::Message;
+use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
 use duewheel::core::message::PastAttempt;
 use schemars::JsonSchema;
@@ -27,7 +27,7 @@ pub(crate) struct ContentAnswer<'a> {
 }
 
 impl<'a> ContentAnswer<'a> {
-    pub(crate) fn of(message: &'a Message) -> Self {
+    pub(crate) fn of(message: &'a MessageContent) -> Self {
         let (body, body_base64) = match std::str::from_utf8(&message.body) {
             Ok(text) => (Some(text), None),
             Err(_) => (None, Some(Base64Text(&message.body))),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use duewheel::core::id::ShardId;
-use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
+use duewheel::store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind, RealDisk};
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
 use duewheel_server::http::HttpLimits;
@@ -238,11 +238,11 @@ impl Disk for SlowDisk {
         self.real.list(dir)
     }
 
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         self.real.lock(name, hold)
     }
 
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(SlowFile { real: self.real.open(name, access)?, gate: self.gate.clone() }))
     }
 

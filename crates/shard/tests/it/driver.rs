@@ -9,12 +9,12 @@ use duewheel_core::id::SessionId;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::store::{
-    ErrorKind, Found, Level, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Room, Store, StoreError,
+    Capacity, ErrorKind, Found, Level, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 pub struct Rig {
@@ -34,7 +34,7 @@ impl Rig {
         self.driver
             .step(
                 self.now,
-                &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }],
+                &mut vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }],
             )
             .unwrap();
         answers
@@ -188,7 +188,12 @@ fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
         .driver
         .step(
             rig.now,
-            &mut vec![Submission { ops: vec![put(0)], answer, patience: Patience::None, has_waited: false }],
+            &mut vec![Submission {
+                ops: vec![put(0)],
+                answer,
+                patience: WhenBusy::Refuse,
+                has_waited: false,
+            }],
         )
         .unwrap_err();
     let disk = rig.disk.clone();
@@ -255,12 +260,12 @@ fn an_answer_that_tells_of_an_earlier_try_is_not_called_not_applied() {
 #[test]
 fn a_full_disk_is_known_before_the_engine_decides() {
     let mut rig = Rig::new();
-    rig.disk.set_room(Room::SettleOnly);
+    rig.disk.set_room(Capacity::SettleOnly);
     let before = rig.disk.groups().len();
     let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
     assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel_core::engine::EnqueueRefusal::DiskFull)))));
     assert_eq!(rig.disk.groups().len(), before);
-    rig.disk.set_room(Room::Enough);
+    rig.disk.set_room(Capacity::Enough);
     assert!(matches!(rig.submit(vec![put(0)]).try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
 }
 
@@ -322,7 +327,7 @@ fn at_its_bound_a_store_takes_removals_and_nothing_else() {
     let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = answers.first() else { panic!("{answers:?}") };
     let proofs: Vec<_> = granted.iter().map(|g| (g.message.id, g.token)).collect();
     let mut waiting = rig.submit(vec![reserve(60_000)]);
-    rig.disk.set_room(Room::RemoveOnly);
+    rig.disk.set_room(Capacity::RemoveOnly);
     let before = rig.disk.groups().len();
     let (id, proof) = (proofs[0].0, proofs[0].1.into());
     let refused = [
@@ -353,7 +358,7 @@ fn at_its_bound_a_store_takes_removals_and_nothing_else() {
     rig.pass(40_000);
     rig.step();
     assert!(waiting.try_recv().is_err(), "it waits on");
-    rig.disk.set_room(Room::Enough);
+    rig.disk.set_room(Capacity::Enough);
     rig.step();
     assert!(grants(waiting.try_recv().unwrap()) > 0);
 }
@@ -443,7 +448,7 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     let call = |driver: &mut Driver<Unreadable>, ops| {
         let (answer, mut answers) = oneshot::channel();
         driver
-            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+            .step(now, &mut vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }])
             .unwrap();
         answers.try_recv().unwrap()
     };
@@ -487,7 +492,12 @@ fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
         driver
             .step(
                 now,
-                &mut vec![Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false }],
+                &mut vec![Submission {
+                    ops: vec![op],
+                    answer,
+                    patience: WhenBusy::Refuse,
+                    has_waited: false,
+                }],
             )
             .unwrap();
         for _ in 0..20 {
@@ -528,7 +538,7 @@ fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
     let submit = |driver: &mut Driver<Unreadable>, ops| {
         let (answer, answers) = oneshot::channel();
         driver
-            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+            .step(now, &mut vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }])
             .unwrap();
         answers
     };
@@ -600,7 +610,7 @@ fn an_answer_says_the_level_that_was_reached() {
     falls.store(1, Relaxed);
     let ops = vec![put(1), Op::Get { target: Target::Id(far) }];
     driver
-        .step(rig.now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+        .step(rig.now, &mut vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }])
         .unwrap();
     let mut said = answers.try_recv().unwrap();
     assert!(matches!(said.pop(), Some(Ok(Reply::View(Some(_))))));

@@ -3,7 +3,7 @@
 use duewheel_core::engine::{Attempt, Enqueue, Op, Reply, Reserved, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::Writer;
-use duewheel_core::store::{Room, Store};
+use duewheel_core::store::{Capacity, Store};
 use duewheel_shard::error::{CallError, Outcome};
 
 use crate::driver::{Rig, put, queue, reserve};
@@ -78,7 +78,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
     rig.answers((0..100).map(|_| later()).collect());
     let mut pending = rig.submit(vec![fire()]);
     assert!(pending.try_recv().is_err(), "it waits for a page");
-    rig.disk.set_room(Room::RemoveOnly);
+    rig.disk.set_room(Capacity::RemoveOnly);
     let before = rig.disk.groups().len();
     rig.step();
     rig.step();
@@ -89,7 +89,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
         other => panic!("{other:?}"),
     }
     assert_eq!(rig.disk.groups().len(), before, "nothing was written");
-    rig.disk.set_room(Room::Enough);
+    rig.disk.set_room(Capacity::Enough);
     let answers = rig.answers(vec![fire()]);
     assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == 100), "{answers:?}");
 }

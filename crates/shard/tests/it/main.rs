@@ -27,7 +27,7 @@ macro_rules! pass_on {
         }
     };
     (@room $field:tt) => {
-        fn room(&mut self) -> duewheel_core::store::Room {
+        fn room(&mut self) -> duewheel_core::store::Capacity {
             self.$field.room()
         }
     };

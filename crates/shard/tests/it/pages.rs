@@ -10,7 +10,7 @@ use duewheel_core::store::{ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence,
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 use crate::driver::{put, queue};
@@ -70,7 +70,7 @@ impl Rig {
 
     fn submit(&mut self, op: Op) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
-        let submission = Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false };
+        let submission = Submission { ops: vec![op], answer, patience: WhenBusy::Refuse, has_waited: false };
         self.driver.step(now(), &mut vec![submission]).unwrap();
         answers
     }

@@ -10,7 +10,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
-use duewheel_shard::inbox::{Answers, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 const MESSAGES: u64 = 300;
@@ -63,7 +63,7 @@ impl Rig {
     /// The answers to operations that are submitted together, and the steps that it took.
     fn submit(&mut self, ops: Vec<Op>) -> (Answers, usize) {
         let (answer, mut answers) = oneshot::channel();
-        let mut submissions = vec![Submission { ops, answer, patience: Patience::None, has_waited: false }];
+        let mut submissions = vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }];
         for steps in 1..10_000 {
             self.driver.step(self.now, &mut submissions).unwrap();
             if let Ok(answers) = answers.try_recv() {

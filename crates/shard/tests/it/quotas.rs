@@ -9,7 +9,7 @@ use duewheel_core::store::{ErrorKind, MemoryDisk, MemoryStore, Store, StoreError
 use duewheel_core::time::{EngineMs, Now};
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 struct Rig {
@@ -36,7 +36,7 @@ impl Rig {
         self.driver.set_quotas(self.now, Quotas::new(quotas, &Policy::default()).unwrap());
     }
 
-    fn submit(&mut self, queue: &str, n: usize, patience: Patience) -> oneshot::Receiver<Answers> {
+    fn submit(&mut self, queue: &str, n: usize, patience: WhenBusy) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
         let put = |n| {
             let key = Some(Key::new(&format!("{n}")).unwrap());
@@ -70,11 +70,11 @@ fn accepted(answers: &Answers) -> usize {
 #[test]
 fn the_patient_are_let_through_one_by_one_in_order_and_others_are_refused_meanwhile() {
     let mut rig = Rig::new();
-    let mut first = rig.submit("t", 3, Patience::Paced);
+    let mut first = rig.submit("t", 3, WhenBusy::Paced);
     assert_eq!((rig.enqueued(), first.try_recv().is_err()), (1, true));
-    let mut second = rig.submit("t/2", 1, Patience::Paced);
-    assert_eq!(accepted(&rig.submit("free", 5, Patience::Paced).try_recv().unwrap()), 5);
-    let refused = rig.submit("t/3", 1, Patience::Some).try_recv().unwrap();
+    let mut second = rig.submit("t/2", 1, WhenBusy::Paced);
+    assert_eq!(accepted(&rig.submit("free", 5, WhenBusy::Paced).try_recv().unwrap()), 5);
+    let refused = rig.submit("t/3", 1, WhenBusy::Wait).try_recv().unwrap();
     let Ok(Reply::Enqueue(Err(EnqueueRefusal::OverQuota(over)))) = &refused[0] else { panic!("{refused:?}") };
     assert_eq!((over.resource, over.retry_ms), (Resource::Enqueues, Some(500)));
     for (ms, enqueued) in [(499, 6), (500, 7), (500, 7), (999, 7), (1_000, 8)] {
@@ -95,7 +95,7 @@ fn the_patient_are_let_through_one_by_one_in_order_and_others_are_refused_meanwh
 #[test]
 fn after_ten_seconds_the_rest_is_refused_and_a_shutdown_does_not_wait_for_it() {
     let mut rig = Rig::new();
-    let mut many = rig.submit("t", 50, Patience::Paced);
+    let mut many = rig.submit("t", 50, WhenBusy::Paced);
     for half in 1..20 {
         rig.at(half * 500);
         assert!(many.try_recv().is_err());
@@ -105,7 +105,7 @@ fn after_ten_seconds_the_rest_is_refused_and_a_shutdown_does_not_wait_for_it() {
     let answers = many.try_recv().unwrap();
     assert_eq!((accepted(&answers), answers.len()), (21, 50));
     assert!(answers[..21].iter().all(|answer| matches!(answer, Ok(Reply::Enqueue(Ok(_))))), "the first ones");
-    let mut waits = rig.submit("t", 5, Patience::Paced);
+    let mut waits = rig.submit("t", 5, WhenBusy::Paced);
     assert!(waits.try_recv().is_err());
     rig.driver.end_waits();
     rig.at(10_000);
@@ -115,7 +115,7 @@ fn after_ten_seconds_the_rest_is_refused_and_a_shutdown_does_not_wait_for_it() {
 #[test]
 fn what_waits_follows_quotas_that_are_set_anew_and_is_not_applied_when_the_store_fails() {
     let mut rig = Rig::new();
-    let mut waits = rig.submit("t", 3, Patience::Paced);
+    let mut waits = rig.submit("t", 3, WhenBusy::Paced);
     rig.set(vec![rate("s", 1, 1), rate("t", 2, 2)]);
     rig.at(500);
     assert_eq!(rig.enqueued(), 2);
@@ -124,7 +124,7 @@ fn what_waits_follows_quotas_that_are_set_anew_and_is_not_applied_when_the_store
     assert_eq!(accepted(&waits.try_recv().unwrap()), 3);
 
     rig.set(vec![rate("t", 2, 1)]);
-    let mut lost = rig.submit("t", 3, Patience::Paced);
+    let mut lost = rig.submit("t", 3, WhenBusy::Paced);
     let Rig { driver, .. } = rig;
     driver.fail(&StoreError::new(ErrorKind::Unavailable, "gone"));
     let answers = lost.try_recv().unwrap();

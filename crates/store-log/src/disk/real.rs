@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Access, Disk, DiskFile, Held, Hold};
+use super::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 const OWNER_ONLY: u32 = 0o700;
 const OWNER_ONLY_FILE: u32 = 0o600;
@@ -48,7 +48,7 @@ struct RealLock {
     _file: File,
 }
 
-impl Held for RealLock {}
+impl HeldLock for RealLock {}
 
 impl RealDisk {
     /// The disk whose names are relative to `root`.
@@ -124,14 +124,14 @@ impl Disk for RealDisk {
         Ok(names)
     }
 
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         let (flags, operation) = match hold {
-            Hold::Exclusive => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
-            Hold::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+            LockKind::Exclusive => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
+            LockKind::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         };
         let file = self.open_file(name, flags)?;
         rustix::fs::flock(&file, operation)?;
-        if hold == Hold::Exclusive {
+        if hold == LockKind::Exclusive {
             // For people who ask who has the folder; only the refusal of a second owner reads it, and a full disk must
             // not keep the first one out.
             let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
@@ -139,10 +139,10 @@ impl Disk for RealDisk {
         Ok(Box::new(RealLock { _file: file }))
     }
 
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
+            FileAccess::Read => OFlags::RDONLY,
+            FileAccess::Write => OFlags::RDWR,
         };
         Ok(Arc::new(RealFile(self.open_file(name, flags)?)))
     }
@@ -385,9 +385,9 @@ mod tests {
             }
             std::os::unix::fs::symlink(&victim, data.join("LOCK")).unwrap();
             for refused in [
-                disk.lock("LOCK", Hold::Exclusive).map(drop),
-                disk.open("LOCK", Access::Write).map(drop),
-                disk.open("LOCK", Access::Read).map(drop),
+                disk.lock("LOCK", LockKind::Exclusive).map(drop),
+                disk.open("LOCK", FileAccess::Write).map(drop),
+                disk.open("LOCK", FileAccess::Read).map(drop),
             ] {
                 assert!(refused.unwrap_err().to_string().contains("symbolic link"));
             }

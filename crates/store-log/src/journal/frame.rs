@@ -40,7 +40,7 @@ const MARK: u8 = 2;
 
 /// The fields of the head of a frame besides its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     pub(crate) incarnation: Incarnation,
     /// LSN of the first record; of a mark, the next one.
     pub(crate) first: Lsn,
@@ -53,7 +53,7 @@ pub(crate) struct Head {
 /// A frame that was read whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) head: Head,
+    pub(crate) head: FrameHead,
     /// Its start in the segment.
     pub(crate) at: u64,
     /// The start of the next frame.
@@ -102,7 +102,7 @@ pub(crate) fn push_anchor(buffer: &mut Writer, anchor: &BootAnchor) {
 }
 
 /// Completes the frame in the buffer.
-pub(crate) fn finish(buffer: &mut Writer, head: Head) {
+pub(crate) fn finish(buffer: &mut Writer, head: FrameHead) {
     let bytes = &mut buffer.bytes;
     let payload = u32::try_from(bytes.len() - HEAD).expect("a group has less than 4 GiB");
     bytes.resize(align8(bytes.len()), 0);
@@ -136,7 +136,7 @@ impl Frame {
         if u32_at(frame, 0) != crc32c(&frame[4..]) {
             return Err(NoFrame::Checksum);
         }
-        let head = Head {
+        let head = FrameHead {
             incarnation,
             first: Lsn(u64_at(frame, 24)),
             records: u32_at(frame, 12),
@@ -248,7 +248,10 @@ mod tests {
             },
         });
         let clock = ClockPair::default();
-        finish(&mut buffer, Head { incarnation: HERE, first: Lsn(1), records: 1, watermark: Lsn(0), clock });
+        finish(
+            &mut buffer,
+            FrameHead { incarnation: HERE, first: Lsn(1), records: 1, watermark: Lsn(0), clock },
+        );
         let bytes = buffer.bytes;
         let read = |bytes: Vec<u8>, incarnation| {
             let bytes = Bytes::from(bytes);

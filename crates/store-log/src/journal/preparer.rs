@@ -3,7 +3,7 @@
 //! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier use, synced, named
 //! and listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as
 //! there is room the other one is prepared again before the ballast is touched, and when there is none
-//! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
+//! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
 //! purges. So a full disk is detected here, and never inside an append.
 //!
 //! Room is also short when less is free than the memtables may take as runs: messages that no flush can take over would
@@ -16,11 +16,11 @@ use std::time::Duration;
 use duewheel_core::store::{ErrorKind, StoreError};
 
 use super::segment::Prepared;
-use crate::disk::{Access, Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
-use crate::shared::{Shared, Space, Worked, lock};
+use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 
 /// Number of prepared segments that are reserved for settling.
 pub(crate) const BALLAST: usize = 1;
@@ -33,7 +33,7 @@ const PIECE: usize = 1024 * 1024;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The preparer's loop.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &StoreShared) {
     loop {
         let worked = step(shared);
         if shared.is_stopping() {
@@ -49,7 +49,7 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Prepares one segment if one is missing, and determines room.
-pub(crate) fn step(shared: &Shared) -> Worked {
+pub(crate) fn step(shared: &StoreShared) -> Worked {
     let _preparing = lock(&shared.preparing);
     if shared.is_stopping() {
         return Worked::Nothing;
@@ -64,7 +64,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     let upkeep = made.as_ref().map_or(Ok(()), |()| shared.reserve.keep(&*shared.disk));
     let fits = room_for_flush(shared);
     let short = made.is_err() || upkeep.is_err() || !fits;
-    let space = if short { Space::Short } else { Space::Enough };
+    let space = if short { DiskSpace::Short } else { DiskSpace::Enough };
     let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
     remove_surplus(shared, space);
     if before != space || (prepared == 0 && made.is_ok()) {
@@ -81,7 +81,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
 
 /// Makes a segment for a group that fits in no other. Segments prepared before have lower numbers and would come after
 /// it: they are unlisted and prepared again.
-pub(crate) fn make_to_measure(shared: &Shared, bytes: u64) -> Result<Prepared, StoreError> {
+pub(crate) fn make_to_measure(shared: &StoreShared, bytes: u64) -> Result<Prepared, StoreError> {
     let _preparing = lock(&shared.preparing);
     let early = shared.change_journal(|journal| std::mem::take(&mut journal.prepared));
     let is_early = |segment: &SegmentEntry| early.iter().any(|p| p.entry == *segment);
@@ -94,7 +94,7 @@ pub(crate) fn make_to_measure(shared: &Shared, bytes: u64) -> Result<Prepared, S
     made
 }
 
-fn prepare_one(shared: &Shared) -> Result<(), StoreError> {
+fn prepare_one(shared: &StoreShared) -> Result<(), StoreError> {
     let prepared = make(shared, shared.options.segment_bytes, |_| {})?;
     shared.change_journal(|journal| journal.prepared.push_back(prepared));
     Ok(())
@@ -102,7 +102,7 @@ fn prepare_one(shared: &Shared) -> Result<(), StoreError> {
 
 /// Makes a segment and lists it.
 fn make(
-    shared: &Shared,
+    shared: &StoreShared,
     bytes: u64,
     unlist: impl FnOnce(&mut Vec<SegmentEntry>),
 ) -> Result<Prepared, StoreError> {
@@ -142,7 +142,7 @@ fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn Dis
     let (old, new) = (spare.no.segment(), no.segment());
     disk.rename(&old, &new).map_err(failed("rename", &old))?;
     disk.sync_dir(JOURNAL).map_err(failed("sync the names of", JOURNAL))?;
-    disk.open(&new, Access::Write).map_err(failed("open", &new))
+    disk.open(&new, FileAccess::Write).map_err(failed("open", &new))
 }
 
 /// Creates a file of full size under a temporary name, and renames it once it is complete and durable.
@@ -190,7 +190,7 @@ fn fill(
 
 /// Whether a new segment leaves the memtables their room as runs. Existing files cost nothing, and the ballast is
 /// prepared in any case unless a flush waits for room.
-fn is_affordable(shared: &Shared) -> bool {
+fn is_affordable(shared: &StoreShared) -> bool {
     let segment = shared.options.segment_bytes;
     let journal = shared.journal();
     let is_ballast = journal.prepared.len() < BALLAST;
@@ -202,7 +202,7 @@ fn is_affordable(shared: &Shared) -> bool {
         || shared.disk.free_bytes().map_or(true, |free| free >= needed)
 }
 
-fn room_for_flush(shared: &Shared) -> bool {
+fn room_for_flush(shared: &StoreShared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| {
         shared.free.store(free, Relaxed);
@@ -211,11 +211,13 @@ fn room_for_flush(shared: &Shared) -> bool {
 }
 
 /// Removes files that will not be needed: as many spares are kept as the journal's budget allows.
-fn remove_surplus(shared: &Shared, space: Space) {
+fn remove_surplus(shared: &StoreShared, space: DiskSpace) {
     let segment = shared.options.segment_bytes;
     let keep = match space {
-        Space::Enough => usize::try_from(shared.options.journal_bytes / segment + 1).unwrap_or(usize::MAX),
-        Space::Short => 0,
+        DiskSpace::Enough => {
+            usize::try_from(shared.options.journal_bytes / segment + 1).unwrap_or(usize::MAX)
+        }
+        DiskSpace::Short => 0,
     };
     loop {
         let surplus = shared.change_journal(|journal| {

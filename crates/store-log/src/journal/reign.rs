@@ -21,22 +21,22 @@ use duewheel_core::record::{BootAnchor, Writer};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
-use super::frame::{self, Head};
+use super::frame::{self, FrameHead};
 use super::preparer;
 use super::replay::{self, Replayed, Unproven};
 use super::segment::{BLOCK, Header, Prepared, Sealed};
 use super::writer::Active;
-use crate::disk::{Access, Disk, DiskFile};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
 use crate::names::Interner;
 use crate::options::Options;
 use crate::run::{Live, Run};
-use crate::shared::{Journal, Space};
-use crate::state::{self, Lost, State};
-use crate::view::Part;
+use crate::shared::{DiskSpace, Journal};
+use crate::state::{self, Lost, StateFile};
+use crate::view::LiveRun;
 
 /// A folder that has been taken over.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Reign {
     pub(crate) manifest: Manifest,
     /// The books as of the last cut.
     pub(crate) books: Ledger,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<LiveRun>,
     pub(crate) names: Interner,
     /// The records behind the cut, and the books with these in them.
     pub(crate) mem: Mem,
@@ -80,7 +80,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let rewritten = Rewritten::new(&replayed);
     let least = BLOCK + rewritten.bytes + frame::MARK_BYTES;
     let mut manifest = old;
-    manifest.epoch = next_epoch(replayed.epoch).map_err(Trouble::from)?;
+    manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?;
     manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
@@ -112,7 +112,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let mut prepared = VecDeque::new();
     for entry in manifest.segments.iter().filter(|listed| listed.no > entry.no) {
         let name = entry.no.segment();
-        let file = disk.open(&name, Access::Write).map_err(failed("open", &name))?;
+        let file = disk.open(&name, FileAccess::Write).map_err(failed("open", &name))?;
         prepared.push_back(Prepared { entry: *entry, file });
     }
     let at = (BLOCK + frames.len()) as u64;
@@ -122,7 +122,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
             prepared,
             sealed,
             spares: empty.iter().map(|s| s.entry).chain(dropped).collect(),
-            space: Space::Enough,
+            space: DiskSpace::Enough,
         },
         books,
         parts,
@@ -144,15 +144,15 @@ pub(crate) fn next_epoch(last: Epoch) -> Result<Epoch, Problem> {
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) books: Ledger,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<LiveRun>,
 }
 
 /// Reads the state and opens the runs.
-pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -> Result<Kept, Trouble> {
+pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -> Result<Kept, ReadFault> {
     let Some(entry) = &manifest.state else {
         return Ok(Kept { books: Ledger::default(), parts: Vec::new() });
     };
-    let State { ledger, mut lost } = state::read(disk, entry)?;
+    let StateFile { ledger, mut lost } = state::read(disk, entry)?;
     let mut parts = Vec::new();
     for run in &manifest.runs {
         let of_run = lost.iter().position(|lost| lost.no == run.no).map(|i| lost.swap_remove(i));
@@ -165,7 +165,7 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
         for (queue, mask) in masks {
             live.mask(queue, mask);
         }
-        parts.push(Part { run: Arc::new(run), live: Arc::new(live) });
+        parts.push(LiveRun { run: Arc::new(run), live: Arc::new(live) });
     }
     // What is left of `lost` tells of runs of which nothing counted any more: they are unlisted without a new state.
     Ok(Kept { books: ledger, parts })
@@ -173,13 +173,13 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
 
 fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Result<(), StoreError> {
     let name = entry.no.segment();
-    let file = disk.open(&name, Access::Write).map_err(failed("open", &name))?;
+    let file = disk.open(&name, FileAccess::Write).map_err(failed("open", &name))?;
     file.write_at(&header.encode(entry), 0).map_err(failed("write", &name))?;
     file.sync_data().map_err(failed("sync", &name))
 }
 
 /// Starts a folder without a manifest, if it has no data either.
-fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
+fn start_folder(disk: &dyn Disk) -> Result<Manifest, ReadFault> {
     for (dir, ending) in [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")] {
         let names = disk.list(dir).map_err(failed("list", dir))?;
         if let Some(name) = names.iter().find(|name| name.ends_with(ending)) {
@@ -234,7 +234,7 @@ fn choose(
     let (no, bytes, file) = match prepared.pop_front() {
         Some(entry) => {
             let name = entry.no.segment();
-            (entry.no, entry.bytes, disk.open(&name, Access::Write).map_err(failed("open", &name))?)
+            (entry.no, entry.bytes, disk.open(&name, FileAccess::Write).map_err(failed("open", &name))?)
         }
         None => {
             let no = manifest.next_file;
@@ -273,7 +273,7 @@ impl<'a> Rewritten<'a> {
         for group in self.groups {
             frame::begin(&mut buffer);
             buffer.bytes.extend_from_slice(&group.payload);
-            frame::finish(&mut buffer, Head { incarnation, watermark: self.watermark, ..group.head });
+            frame::finish(&mut buffer, FrameHead { incarnation, watermark: self.watermark, ..group.head });
             frames.extend_from_slice(&buffer.bytes);
         }
         frames

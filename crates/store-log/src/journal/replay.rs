@@ -19,10 +19,10 @@ use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
-use super::frame::{Frame, Head};
+use super::frame::{Frame, FrameHead};
 use super::segment::{BLOCK, Header, Sealed, SegmentReader};
 use crate::disk::Disk;
-use crate::fault::{Problem, Trouble};
+use crate::fault::{Problem, ReadFault};
 use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
@@ -62,7 +62,7 @@ impl Replayed {
 
 impl Replayed {
     /// Applies a frame behind the cut.
-    fn apply(&mut self, entry: &SegmentEntry, frame: &Frame) -> Result<(), Trouble> {
+    fn apply(&mut self, entry: &SegmentEntry, frame: &Frame) -> Result<(), ReadFault> {
         let cut = self.mem.before();
         records(entry, frame, |lsn, record, bytes| {
             if lsn > cut {
@@ -87,7 +87,7 @@ impl Replayed {
 /// A group that must be written again.
 #[derive(Clone, Debug)]
 pub(crate) struct Unproven {
-    pub(crate) head: Head,
+    pub(crate) head: FrameHead,
     pub(crate) payload: Bytes,
 }
 
@@ -131,8 +131,8 @@ impl Walk {
 pub(crate) fn sealed_frames(
     segment: SegmentReader,
     sealed: &Sealed,
-    mut visit: impl FnMut(&Frame) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    mut visit: impl FnMut(&Frame) -> Result<(), ReadFault>,
+) -> Result<(), ReadFault> {
     let mut walk = Walk::new(segment, sealed.first);
     while walk.next < sealed.end {
         let frame = walk.frame()?.map_err(|what| {
@@ -152,8 +152,8 @@ pub(crate) fn sealed_frames(
 pub(crate) fn records(
     entry: &SegmentEntry,
     frame: &Frame,
-    mut visit: impl FnMut(Lsn, Record, &[u8]) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    mut visit: impl FnMut(Lsn, Record, &[u8]) -> Result<(), ReadFault>,
+) -> Result<(), ReadFault> {
     for record in frame.records() {
         let (lsn, record, bytes) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
         visit(lsn, record, &bytes)?;
@@ -162,7 +162,7 @@ pub(crate) fn records(
 }
 
 /// Reads the journal of a folder behind the last cut, to which `books` belong. Changes nothing.
-pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Result<Replayed, Trouble> {
+pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Result<Replayed, ReadFault> {
     let cut = books.applied();
     let headers = headers(disk, &manifest.segments)?;
     let (with_frames, prepared) = manifest.segments.split_at(headers.len());
@@ -206,7 +206,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Re
 }
 
 /// The headers of the segments that have one: all up to the one in use.
-fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Trouble> {
+fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, ReadFault> {
     let mut headers = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         match SegmentReader::open(disk, entry)?.header()? {
@@ -238,7 +238,7 @@ fn replay_sealed(
     header: &Header,
     end: Lsn,
     replayed: &mut Replayed,
-) -> Result<(), Trouble> {
+) -> Result<(), ReadFault> {
     if end < header.first {
         let (is, next) = (header.first.0, end.0);
         return Err(segment
@@ -258,7 +258,7 @@ fn replay_sealed(
     Ok(())
 }
 
-fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed) -> Result<(), Trouble> {
+fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed) -> Result<(), ReadFault> {
     let entry = segment.entry;
     let mut walk = Walk::new(segment, header.first);
     let mut proven = replayed.proven;
@@ -303,7 +303,7 @@ fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed)
 }
 
 /// Refuses damage to promised records: it is damage if a frame behind the bad one proves that this LSN was durable.
-fn refuse_if_promised(segment: &mut SegmentReader, at: u64, next: Lsn, bad: &str) -> Result<(), Trouble> {
+fn refuse_if_promised(segment: &mut SegmentReader, at: u64, next: Lsn, bad: &str) -> Result<(), ReadFault> {
     match segment.evidence(at)? {
         Some((watermark, proof)) if watermark >= next => {
             let what = format!(

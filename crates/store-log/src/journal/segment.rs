@@ -32,8 +32,8 @@ use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Frame, NoFrame};
-use crate::disk::{Access, Disk, DiskFile};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
 use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
 
@@ -133,9 +133,9 @@ const PIECE: u64 = 1024 * 1024;
 
 impl SegmentReader {
     /// Opens a listed segment. It always has its full size: any other size is damage.
-    pub(crate) fn open(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Self, Trouble> {
+    pub(crate) fn open(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Self, ReadFault> {
         let name = entry.no.segment();
-        let file = match disk.open(&name, Access::Read) {
+        let file = match disk.open(&name, FileAccess::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let what = "the manifest lists this segment, which is missing";
@@ -152,12 +152,12 @@ impl SegmentReader {
     }
 
     /// Its header, if it has one.
-    pub(crate) fn header(&self) -> Result<Option<Header>, Trouble> {
+    pub(crate) fn header(&self) -> Result<Option<Header>, ReadFault> {
         self.header_as(&self.entry)
     }
 
     /// The header of this entry's segment, however long the file is.
-    pub(crate) fn header_as(&self, entry: &SegmentEntry) -> Result<Option<Header>, Trouble> {
+    pub(crate) fn header_as(&self, entry: &SegmentEntry) -> Result<Option<Header>, ReadFault> {
         let mut block = [0; BLOCK];
         self.file.read_at(&mut block, 0).map_err(failed("read", &self.name))?;
         match Header::decode(&block, entry) {
@@ -312,7 +312,7 @@ mod tests {
             frame::begin(&mut buffer);
             let (watermark, first, clock) = (Lsn(watermark), Lsn(watermark + 1), ClockPair::default());
             let incarnation = entry.incarnation;
-            frame::finish(&mut buffer, frame::Head { incarnation, first, records: 0, watermark, clock });
+            frame::finish(&mut buffer, frame::FrameHead { incarnation, first, records: 0, watermark, clock });
             file.write_at(&buffer.bytes, at).unwrap();
         };
         let mut reader = SegmentReader::open(&disk, &entry).unwrap();

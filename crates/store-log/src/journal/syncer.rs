@@ -1,25 +1,21 @@
-//! Makes the journal durable.
+//! How far the journal is written and durable, and which syncs are requested. [`syncing`](super::syncing) makes them.
 //!
-//! The owner writes and requests syncs; one worker syncs, or the owner itself when it has nothing else to do, but never
-//! both at a time, because only one of them would learn of a failure. A sync covers everything written before it
-//! starts, so requests made while one runs are joined into the next. After a failed sync nothing is synced any more:
-//! the kernel may have dropped the pages, and a second sync that "succeeds" would be false.
+//! A sync covers everything written before it starts, so requests made while one runs are joined into the next.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::StoreError;
 
 use crate::disk::DiskFile;
-use crate::fault::failed;
-use crate::options::{SyncMode, Workers};
-use crate::shared::{Shared, Worked, lock};
+use crate::options::SyncMode;
+use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Syncer {
-    state: Mutex<State>,
+    state: Mutex<SyncState>,
     work: Condvar,
     done: Condvar,
     /// Duration of the last sync, in µs.
@@ -29,7 +25,7 @@ pub(crate) struct Syncer {
 }
 
 #[derive(Debug)]
-struct State {
+struct SyncState {
     file: Arc<dyn DiskFile>,
     name: Arc<str>,
     written: Position,
@@ -48,9 +44,6 @@ enum Syncing {
     Somebody,
 }
 
-/// Longest expected sync that an owner makes on its own thread; where syncs take longer, the worker makes them.
-const AWAY_AT_MOST: Duration = Duration::from_millis(1);
-
 /// A position, in writes and in records. A mark is a write without a record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
@@ -58,12 +51,20 @@ struct Position {
     lsn: Lsn,
 }
 
+/// A sync that has begun. Only one is at a time, because only one of two would learn of a failure.
+#[derive(Debug)]
+pub(super) struct BegunSync {
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) name: Arc<str>,
+    target: Position,
+}
+
 impl Syncer {
     /// A syncer for which everything up to `synced` is durable; later frames go to `file`.
     pub(crate) fn new(file: Arc<dyn DiskFile>, name: Arc<str>, synced: Lsn) -> Self {
         let position = Position { writes: 0, lsn: synced };
         Syncer {
-            state: Mutex::new(State {
+            state: Mutex::new(SyncState {
                 file,
                 name,
                 written: position,
@@ -105,58 +106,52 @@ impl Syncer {
         }
     }
 
-    /// Syncs everything written so far on this thread, unless the worker is syncing or syncs take long; then the sync
-    /// is only requested.
-    pub(crate) fn ask_here(&self, shared: &Shared) {
-        let quick = Duration::from_micros(self.took.load(Ordering::Relaxed)) <= AWAY_AT_MOST;
-        if !quick || shared.options.workers == Workers::ByHand {
-            return self.ask();
-        }
-        {
-            let mut state = lock(&self.state);
-            state.asked = state.written.writes;
-        }
-        if sync_once(shared) == Worked::Nothing {
-            // The worker is at it, and goes on with what was asked now.
-            self.work.notify_one();
-        }
+    /// Requests a sync of everything written so far for a thread that makes it itself: the worker is not woken.
+    pub(super) fn ask_for_this_thread(&self) {
+        let mut state = lock(&self.state);
+        state.asked = state.written.writes;
     }
 
-    /// Waits until everything written so far is durable.
-    pub(crate) fn wait(&self, shared: &Shared) -> Result<(), StoreError> {
-        self.ask();
-        if shared.options.workers == Workers::ByHand {
-            while step(shared) == Worked::Done {}
-        }
-        let mut state = lock(&self.state);
-        loop {
-            shared.check()?;
-            if state.synced.writes >= state.written.writes {
-                return Ok(());
-            }
-            by_another(shared)?;
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    pub(super) fn wake_worker(&self) {
+        self.work.notify_one();
     }
 
-    /// Waits until everything up to a written position is durable.
-    pub(crate) fn wait_until(&self, lsn: Lsn, shared: &Shared) -> Result<(), StoreError> {
-        self.ask();
-        if shared.options.workers == Workers::ByHand {
-            while self.synced() < lsn && step(shared) == Worked::Done {}
-        }
+    /// Duration of the last sync.
+    pub(super) fn took(&self) -> Duration {
+        Duration::from_micros(self.took.load(Ordering::Relaxed))
+    }
+
+    /// Waits until everything written is durable, also what is written meanwhile. `go_on` is called before each wait.
+    ///
+    /// # Errors
+    /// That of `go_on`.
+    pub(super) fn wait(&self, go_on: impl Fn() -> Result<(), StoreError>) -> Result<(), StoreError> {
+        self.wait_for(|state| state.synced.writes >= state.written.writes, go_on)
+    }
+
+    /// Waits until everything up to a written position is durable. `go_on` is called before each wait.
+    ///
+    /// # Errors
+    /// That of `go_on`.
+    pub(super) fn wait_until(
+        &self,
+        lsn: Lsn,
+        go_on: impl Fn() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.wait_for(|state| state.synced.lsn >= lsn, go_on)
+    }
+
+    fn wait_for(
+        &self,
+        is_reached: impl Fn(&SyncState) -> bool,
+        go_on: impl Fn() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let mut state = lock(&self.state);
-        loop {
-            shared.check()?;
-            if state.synced.lsn >= lsn {
-                return Ok(());
-            }
-            if shared.is_stopping() {
-                return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
-            }
-            by_another(shared)?;
+        while !is_reached(&state) {
+            go_on()?;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        Ok(())
     }
 
     /// Whether everything written so far is durable.
@@ -184,12 +179,11 @@ impl Syncer {
         self.done.notify_all();
     }
 
-    /// Waits until a sync is requested.
-    fn wait_for_work(&self, shared: &Shared) {
+    /// Waits until a sync is requested and none is running, or until the store is stopping. In buffered mode a write
+    /// requests a sync after `buffered_for`.
+    pub(super) fn wait_for_work(&self, buffered_for: Duration, is_stopping: impl Fn() -> bool) {
         let mut state = lock(&self.state);
-        while !shared.is_stopping()
-            && (state.asked <= state.synced.writes || state.syncing == Syncing::Somebody)
-        {
+        while !is_stopping() && (state.asked <= state.synced.writes || state.syncing == Syncing::Somebody) {
             if state.syncing == Syncing::Somebody {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -198,78 +192,50 @@ impl Syncer {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = shared.options.buffered_for.saturating_sub(since.elapsed());
+            let left = buffered_for.saturating_sub(since.elapsed());
             if left.is_zero() {
                 return;
             }
             state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
 
-/// The syncer's loop.
-pub(crate) fn run(shared: &Shared) {
-    loop {
-        shared.syncer.wait_for_work(shared);
-        if shared.is_stopping() {
-            return;
-        }
-        step(shared);
-    }
-}
-
-/// Syncs once, if there is something to sync, and notifies the owner.
-pub(crate) fn step(shared: &Shared) -> Worked {
-    let worked = sync_once(shared);
-    if worked == Worked::Done {
-        (shared.waker)();
-    }
-    worked
-}
-
-/// Syncs once, if there is something to sync and no sync is running.
-fn sync_once(shared: &Shared) -> Worked {
-    let syncer = &shared.syncer;
-    let (file, name, target) = {
-        let mut state = lock(&syncer.state);
+    /// Begins a sync of everything written so far; `None` if there is nothing to sync, if one is running, or if the
+    /// store is stopping. [`Syncer::finish`] or [`Syncer::abort`] ends it.
+    pub(super) fn begin(&self, is_stopping: impl Fn() -> bool) -> Option<BegunSync> {
+        let mut state = lock(&self.state);
         let nothing = state.asked <= state.synced.writes && state.since.is_none();
-        if shared.is_stopping() || nothing || state.syncing == Syncing::Somebody {
-            return Worked::Nothing;
+        if is_stopping() || nothing || state.syncing == Syncing::Somebody {
+            return None;
         }
         state.syncing = Syncing::Somebody;
         state.since = None;
-        (Arc::clone(&state.file), Arc::clone(&state.name), state.written)
-    };
-    let began = Instant::now();
-    let result = file.sync_data().map_err(failed("sync", &name));
-    let took = began.elapsed();
-    shared.counters.synced(took);
-    syncer.took.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    if let Err(error) = result {
-        // Before anybody else may sync: that one would be told that all is well.
-        shared.poison(error);
-        lock(&syncer.state).syncing = Syncing::Nobody;
-        syncer.tell_everybody();
-        return Worked::Done;
+        Some(BegunSync {
+            file: Arc::clone(&state.file),
+            name: Arc::clone(&state.name),
+            target: state.written,
+        })
     }
-    let more = {
-        let mut state = lock(&syncer.state);
-        state.synced = target;
-        state.syncing = Syncing::Nobody;
-        syncer.synced.store(target.lsn.0, Ordering::Release);
-        state.asked > target.writes || state.since.is_some()
-    };
-    syncer.done.notify_all();
-    if more {
-        syncer.work.notify_one();
-    }
-    Worked::Done
-}
 
-/// Fails where the work is done step by step, because waiting for another thread would deadlock.
-fn by_another(shared: &Shared) -> Result<(), StoreError> {
-    if shared.options.workers == Workers::ByHand {
-        return Err(StoreError::new(ErrorKind::Unavailable, "the journal cannot be synced by hand now"));
+    /// Ends a sync that succeeded after so long, and notifies the threads that wait for it.
+    pub(super) fn finish(&self, sync: &BegunSync, took: Duration) {
+        self.took.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let more = {
+            let mut state = lock(&self.state);
+            state.synced = sync.target;
+            state.syncing = Syncing::Nobody;
+            self.synced.store(sync.target.lsn.0, Ordering::Release);
+            state.asked > sync.target.writes || state.since.is_some()
+        };
+        self.done.notify_all();
+        if more {
+            self.work.notify_one();
+        }
     }
-    Ok(())
+
+    /// Ends a sync that failed. The store must be poisoned before: another sync would report success.
+    pub(super) fn abort(&self) {
+        lock(&self.state).syncing = Syncing::Nobody;
+        self.tell_everybody();
+    }
 }

@@ -5,24 +5,25 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel_core::Lsn;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
-use duewheel_core::store::{ErrorKind, Room, StoreError};
+use duewheel_core::store::{Capacity, ErrorKind, StoreError};
 
-use super::frame::{self, Head};
+use super::frame::{self, FrameHead};
 use super::preparer;
 use super::segment::{BLOCK, Header, Prepared, Sealed};
-use super::turn::{Turn, Waiting};
+use super::syncing;
+use super::waiting::{WaitingFrame, WaitingGroups};
 use crate::disk::DiskFile;
 use crate::fault::failed;
 use crate::manifest::SegmentEntry;
 use crate::options::{AtSegmentEnd, SyncMode, Workers};
-use crate::shared::{Shared, Space, Worked};
+use crate::shared::{DiskSpace, StoreShared, Worked};
 
 #[derive(Debug)]
 pub(crate) struct JournalWriter {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     active: Active,
     /// What waits for the next segment; then nothing is written to this one any more.
-    turn: Option<Turn>,
+    turn: Option<WaitingGroups>,
     /// The buffer of the present frame, kept to reuse its memory.
     buffer: Writer,
     /// The end of each record of the last group in it.
@@ -64,7 +65,7 @@ enum Waited {
 }
 
 impl Waited {
-    fn count(&mut self, shared: &Shared) {
+    fn count(&mut self, shared: &StoreShared) {
         if *self == Waited::Not {
             *self = Waited::Counted;
             shared.counters.segment_waits.fetch_add(1, Relaxed);
@@ -80,7 +81,7 @@ impl Active {
 
 impl JournalWriter {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<StoreShared>,
         active: Active,
         next: Lsn,
         clock: Option<ClockPair>,
@@ -160,7 +161,7 @@ impl JournalWriter {
             None => self.write(records, group.clock)?,
             Some(turn) => {
                 let frame = Writer { bytes: self.buffer.bytes.clone() };
-                turn.push(Waiting { frame, first: group.first, records, clock: group.clock });
+                turn.push(WaitingFrame { frame, first: group.first, records, clock: group.clock });
                 self.shared.counters.groups_waited.fetch_add(1, Relaxed);
             }
         }
@@ -183,7 +184,7 @@ impl JournalWriter {
                     self.wait_for_sync()?;
                     let measure = least.next_multiple_of(BLOCK as u64);
                     let next = preparer::make_to_measure(&self.shared, measure)?;
-                    self.turn = Some(Turn::new(self.next));
+                    self.turn = Some(WaitingGroups::new(self.next));
                     self.turn_to(next)?;
                 }
                 None => self.begin_turn()?,
@@ -233,9 +234,9 @@ impl JournalWriter {
     /// Makes everything durable, and writes a mark that proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.finish_turn()?;
-        self.shared.syncer.wait(&self.shared)?;
+        syncing::wait(&self.shared)?;
         self.mark(clock)?;
-        self.shared.syncer.wait(&self.shared)?;
+        syncing::wait(&self.shared)?;
         match self.shared.change_manifest(|_| {}) {
             // The proof in the journal is enough.
             Err(error) if error.kind() == ErrorKind::Full => Ok(()),
@@ -243,31 +244,31 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Room::Busy`]
+    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Capacity::Busy`]
     /// while more waits for the sync of a full segment than memory may hold. Waits until a segment is at hand, or until
     /// it is certain that there is no room for one: so no group waits for a segment that does not come.
-    pub(crate) fn room(&mut self) -> Room {
+    pub(crate) fn room(&mut self) -> Capacity {
         let shared = Arc::clone(&self.shared);
         let fits = self.takes_agreed();
         let mut waited = Waited::Not;
         loop {
             let journal = shared.journal();
-            if journal.space == Space::Short || shared.is_stopping() {
-                return Room::SettleOnly;
+            if journal.space == DiskSpace::Short || shared.is_stopping() {
+                return Capacity::SettleOnly;
             }
             let prepared = journal.prepared.len();
             if fits || (self.turn.is_none() && prepared > preparer::BALLAST) {
-                return Room::Enough;
+                return Capacity::Enough;
             }
             if let Some(turn) = &self.turn
                 && (turn.next.is_some() || prepared > 0)
             {
-                return Room::Busy;
+                return Capacity::Busy;
             }
             if shared.options.workers == Workers::ByHand {
                 drop(journal);
                 if preparer::step(&shared) != Worked::Done {
-                    return Room::SettleOnly;
+                    return Capacity::SettleOnly;
                 }
             } else {
                 waited.count(&shared);
@@ -300,7 +301,7 @@ impl JournalWriter {
         if !self.active.fits(frame::MARK_BYTES) {
             let at_hand = {
                 let journal = self.shared.journal();
-                journal.space == Space::Enough && journal.prepared.len() > preparer::BALLAST
+                journal.space == DiskSpace::Enough && journal.prepared.len() > preparer::BALLAST
             };
             if !at_hand {
                 return Ok(());
@@ -333,7 +334,7 @@ impl JournalWriter {
     ) -> Result<(), StoreError> {
         let watermark = self.shared.syncer.synced();
         let incarnation = self.active.entry.incarnation;
-        frame::finish(frame, Head { incarnation, first, records, watermark, clock });
+        frame::finish(frame, FrameHead { incarnation, first, records, watermark, clock });
         let bytes = &frame.bytes;
         self.active.file.write_at(bytes, self.active.at).map_err(failed("write", &self.active.name))?;
         self.active.at += bytes.len() as u64;
@@ -347,7 +348,7 @@ impl JournalWriter {
 
     /// Begins to go on in the next segment: asks for what that one waits for.
     fn begin_turn(&mut self) -> Result<(), StoreError> {
-        self.turn = Some(Turn::new(self.next));
+        self.turn = Some(WaitingGroups::new(self.next));
         self.shared.syncer.ask();
         match self.shared.options.at_segment_end {
             AtSegmentEnd::GoOn => self.go_on(),
@@ -372,7 +373,7 @@ impl JournalWriter {
                 drop(journal);
                 return self.go_on();
             }
-            if journal.space == Space::Short {
+            if journal.space == DiskSpace::Short {
                 return Err(no_segment());
             }
             shared.preparer_bell.ring();
@@ -400,7 +401,7 @@ impl JournalWriter {
                     return Err(no_segment());
                 }
                 let is_prepared_here = shared.options.workers == Workers::ByHand;
-                if journal.prepared.is_empty() && journal.space == Space::Enough && !is_prepared_here {
+                if journal.prepared.is_empty() && journal.space == DiskSpace::Enough && !is_prepared_here {
                     shared.preparer_bell.ring();
                     drop(shared.wait_for_journal(journal));
                 }
@@ -411,12 +412,12 @@ impl JournalWriter {
     }
 
     fn wait_for_sync(&self) -> Result<(), StoreError> {
-        self.shared.syncer.wait(&self.shared)
+        syncing::wait(&self.shared)
     }
 
     /// Goes on in this segment with what has waited for it. The one in use is durable.
     fn turn_to(&mut self, next: Prepared) -> Result<(), StoreError> {
-        let Some(Turn { first, frames, .. }) = self.turn.take() else { return Ok(()) };
+        let Some(WaitingGroups { first, frames, .. }) = self.turn.take() else { return Ok(()) };
         let watermark = Lsn(first.0 - 1);
         let header =
             Header { first, watermark, epoch: self.shared.epoch, clock: self.noted, anchor: self.anchor };
@@ -440,7 +441,7 @@ impl JournalWriter {
         self.shared.preparer_bell.ring();
         self.shared.background_bell.ring();
         let has_waited = !frames.is_empty();
-        for Waiting { mut frame, first, records, clock } in frames {
+        for WaitingFrame { mut frame, first, records, clock } in frames {
             self.write_frame(&mut frame, first, records, clock)?;
         }
         if has_waited {

@@ -1,7 +1,7 @@
 //! Records one after the other, at fixed places.
 
 /// The place of a record, in units of eight bytes; 0 means none.
-pub(crate) type Place = u32;
+pub(crate) type ArenaOffset = u32;
 
 /// Bytes in a chunk. A longer record has its own chunk, which uses the numbers of several.
 const CHUNK: usize = 1024 * 1024;
@@ -24,7 +24,7 @@ impl Arena {
     }
 
     /// Appends the parts, one behind the other; `None` when there are no numbers left (at 32 GiB).
-    pub(crate) fn push(&mut self, parts: &[&[u8]]) -> Option<Place> {
+    pub(crate) fn push(&mut self, parts: &[&[u8]]) -> Option<ArenaOffset> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         if self.chunks.is_empty() {
             self.chunks.push(vec![0; 8]); // place 0 is nowhere
@@ -39,7 +39,7 @@ impl Arena {
         let no = self.chunks.len() - 1;
         let chunk = self.chunks.last_mut()?;
         chunk.resize(chunk.len().next_multiple_of(8), 0);
-        let place = Place::try_from(no * PLACES + chunk.len() / 8).ok()?;
+        let place = ArenaOffset::try_from(no * PLACES + chunk.len() / 8).ok()?;
         for part in parts {
             chunk.extend_from_slice(part);
         }
@@ -48,13 +48,13 @@ impl Arena {
     }
 
     /// The bytes from a place on.
-    pub(crate) fn at(&self, place: Place) -> &[u8] {
+    pub(crate) fn at(&self, place: ArenaOffset) -> &[u8] {
         let place = place as usize;
         &self.chunks[place / PLACES][place % PLACES * 8..]
     }
 
     /// The first place, and the one behind something of this length; `None` behind the last one.
-    pub(crate) fn next(&self, behind: Option<(Place, usize)>) -> Option<Place> {
+    pub(crate) fn next(&self, behind: Option<(ArenaOffset, usize)>) -> Option<ArenaOffset> {
         let (mut no, mut at) = match behind {
             None => (0, 8),
             Some((place, length)) => {
@@ -66,7 +66,7 @@ impl Arena {
             no += 1;
             at = 0;
         }
-        Place::try_from(no * PLACES + at / 8).ok()
+        ArenaOffset::try_from(no * PLACES + at / 8).ok()
     }
 
     /// Empties the arena and keeps its memory.
@@ -91,7 +91,7 @@ mod tests {
         for round in 0u8..2 {
             let lengths = [1, 8, 700_000, 400_000, 3_000_000, 5, CHUNK - 8, 16, CHUNK, 9];
             let items: Vec<Vec<u8>> = (round..).zip(lengths).map(|(n, length)| vec![n; length]).collect();
-            let places: Vec<Place> =
+            let places: Vec<ArenaOffset> =
                 items.iter().map(|item| arena.push(&[&item[..1], &item[1..]]).unwrap()).collect();
             let mut behind = None;
             for (item, place) in items.iter().zip(&places) {

@@ -7,8 +7,8 @@ use duewheel_core::MessageId;
 use duewheel_core::message::Kind;
 use duewheel_core::store::DEAD_FOUND;
 
-use super::Purge;
-use crate::run::{Behind, Newer};
+use super::purge::Purge;
+use crate::run::{Newer, NewerTables};
 
 /// A key is crowded from this number of messages on. Fewer are examined one by one.
 pub(super) const CROWD: usize = 16;
@@ -82,7 +82,7 @@ impl Crowds {
         hash: u64,
         queue: u32,
         key: &[u8],
-        newer: &Behind<'_>,
+        newer: &NewerTables<'_>,
         ids: &mut Vec<MessageId>,
     ) -> usize {
         let Some(crowd) = self.0.get(&hash).filter(|crowd| crowd.is_of(queue, key)) else { return 0 };

@@ -5,16 +5,16 @@
 
 use hashbrown::HashTable;
 
-use super::arena::Place;
+use super::arena::ArenaOffset;
 
 /// A larger gap in the ids is not filled.
 const GAP: u64 = 1024;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ids {
+pub(crate) struct IdTable {
     base: u64,
-    dense: Vec<Place>,
-    strays: HashTable<(u64, Place)>,
+    dense: Vec<ArenaOffset>,
+    strays: HashTable<(u64, ArenaOffset)>,
 }
 
 /// Fibonacci hashing: ids differ in their low bits, and the table uses the high ones, too.
@@ -23,7 +23,7 @@ fn spread(id: u64) -> u64 {
     mixed ^ (mixed >> 29)
 }
 
-impl Ids {
+impl IdTable {
     /// Sets the first id of new messages.
     pub(crate) fn start(&mut self, base: u64) {
         self.base = base;
@@ -33,7 +33,7 @@ impl Ids {
 
     /// The place of an id, or 0.
     #[inline]
-    pub(crate) fn get(&self, id: u64) -> Place {
+    pub(crate) fn get(&self, id: u64) -> ArenaOffset {
         let at = usize::try_from(id.wrapping_sub(self.base)).unwrap_or(usize::MAX);
         if let Some(place) = self.dense.get(at) {
             return *place;
@@ -44,7 +44,7 @@ impl Ids {
         self.strays.find(spread(id), |(stray, _)| *stray == id).map_or(0, |(_, place)| *place)
     }
 
-    pub(crate) fn set(&mut self, id: u64, place: Place) {
+    pub(crate) fn set(&mut self, id: u64, place: ArenaOffset) {
         if id >= self.base && id - self.base < self.dense.len() as u64 + GAP {
             let at = usize::try_from(id - self.base).unwrap_or(usize::MAX);
             while self.dense.len() <= at {
@@ -67,8 +67,8 @@ impl Ids {
     }
 
     /// All of them, ascending.
-    pub(crate) fn sorted(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
-        let mut strays: Vec<(u64, Place)> = self.strays.iter().copied().collect();
+    pub(crate) fn sorted(&self) -> impl Iterator<Item = (u64, ArenaOffset)> + '_ {
+        let mut strays: Vec<(u64, ArenaOffset)> = self.strays.iter().copied().collect();
         strays.sort_unstable();
         let split = strays.partition_point(|(id, _)| *id < self.base);
         let above = strays.split_off(split);
@@ -78,7 +78,8 @@ impl Ids {
 
     /// Bytes in memory.
     pub(crate) fn memory(&self) -> usize {
-        self.dense.capacity() * size_of::<Place>() + self.strays.capacity() * (size_of::<(u64, Place)>() + 1)
+        self.dense.capacity() * size_of::<ArenaOffset>()
+            + self.strays.capacity() * (size_of::<(u64, ArenaOffset)>() + 1)
     }
 }
 
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn strays_and_dense_ones_are_one_map() {
         let mut dice = Dice::new(1);
-        let mut ids = Ids::default();
+        let mut ids = IdTable::default();
         ids.start(1_000);
         let mut model = BTreeMap::new();
         for place in 1..20_000u32 {

@@ -4,22 +4,22 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// A time and an id.
-pub(crate) type Entry = (u64, u64);
+pub(crate) type TimedId = (u64, u64);
 
 /// A chunk is sorted once it has this length.
 const CHUNK: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct TimeOrder {
     /// Chunks, each of them sorted.
-    chunks: Vec<Vec<Entry>>,
-    tail: Vec<Entry>,
+    chunks: Vec<Vec<TimedId>>,
+    tail: Vec<TimedId>,
     /// Length of the part of the tail that is known to be sorted.
     sorted: usize,
 }
 
-impl Order {
-    pub(crate) fn push(&mut self, entry: Entry) {
+impl TimeOrder {
+    pub(crate) fn push(&mut self, entry: TimedId) {
         if self.sorted == self.tail.len() && self.tail.last().is_none_or(|last| *last <= entry) {
             self.sorted += 1;
         }
@@ -31,7 +31,7 @@ impl Order {
         }
     }
 
-    /// Sorts all entries; required before [`Order::scan`].
+    /// Sorts all entries; required before [`TimeOrder::scan`].
     pub(crate) fn settle(&mut self) {
         if self.sorted < self.tail.len() {
             self.tail.sort(); // finds the part that is sorted already
@@ -40,7 +40,7 @@ impl Order {
     }
 
     /// All entries behind a position, in order, each once.
-    pub(crate) fn scan(&self, after: Option<Entry>) -> Merged {
+    pub(crate) fn scan(&self, after: Option<TimedId>) -> Merged {
         debug_assert_eq!(self.sorted, self.tail.len(), "settled");
         let mut heap = BinaryHeap::with_capacity(self.chunks.len() + 1);
         for no in 0..=self.chunks.len() {
@@ -55,7 +55,7 @@ impl Order {
 
     /// Bytes in memory.
     pub(crate) fn memory(&self) -> usize {
-        (self.chunks.len() * CHUNK + self.tail.capacity()) * size_of::<Entry>()
+        (self.chunks.len() * CHUNK + self.tail.capacity()) * size_of::<TimedId>()
     }
 
     pub(crate) fn clear(&mut self) {
@@ -64,7 +64,7 @@ impl Order {
         self.sorted = 0;
     }
 
-    fn chunk(&self, no: usize) -> &[Entry] {
+    fn chunk(&self, no: usize) -> &[TimedId] {
         self.chunks.get(no).unwrap_or(&self.tail)
     }
 }
@@ -72,13 +72,13 @@ impl Order {
 /// A position in an order.
 #[derive(Debug)]
 pub(crate) struct Merged {
-    heap: BinaryHeap<Reverse<(Entry, usize, usize)>>,
-    last: Option<Entry>,
+    heap: BinaryHeap<Reverse<(TimedId, usize, usize)>>,
+    last: Option<TimedId>,
 }
 
 impl Merged {
     /// The next entry of this order, which must not have changed since.
-    pub(crate) fn next(&mut self, order: &Order) -> Option<Entry> {
+    pub(crate) fn next(&mut self, order: &TimeOrder) -> Option<TimedId> {
         loop {
             let mut top = self.heap.peek_mut()?;
             let Reverse((entry, no, at)) = *top;
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn entries_come_in_order_and_once() {
         let mut dice = Dice::new(1);
-        let (mut order, mut model) = (Order::default(), BTreeSet::new());
+        let (mut order, mut model) = (TimeOrder::default(), BTreeSet::new());
         for n in 0..50_000 {
             let entry = (dice.below(3_000), dice.below(40));
             order.push(entry);
@@ -116,7 +116,7 @@ mod tests {
                 order.settle();
                 let after = Some((dice.below(3_000), 7)).filter(|_| n % 2 == 0);
                 let mut scan = order.scan(after);
-                let seen: Vec<Entry> = std::iter::from_fn(|| scan.next(&order)).collect();
+                let seen: Vec<TimedId> = std::iter::from_fn(|| scan.next(&order)).collect();
                 assert!(seen.iter().eq(model.iter().filter(|entry| after.is_none_or(|a| **entry > a))));
             }
         }

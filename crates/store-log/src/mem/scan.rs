@@ -9,13 +9,13 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId, QueueName};
 
 use super::order::Merged;
-use super::{Mem, Node, Patch, Stands, Told};
+use super::{Mem, MemAnswer, Patch, RecordNode, StageAfter};
 
 /// A position in a sequence of a memtable that does not change.
 #[derive(Debug)]
 pub(crate) struct MemScan {
     sequence: Sequence,
-    wanted: Wanted,
+    wanted: QueueFilter,
     merged: Merged,
     /// Entries that were taken from `merged` already.
     ahead: VecDeque<(u64, u64)>,
@@ -23,7 +23,7 @@ pub(crate) struct MemScan {
 }
 
 #[derive(Debug)]
-enum Wanted {
+enum QueueFilter {
     All,
     None,
     One(u32),
@@ -31,13 +31,13 @@ enum Wanted {
     AllBut(Arc<[QueueName]>, HashMap<u32, bool>),
 }
 
-impl Wanted {
+impl QueueFilter {
     fn has(&mut self, mem: &Mem, queue: u32) -> bool {
         match self {
-            Wanted::All => true,
-            Wanted::None => false,
-            Wanted::One(one) => *one == queue,
-            Wanted::AllBut(queues, known) => *known
+            QueueFilter::All => true,
+            QueueFilter::None => false,
+            QueueFilter::One(one) => *one == queue,
+            QueueFilter::AllBut(queues, known) => *known
                 .entry(queue)
                 .or_insert_with(|| queues.binary_search(&mem.names[queue as usize]).is_err()),
         }
@@ -46,7 +46,7 @@ impl Wanted {
 
 /// A step of a scan.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ScanStep {
     /// A message, and the name of its queue.
     Here(Cursor, QueueName),
     /// An outdated entry at this position.
@@ -55,8 +55,8 @@ pub(crate) enum Step {
 
 impl MemScan {
     /// Examines the next entry; `None` behind the last one. `mem` must be the same, unchanged table.
-    pub(crate) fn step(&mut self, mem: &Mem) -> Option<Step> {
-        if matches!(self.wanted, Wanted::None) {
+    pub(crate) fn step(&mut self, mem: &Mem) -> Option<ScanStep> {
+        if matches!(self.wanted, QueueFilter::None) {
             return None;
         }
         if self.ahead.is_empty() {
@@ -66,9 +66,9 @@ impl MemScan {
         let cursor = (time, MessageId(id));
         Some(match mem.node(MessageId(id)).filter(|node| self.is_at(mem, node, cursor)) {
             Some(node) if self.wanted.has(mem, node.queue) => {
-                Step::Here(cursor, mem.names[node.queue as usize].clone())
+                ScanStep::Here(cursor, mem.names[node.queue as usize].clone())
             }
-            Some(_) | None => Step::Stale(cursor),
+            Some(_) | None => ScanStep::Stale(cursor),
         })
     }
 
@@ -93,8 +93,8 @@ impl MemScan {
         std::hint::black_box(touched);
     }
 
-    fn is_at(&self, mem: &Mem, node: &Node, (time, id): Cursor) -> bool {
-        let Stands::Is(kind) = node.stands else { return false };
+    fn is_at(&self, mem: &Mem, node: &RecordNode, (time, id): Cursor) -> bool {
+        let StageAfter::Is(kind) = node.stands else { return false };
         match self.sequence {
             Sequence::At => node.due == Due::from_raw(Class::At, time) && kind == Kind::Waiting,
             Sequence::After => node.due == Due::from_raw(Class::After, time) && kind == Kind::Waiting,
@@ -110,9 +110,11 @@ impl Mem {
     /// Its messages in a sequence, behind a position. The table must be settled.
     pub(crate) fn scan(&self, sequence: Sequence, which: &Which, after: Option<Cursor>) -> MemScan {
         let wanted = match which {
-            Which::All => Wanted::All,
-            Which::One(queue) => self.numbers.get(queue).map_or(Wanted::None, |no| Wanted::One(*no)),
-            Which::AllBut(queues) => Wanted::AllBut(Arc::clone(queues), HashMap::new()),
+            Which::All => QueueFilter::All,
+            Which::One(queue) => {
+                self.numbers.get(queue).map_or(QueueFilter::None, |no| QueueFilter::One(*no))
+            }
+            Which::AllBut(queues) => QueueFilter::AllBut(Arc::clone(queues), HashMap::new()),
         };
         let order = self.order(sequence);
         let merged = order.scan(after.map(|(time, id)| (time, id.0)));
@@ -120,12 +122,12 @@ impl Mem {
     }
 
     /// The deadline of a lease, or the time of death.
-    fn stage_time(&self, id: MessageId, node: &Node) -> Option<u64> {
+    fn stage_time(&self, id: MessageId, node: &RecordNode) -> Option<u64> {
         let stage = match self.tell(id, node) {
-            Told::Row(row) => row.life.stage,
-            Told::Patch(Patch { grant: Some((_, lease)), .. }) => Stage::Leased(lease),
-            Told::Patch(Patch { life: Some(life), .. }) => life.stage,
-            Told::Patch(_) | Told::Nothing | Told::Gone => return None,
+            MemAnswer::Row(row) => row.life.stage,
+            MemAnswer::Patch(Patch { grant: Some((_, lease)), .. }) => Stage::Leased(lease),
+            MemAnswer::Patch(Patch { life: Some(life), .. }) => life.stage,
+            MemAnswer::Patch(_) | MemAnswer::Nothing | MemAnswer::Gone => return None,
         };
         match stage {
             Stage::Leased(lease) => Some(lease.until.0),

@@ -22,20 +22,20 @@ fn push(mem: &mut Mem, history: &mut History, most: u64) {
 /// The combined content of two tables.
 fn together(old: &Mem, new: &Mem, id: MessageId) -> Option<Row> {
     let older = |patch: Option<Patch>| match (old.told(id), patch) {
-        (Told::Row(mut row), patch) => {
+        (MemAnswer::Row(mut row), patch) => {
             if let Some(patch) = patch {
                 patch.apply(&mut row);
             }
             Some(row).filter(|row| !new.has_purged(id, &row.message.queue))
         }
-        (Told::Patch(_), _) => panic!("{id}: the older table has everything"),
-        (Told::Gone | Told::Nothing, _) => None,
+        (MemAnswer::Patch(_), _) => panic!("{id}: the older table has everything"),
+        (MemAnswer::Gone | MemAnswer::Nothing, _) => None,
     };
     match new.told(id) {
-        Told::Row(row) => Some(row),
-        Told::Gone => None,
-        Told::Nothing => older(None),
-        Told::Patch(patch) => older(Some(patch)),
+        MemAnswer::Row(row) => Some(row),
+        MemAnswer::Gone => None,
+        MemAnswer::Nothing => older(None),
+        MemAnswer::Patch(patch) => older(Some(patch)),
     }
 }
 
@@ -44,7 +44,7 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
         let id = MessageId(id);
         assert_eq!(together(old, new, id).as_ref(), model.row(id).map(|(row, _)| row), "{id}");
         // Edits and replacements give a message another weight; a run has the one that it had before.
-        if let (Told::Row(row), true) = (old.told(id), new.ids().any(|known| known == id.0)) {
+        if let (MemAnswer::Row(row), true) = (old.told(id), new.ids().any(|known| known == id.0)) {
             assert_eq!(new.weight_before(id), row.message.weight() as u64, "{id}");
         }
     }
@@ -52,7 +52,7 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
     for sequence in Sequence::ALL {
         let mut expected = model.rows();
         expected.retain(|row| place_in(sequence, row).is_some());
-        expected.retain(|row| !matches!(new.told(row.message.id), Told::Nothing));
+        expected.retain(|row| !matches!(new.told(row.message.id), MemAnswer::Nothing));
         expected.sort_by_key(|row| place_in(sequence, row));
         let expected: Vec<_> =
             expected.iter().map(|row| (row.message.id, row.message.queue.clone())).collect();
@@ -60,10 +60,10 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
         let mut seen = Vec::new();
         let mut last = None;
         while let Some(step) = scan.step(new) {
-            let (Step::Here(cursor, _) | Step::Stale(cursor)) = step;
+            let (ScanStep::Here(cursor, _) | ScanStep::Stale(cursor)) = step;
             assert!(last < Some(cursor), "in order, and each once");
             last = Some(cursor);
-            if let Step::Here((_, id), queue) = step {
+            if let ScanStep::Here((_, id), queue) = step {
                 seen.push((id, queue));
             }
         }
@@ -125,8 +125,8 @@ fn keys_and_answers_are_found() {
         let lookups = history.lookups();
         for (queue, key) in &lookups.keys {
             let mut ids = Vec::new();
-            mem.find_key(hash::key(queue, key), (queue, key), &Behind::NOTHING, &mut ids);
-            ids.retain(|id| matches!(mem.told(*id), Told::Row(_)));
+            mem.find_key(hash::key(queue, key), (queue, key), &NewerTables::NOTHING, &mut ids);
+            ids.retain(|id| matches!(mem.told(*id), MemAnswer::Row(_)));
             ids.sort_unstable();
             ids.dedup();
             let mut expected = history.model().rows();
@@ -152,7 +152,7 @@ fn a_busy_key_takes_one_place() {
     let mut dice = Dice::new(1);
     for id in 1..=2_000 {
         let due = Due::from_raw(Class::After, dice.below(100));
-        let message = duewheel_core::Message {
+        let message = duewheel_core::MessageContent {
             id: MessageId(id),
             queue: queue.clone(),
             key: Some(key.clone()),
@@ -189,7 +189,7 @@ impl OneKey {
     }
 
     fn put(&mut self, id: u64, stage: Stage) {
-        let message = duewheel_core::Message {
+        let message = duewheel_core::MessageContent {
             id: MessageId(id),
             queue: self.queue.clone(),
             key: Some(self.key.clone()),
@@ -221,7 +221,7 @@ impl OneKey {
     fn find(&self) -> (Vec<u64>, usize) {
         let mut ids = Vec::new();
         let hash = hash::key(&self.queue, &self.key);
-        let looks = self.mem.find_key(hash, (&self.queue, &self.key), &Behind::NOTHING, &mut ids);
+        let looks = self.mem.find_key(hash, (&self.queue, &self.key), &NewerTables::NOTHING, &mut ids);
         let mut ids: Vec<u64> = ids.into_iter().map(|id| id.0).collect();
         ids.sort_unstable();
         (ids, looks)

@@ -22,7 +22,7 @@ pub(crate) struct Size {
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum MergePlan {
     Nothing,
     /// Drops this run without reading it.
     Drop(usize),
@@ -35,16 +35,16 @@ const GROWTH: u64 = 4;
 
 /// Limits of the size of runs and of the number of small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct MergeLimits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// From this number on there are too many small runs; also the largest number that is merged at once.
     pub(crate) small: usize,
 }
 
-impl Default for Limits {
+impl Default for MergeLimits {
     fn default() -> Self {
-        Limits { rows: 16_000_000, bytes: 8 << 30, small: 16 }
+        MergeLimits { rows: 16_000_000, bytes: 8 << 30, small: 16 }
     }
 }
 
@@ -56,60 +56,60 @@ impl Size {
     }
 
     /// Whether it is small: two small neighbours can always be merged.
-    fn is_small(&self, limits: &Limits) -> bool {
+    fn is_small(&self, limits: &MergeLimits) -> bool {
         self.live <= limits.rows / 2 && self.live_bytes <= limits.bytes / 2
     }
 }
 
 /// The total of a window of runs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct WindowTotal {
     live: u64,
     bytes: u64,
 }
 
-impl Sum {
+impl WindowTotal {
     fn with(self, run: &Size) -> Self {
-        Sum { live: self.live + run.live, bytes: self.bytes + run.live_bytes }
+        WindowTotal { live: self.live + run.live, bytes: self.bytes + run.live_bytes }
     }
 
-    fn fits(&self, limits: &Limits) -> bool {
+    fn fits(&self, limits: &MergeLimits) -> bool {
         self.live <= limits.rows && self.bytes <= limits.bytes
     }
 }
 
 /// Chooses the next step.
-pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
+pub(crate) fn plan(runs: &[Size], limits: &MergeLimits) -> MergePlan {
     if let Some(i) = runs.iter().position(|run| run.live == 0) {
-        return Plan::Drop(i);
+        return MergePlan::Drop(i);
     }
     let garbage = |run: &Size| run.bytes.saturating_sub(run.live_bytes);
     let worst = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).max_by_key(|i| garbage(&runs[*i]));
     if let Some(i) = worst {
-        return Plan::Merge(with_neighbours(runs, i, limits));
+        return MergePlan::Merge(with_neighbours(runs, i, limits));
     }
     let small = runs.iter().filter(|run| run.is_small(limits)).count();
     let growth = match small {
-        n if n < limits.small => return Plan::Nothing,
+        n if n < limits.small => return MergePlan::Nothing,
         n if n < limits.small + limits.small / 2 => GROWTH,
         _ => 1,
     };
-    cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
+    cheapest(runs, limits, growth).map_or(MergePlan::Nothing, MergePlan::Merge)
 }
 
 /// Chooses a step on a full disk: a run of which less than half is live is rewritten by itself, the one with the least
 /// left first. That is an estimate (rows differ in size), so after `tries` failures others have their turn.
-pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
+pub(crate) fn squeeze(runs: &[Size], tries: u64) -> MergePlan {
     let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
     all.sort_by_key(|i| runs[*i].live_bytes);
     let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
-    turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
+    turn.map_or(MergePlan::Nothing, |turn| MergePlan::Merge(all[turn]..all[turn] + 1))
 }
 
 /// A run, and neighbours that cost no more than it does.
-fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
+fn with_neighbours(runs: &[Size], i: usize, limits: &MergeLimits) -> Range<usize> {
     let mut window = i..i + 1;
-    let mut sum = Sum::default().with(&runs[i]);
+    let mut sum = WindowTotal::default().with(&runs[i]);
     loop {
         let before = window.start.checked_sub(1).map(|j| (j, j..window.end));
         let behind = (window.end < runs.len()).then(|| (window.end, window.start..window.end + 1));
@@ -125,10 +125,10 @@ fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
 }
 
 /// The neighbours for which the least is written for each removed run.
-fn cheapest(runs: &[Size], limits: &Limits, growth: u64) -> Option<Range<usize>> {
+fn cheapest(runs: &[Size], limits: &MergeLimits, growth: u64) -> Option<Range<usize>> {
     let mut best: Option<(u64, Range<usize>)> = None;
     for start in 0..runs.len() {
-        let mut sum = Sum::default();
+        let mut sum = WindowTotal::default();
         let mut largest = 0;
         for (end, run) in (start + 1..).zip(&runs[start..]).take(limits.small) {
             sum = sum.with(run);
@@ -154,7 +154,7 @@ fn cheapest(runs: &[Size], limits: &Limits, growth: u64) -> Option<Range<usize>>
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { rows: 16_000, bytes: 1 << 40, small: 16 };
+    const LIMITS: MergeLimits = MergeLimits { rows: 16_000, bytes: 1 << 40, small: 16 };
 
     fn full(rows: u64) -> Size {
         Size { live: rows, bytes: rows * 200, live_bytes: rows * 200 }
@@ -162,36 +162,39 @@ mod tests {
 
     #[test]
     fn nothing_is_done_without_a_reason() {
-        assert_eq!(plan(&[], &LIMITS), Plan::Nothing);
-        assert_eq!(plan(&[full(100); 15], &LIMITS), Plan::Nothing);
-        assert_eq!(plan(&[full(16_000), full(16_000), full(9_000), full(3)], &LIMITS), Plan::Nothing);
+        assert_eq!(plan(&[], &LIMITS), MergePlan::Nothing);
+        assert_eq!(plan(&[full(100); 15], &LIMITS), MergePlan::Nothing);
+        assert_eq!(plan(&[full(16_000), full(16_000), full(9_000), full(3)], &LIMITS), MergePlan::Nothing);
     }
 
     #[test]
     fn what_counts_no_more_goes_without_being_read() {
         let gone = Size { live: 0, live_bytes: 0, ..full(100) };
-        assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), Plan::Drop(1));
+        assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), MergePlan::Drop(1));
     }
 
     #[test]
     fn on_a_full_disk_the_run_goes_first_of_which_the_least_is_left() {
         let run = |live: u64| Size { live, bytes: 1_000_000, live_bytes: live * 1_000 };
         let runs = [run(1_000), run(20), run(300), run(10)];
-        assert_eq!(squeeze(&runs, 0), Plan::Merge(3..4));
-        assert_eq!(squeeze(&runs, 1), Plan::Merge(1..2), "the other one failed");
-        assert_eq!(squeeze(&runs, 2), Plan::Merge(2..3));
-        assert_eq!(squeeze(&runs, 3), Plan::Merge(3..4), "in turn");
-        assert_eq!(squeeze(&runs[..1], 0), Plan::Nothing, "nothing to give back");
+        assert_eq!(squeeze(&runs, 0), MergePlan::Merge(3..4));
+        assert_eq!(squeeze(&runs, 1), MergePlan::Merge(1..2), "the other one failed");
+        assert_eq!(squeeze(&runs, 2), MergePlan::Merge(2..3));
+        assert_eq!(squeeze(&runs, 3), MergePlan::Merge(3..4), "in turn");
+        assert_eq!(squeeze(&runs[..1], 0), MergePlan::Nothing, "nothing to give back");
     }
 
     #[test]
     fn half_empty_runs_are_written_anew_with_small_neighbours() {
         let half = Size { live: 499, live_bytes: 499 * 200, ..full(1_000) };
-        assert_eq!(plan(&[full(5_000), half, full(4_000)], &LIMITS), Plan::Merge(1..2));
-        assert_eq!(plan(&[full(5_000), full(400), half, full(90), full(4_000)], &LIMITS), Plan::Merge(1..4));
+        assert_eq!(plan(&[full(5_000), half, full(4_000)], &LIMITS), MergePlan::Merge(1..2));
+        assert_eq!(
+            plan(&[full(5_000), full(400), half, full(90), full(4_000)], &LIMITS),
+            MergePlan::Merge(1..4)
+        );
         assert_eq!(
             plan(&[full(5_000), Size { live: 500, live_bytes: 500 * 200, ..half }], &LIMITS),
-            Plan::Nothing
+            MergePlan::Nothing
         );
     }
 
@@ -199,10 +202,10 @@ mod tests {
     fn sixteen_equal_runs_become_one_and_large_ones_are_left_alone() {
         let mut runs = vec![full(16_000), full(1_600)];
         runs.extend([full(100); 15]);
-        assert_eq!(plan(&runs, &LIMITS), Plan::Merge(2..17));
+        assert_eq!(plan(&runs, &LIMITS), MergePlan::Merge(2..17));
         runs.push(full(100));
-        assert_eq!(plan(&runs, &LIMITS), Plan::Merge(2..18));
-        assert_eq!(plan(&[full(9_000); 40], &LIMITS), Plan::Nothing);
+        assert_eq!(plan(&runs, &LIMITS), MergePlan::Merge(2..18));
+        assert_eq!(plan(&[full(9_000); 40], &LIMITS), MergePlan::Nothing);
     }
 
     /// The life of a store: flushes of `batch` rows, of which a share is removed later, oldest first or anywhere.
@@ -216,10 +219,11 @@ mod tests {
         fn settle(&mut self) {
             loop {
                 match plan(&self.runs, &LIMITS) {
-                    Plan::Nothing => break,
-                    Plan::Drop(i) => drop(self.runs.remove(i)),
-                    Plan::Merge(window) => {
-                        let sum = window.clone().fold(Sum::default(), |sum, i| sum.with(&self.runs[i]));
+                    MergePlan::Nothing => break,
+                    MergePlan::Drop(i) => drop(self.runs.remove(i)),
+                    MergePlan::Merge(window) => {
+                        let sum =
+                            window.clone().fold(WindowTotal::default(), |sum, i| sum.with(&self.runs[i]));
                         assert!(sum.fits(&LIMITS), "no run becomes too large");
                         self.written += sum.bytes;
                         self.runs.splice(

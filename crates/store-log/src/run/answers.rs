@@ -9,7 +9,7 @@ use super::block::Kind;
 use super::find::text;
 use super::hash;
 use super::opened::{Run, payload};
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 
 /// Returns a run's answers one by one, expired or not, in order of their hashes.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl AnswerScan {
     }
 
     /// The next answer and its hash.
-    pub(crate) fn next(&mut self) -> Result<Option<(u64, DedupeRow)>, Trouble> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, DedupeRow)>, ReadFault> {
         while self.block.is_empty() {
             let end = self.run.footer.answers_end;
             if self.next == end {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use duewheel_core::record::DecodeError;
 
 use super::block::{self, BLOCK, BlockHead, FILE_HEAD, Kind};
-use crate::disk::{Access, Disk, DiskFile};
-use crate::fault::{Problem, Trouble, failed};
+use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::fault::{Problem, ReadFault, failed};
 use crate::manifest::RunEntry;
 
 #[derive(Debug)]
@@ -19,9 +19,9 @@ pub(crate) struct RunFile {
 
 impl RunFile {
     /// Opens a run's file and checks its length and head.
-    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry) -> Result<Self, Trouble> {
+    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry) -> Result<Self, ReadFault> {
         let name = run.no.run();
-        let file = match disk.open(&name, Access::Read) {
+        let file = match disk.open(&name, FileAccess::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Problem::new(name, 0, "the manifest lists this run, which is missing").into());
@@ -45,7 +45,7 @@ impl RunFile {
     }
 
     /// Fills `buffer` from an offset.
-    pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble> {
+    pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), ReadFault> {
         Ok(self.file.read_at(buffer, at).map_err(failed("read", &self.name))?)
     }
 
@@ -56,7 +56,7 @@ impl RunFile {
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
-    ) -> Result<BlockHead, Trouble> {
+    ) -> Result<BlockHead, ReadFault> {
         let length = bytes_between(at, end);
         grow(buffer, length);
         self.read(&mut buffer[..length], at)?;
@@ -70,7 +70,7 @@ impl RunFile {
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
-    ) -> Result<BlockHead, Trouble> {
+    ) -> Result<BlockHead, ReadFault> {
         if at >= end || bytes_between(at, end) < block::HEAD {
             return Err(self.problem(at, "there is no room for a block").into());
         }
@@ -89,7 +89,7 @@ impl RunFile {
     }
 
     /// Checks the block at the start of `bytes`, which ends there or before.
-    pub(crate) fn first_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, Trouble> {
+    pub(crate) fn first_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
         let length = if bytes.len() < block::HEAD { usize::MAX } else { block::length(bytes) };
         match bytes.get(..length) {
             Some(bytes) => self.check(bytes, kind, at),
@@ -97,7 +97,7 @@ impl RunFile {
         }
     }
 
-    fn check(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, Trouble> {
+    fn check(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
         Ok(block::check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
     }
 
@@ -107,7 +107,7 @@ impl RunFile {
     }
 
     /// The problem of an unreadable row in the block at an offset.
-    pub(crate) fn unreadable(&self, at: u64) -> impl Fn(DecodeError) -> Trouble + '_ {
+    pub(crate) fn unreadable(&self, at: u64) -> impl Fn(DecodeError) -> ReadFault + '_ {
         move |error| self.problem(at, format!("an entry cannot be read: {error}")).into()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
-use duewheel_core::record::{DedupeRow, Reader, Stands, varint};
+use duewheel_core::record::{DedupeRow, Reader, StageKind, varint};
 use duewheel_core::{Key, MessageId, QueueName};
 
 use super::block::Kind;
@@ -13,8 +13,8 @@ use super::hash;
 use super::index::IndexScan;
 use super::live::Live;
 use super::opened::{Run, payload};
-use super::row::{self, Rows};
-use crate::fault::Trouble;
+use super::row::{self, BlockRows};
+use crate::fault::ReadFault;
 
 /// The kind of an entry of the index of keys; the lower two bits of its first number.
 pub(super) const HOLDER: u64 = 0;
@@ -33,33 +33,34 @@ pub(crate) enum Newer {
 }
 
 /// The tables newer than a run.
-pub(crate) struct Behind<'a> {
+pub(crate) struct NewerTables<'a> {
     /// Returns what they know of one message.
     pub(crate) says: &'a dyn Fn(MessageId) -> Newer,
     /// Whether a message that is dead in the run may have been revived.
     pub(crate) revived: bool,
 }
 
-impl Behind<'_> {
+impl NewerTables<'_> {
     /// No newer table.
-    pub(crate) const NOTHING: Behind<'static> = Behind { says: &|_| Newer::Nothing, revived: false };
+    pub(crate) const NOTHING: NewerTables<'static> =
+        NewerTables { says: &|_| Newer::Nothing, revived: false };
 }
 
 /// Number of bytes of messages that may still be read for a look-up. Shared by the threads that read.
 #[derive(Debug)]
-pub(crate) struct Allowance(AtomicUsize);
+pub(crate) struct ReadAllowance(AtomicUsize);
 
-impl Allowance {
+impl ReadAllowance {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Allowance(AtomicUsize::new(bytes)))
+        Arc::new(ReadAllowance(AtomicUsize::new(bytes)))
     }
 
     /// # Errors
-    /// [`Trouble::TooMuch`] when it is used up. The message that uses it up may be read.
-    pub(crate) fn charge(&self, bytes: usize) -> Result<(), Trouble> {
+    /// [`ReadFault::TooMuch`] when it is used up. The message that uses it up may be read.
+    pub(crate) fn charge(&self, bytes: usize) -> Result<(), ReadFault> {
         let before =
             self.0.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(bytes)));
-        before.map(drop).map_err(|_| Trouble::TooMuch)
+        before.map(drop).map_err(|_| ReadFault::TooMuch)
     }
 }
 
@@ -74,7 +75,7 @@ pub(crate) struct KeyLookup<'a> {
 
 /// A row that an index has named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct CandidateRow {
     block: u64,
     id: MessageId,
     lookup: usize,
@@ -86,16 +87,16 @@ impl Run {
     pub(crate) fn find_ids(
         &self,
         ids: &[MessageId],
-        allowance: &Allowance,
+        allowance: &ReadAllowance,
         out: &mut Vec<Row>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadFault> {
         let mut index = IndexScan::new();
         let mut candidates = Vec::with_capacity(ids.len());
         for (lookup, &id) in ids.iter().enumerate().filter(|(_, id)| self.ids().contains(id.0)) {
             index.seek(&self.file, &self.by_id, &[id.0, 0])?;
             match index.next(&self.file, &self.by_id)? {
                 Some([found, block]) if found == id.0 => {
-                    candidates.push(Candidate { block: block.wrapping_mul(8), id, lookup });
+                    candidates.push(CandidateRow { block: block.wrapping_mul(8), id, lookup });
                 }
                 Some(_) | None => {
                     let what = format!("message {id} is in the set of ids and not in their index");
@@ -119,10 +120,10 @@ impl Run {
         lookups: &[KeyLookup<'_>],
         live: &Live,
         dead: usize,
-        behind: &Behind<'_>,
-        allowance: &Allowance,
+        behind: &NewerTables<'_>,
+        allowance: &ReadAllowance,
         out: &mut Vec<(usize, Row)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadFault> {
         let mut order: Vec<(u64, u32, usize)> = Vec::new();
         for (i, lookup) in lookups.iter().enumerate().filter(|(_, lookup)| self.may_have(lookup.hash)) {
             if let Some(queue) = self.queue_no(lookup.queue) {
@@ -186,9 +187,9 @@ impl Run {
         key: &Key,
         live: &Live,
         dead: usize,
-        behind: &Behind<'_>,
-        allowance: &Allowance,
-    ) -> Result<Vec<Row>, Trouble> {
+        behind: &NewerTables<'_>,
+        allowance: &ReadAllowance,
+    ) -> Result<Vec<Row>, ReadFault> {
         let mut out = Vec::new();
         self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, behind, allowance, &mut out)?;
         Ok(out.into_iter().map(|(_, row)| row).collect())
@@ -200,7 +201,7 @@ impl Run {
         hash: u64,
         queue: &QueueName,
         dedupe_id: &str,
-    ) -> Result<Option<DedupeRow>, Trouble> {
+    ) -> Result<Option<DedupeRow>, ReadFault> {
         if self.footer.answers == 0 || !self.may_have(hash) {
             return Ok(None);
         }
@@ -240,10 +241,10 @@ impl Run {
         queue: u32,
         live: &Live,
         dead: usize,
-        behind: &Behind<'_>,
+        behind: &NewerTables<'_>,
         lookup: usize,
-        candidates: &mut Vec<Candidate>,
-    ) -> Result<bool, Trouble> {
+        candidates: &mut Vec<CandidateRow>,
+    ) -> Result<bool, ReadFault> {
         let (mut dead_left, mut cut) = (dead, false);
         index.seek(&self.file, &self.by_key, &[hash << 2 | HOLDER, 0, 0])?;
         while let Some([found, not_id, block]) = index.next(&self.file, &self.by_key)? {
@@ -267,7 +268,7 @@ impl Run {
                     Newer::Nothing => return Ok(true),
                 }
             }
-            candidates.push(Candidate { block: block.wrapping_mul(8), id, lookup });
+            candidates.push(CandidateRow { block: block.wrapping_mul(8), id, lookup });
         }
         Ok(cut)
     }
@@ -275,16 +276,16 @@ impl Run {
     /// Reads the rows that an index has named, each block once.
     fn read(
         &self,
-        mut candidates: Vec<Candidate>,
-        mut see: impl FnMut(usize, FoundRow<'_>) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
+        mut candidates: Vec<CandidateRow>,
+        mut see: impl FnMut(usize, FoundRow<'_>) -> Result<(), ReadFault>,
+    ) -> Result<(), ReadFault> {
         candidates.sort_unstable();
         let mut buffer = Vec::new();
         for wanted in candidates.chunk_by(|a, b| a.block == b.block) {
             let at = wanted[0].block;
             self.check_place(at, super::block::FILE_HEAD as u64, self.footer.messages_end)?;
             let head = self.file.block_within(Kind::Messages, at, self.footer.messages_end, &mut buffer)?;
-            let mut rows = Rows::new(payload(&buffer, head), head.entries);
+            let mut rows = BlockRows::new(payload(&buffer, head), head.entries);
             let mut seen = 0;
             while seen < wanted.len() {
                 let Some(row) = rows.next().map_err(self.file.unreadable(at))? else {
@@ -302,7 +303,7 @@ impl Run {
     }
 
     /// Checks that a block that an index names lies in its part of the run.
-    pub(super) fn check_place(&self, at: u64, from: u64, until: u64) -> Result<(), Trouble> {
+    pub(super) fn check_place(&self, at: u64, from: u64, until: u64) -> Result<(), ReadFault> {
         if at < from || at >= until {
             return Err(self
                 .file
@@ -321,15 +322,15 @@ struct FoundRow<'a> {
 }
 
 impl FoundRow<'_> {
-    fn queue(&self) -> Result<QueueName, Trouble> {
+    fn queue(&self) -> Result<QueueName, ReadFault> {
         self.run.queue_name(self.row.queue, self.at)
     }
 
-    fn has(&self, wanted: &KeyLookup<'_>) -> Result<bool, Trouble> {
+    fn has(&self, wanted: &KeyLookup<'_>) -> Result<bool, ReadFault> {
         Ok(self.row.head.key == wanted.key.as_str().as_bytes() && self.queue()? == *wanted.queue)
     }
 
-    fn decode(&self, allowance: &Allowance) -> Result<Row, Trouble> {
+    fn decode(&self, allowance: &ReadAllowance) -> Result<Row, ReadFault> {
         allowance.charge(self.row.bytes.len())?;
         let bytes = Bytes::copy_from_slice(self.row.bytes);
         row::decode(bytes, self.queue()?).map_err(self.run.file.unreadable(self.at))
@@ -341,10 +342,10 @@ fn is_dead(row: &Row) -> bool {
 }
 
 /// The kind of a row in the index of keys.
-pub(super) fn holder_or_dead(stands: Stands) -> u64 {
+pub(super) fn holder_or_dead(stands: StageKind) -> u64 {
     match stands {
-        Stands::Waiting | Stands::Leased { .. } => HOLDER,
-        Stands::Dead { .. } => DEAD,
+        StageKind::Waiting | StageKind::Leased { .. } => HOLDER,
+        StageKind::Dead { .. } => DEAD,
     }
 }
 

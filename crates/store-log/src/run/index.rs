@@ -2,14 +2,14 @@
 
 use super::block::{self, BLOCK, Kind};
 use super::file::RunFile;
-use super::leaf::{Entry, Shape};
-use crate::fault::{Problem, Trouble};
+use super::leaf::{LeafEntry, LeafLayout};
+use crate::fault::{Problem, ReadFault};
 use crate::le::u64_at;
 
 #[derive(Debug)]
-pub(crate) struct Index<const C: usize> {
+pub(crate) struct RunIndex<const C: usize> {
     kind: Kind,
-    fences: Vec<Entry<C>>,
+    fences: Vec<LeafEntry<C>>,
     /// The start of each leaf, divided by 8; then the end of the last one.
     starts: Vec<u32>,
     pub(crate) entries: u64,
@@ -18,15 +18,21 @@ pub(crate) struct Index<const C: usize> {
 /// A position in an index. It keeps its leaf, so that neighbours are found without another read.
 #[derive(Debug, Default)]
 pub(crate) struct IndexScan<const C: usize> {
-    leaf: Option<(usize, Shape<C>)>,
+    leaf: Option<(usize, LeafLayout<C>)>,
     buffer: Vec<u8>,
     position: usize,
 }
 
-impl<const C: usize> Index<C> {
+impl<const C: usize> RunIndex<C> {
     /// Writes the payload of the fences: kind of the leaves, number of entries, end of the last leaf, then of each leaf
     /// its start and first entry.
-    pub(crate) fn write(kind: Kind, entries: u64, leaves: &[(u64, Entry<C>)], end: u64, out: &mut Vec<u8>) {
+    pub(crate) fn write(
+        kind: Kind,
+        entries: u64,
+        leaves: &[(u64, LeafEntry<C>)],
+        end: u64,
+        out: &mut Vec<u8>,
+    ) {
         for n in [kind as u64, entries, end] {
             out.extend_from_slice(&n.to_le_bytes());
         }
@@ -46,7 +52,7 @@ impl<const C: usize> Index<C> {
             return None;
         }
         let (entries, end) = (u64_at(payload, 8), u64_at(payload, 16));
-        let mut index = Index {
+        let mut index = RunIndex {
             kind,
             fences: Vec::with_capacity(leaves as usize),
             starts: Vec::with_capacity(leaves as usize + 1),
@@ -92,9 +98,9 @@ impl<const C: usize> IndexScan<C> {
     pub(crate) fn seek(
         &mut self,
         file: &RunFile,
-        index: &Index<C>,
-        wanted: &Entry<C>,
-    ) -> Result<(), Trouble> {
+        index: &RunIndex<C>,
+        wanted: &LeafEntry<C>,
+    ) -> Result<(), ReadFault> {
         if index.fences.is_empty() {
             return Ok(());
         }
@@ -105,13 +111,17 @@ impl<const C: usize> IndexScan<C> {
     }
 
     /// The entry that [`IndexScan::next`] has returned last.
-    pub(crate) fn here(&self) -> Option<Entry<C>> {
+    pub(crate) fn here(&self) -> Option<LeafEntry<C>> {
         let (_, shape) = self.leaf?;
         Some(shape.entry(self.payload(), self.position.checked_sub(1)?))
     }
 
     /// Returns the present entry, and moves behind it.
-    pub(crate) fn next(&mut self, file: &RunFile, index: &Index<C>) -> Result<Option<Entry<C>>, Trouble> {
+    pub(crate) fn next(
+        &mut self,
+        file: &RunFile,
+        index: &RunIndex<C>,
+    ) -> Result<Option<LeafEntry<C>>, ReadFault> {
         if index.fences.is_empty() {
             return Ok(None);
         }
@@ -136,7 +146,12 @@ impl<const C: usize> IndexScan<C> {
     }
 
     /// Reads a leaf, unless it is the present one.
-    fn enter(&mut self, file: &RunFile, index: &Index<C>, leaf: usize) -> Result<Shape<C>, Trouble> {
+    fn enter(
+        &mut self,
+        file: &RunFile,
+        index: &RunIndex<C>,
+        leaf: usize,
+    ) -> Result<LeafLayout<C>, ReadFault> {
         self.position = 0;
         if let Some((here, shape)) = self.leaf
             && here == leaf
@@ -148,7 +163,7 @@ impl<const C: usize> IndexScan<C> {
         let bad = || -> Problem { file.problem(at, "the leaf's entries do not fit its length") };
         let head = file.block(index.kind, at, end, &mut self.buffer)?;
         self.buffer.truncate(block::HEAD + head.payload);
-        let shape: Shape<C> = Shape::read(self.payload(), head.entries).ok_or_else(bad)?;
+        let shape: LeafLayout<C> = LeafLayout::read(self.payload(), head.entries).ok_or_else(bad)?;
         if shape.len == 0 || shape.entry(self.payload(), 0) != index.fences[leaf] {
             return Err(file.problem(at, "the leaf does not start as the table of leaves says").into());
         }

@@ -12,20 +12,20 @@ use crate::le::u64_at;
 use super::block::{BLOCK, HEAD};
 
 /// An entry of an index.
-pub(crate) type Entry<const C: usize> = [u64; C];
+pub(crate) type LeafEntry<const C: usize> = [u64; C];
 
 /// Collects entries for a leaf.
 #[derive(Debug)]
 pub(crate) struct LeafWriter<const C: usize> {
-    entries: Vec<Entry<C>>,
-    least: Entry<C>,
-    most: Entry<C>,
+    entries: Vec<LeafEntry<C>>,
+    least: LeafEntry<C>,
+    most: LeafEntry<C>,
 }
 
 /// The layout of the entries in the payload of a leaf.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<const C: usize> {
-    least: Entry<C>,
+pub(crate) struct LeafLayout<const C: usize> {
+    least: LeafEntry<C>,
     width: [usize; C],
     stride: usize,
     pub(crate) len: usize,
@@ -36,12 +36,12 @@ impl<const C: usize> LeafWriter<C> {
         LeafWriter { entries: Vec::new(), least: [u64::MAX; C], most: [0; C] }
     }
 
-    pub(crate) fn first(&self) -> Option<&Entry<C>> {
+    pub(crate) fn first(&self) -> Option<&LeafEntry<C>> {
         self.entries.first()
     }
 
     /// Adds an entry if it fits.
-    pub(crate) fn push(&mut self, entry: Entry<C>) -> bool {
+    pub(crate) fn push(&mut self, entry: LeafEntry<C>) -> bool {
         let (mut least, mut most, mut stride) = (self.least, self.most, 0);
         for ((n, least), most) in entry.iter().zip(&mut least).zip(&mut most) {
             *least = *n.min(least);
@@ -77,11 +77,11 @@ impl<const C: usize> LeafWriter<C> {
     }
 }
 
-impl<const C: usize> Shape<C> {
+impl<const C: usize> LeafLayout<C> {
     /// Reads the layout of a payload, and checks its length.
     pub(crate) fn read(payload: &[u8], entries: u32) -> Option<Self> {
         let widths = payload.get(8 * C..9 * C)?;
-        let mut shape = Shape { least: [0; C], width: [0; C], stride: 0, len: entries as usize };
+        let mut shape = LeafLayout { least: [0; C], width: [0; C], stride: 0, len: entries as usize };
         for (i, width) in widths.iter().enumerate() {
             shape.least[i] = u64_at(payload, 8 * i);
             shape.width[i] = usize::from(*width);
@@ -95,7 +95,7 @@ impl<const C: usize> Shape<C> {
 
     /// The entry at this position, which is below `len`.
     #[inline]
-    pub(crate) fn entry(&self, payload: &[u8], position: usize) -> Entry<C> {
+    pub(crate) fn entry(&self, payload: &[u8], position: usize) -> LeafEntry<C> {
         let mut at = 9 * C + position * self.stride;
         let mut entry = self.least;
         for (n, width) in entry.iter_mut().zip(self.width) {
@@ -108,7 +108,7 @@ impl<const C: usize> Shape<C> {
 
     /// The first position whose entry is not below `wanted`.
     #[inline]
-    pub(crate) fn lower_bound(&self, payload: &[u8], wanted: &Entry<C>) -> usize {
+    pub(crate) fn lower_bound(&self, payload: &[u8], wanted: &LeafEntry<C>) -> usize {
         let (mut low, mut high) = (0, self.len);
         while low < high {
             let middle = low.midpoint(high);

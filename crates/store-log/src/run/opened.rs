@@ -11,9 +11,9 @@ use super::block::{self, BlockHead, Footer, HEAD, Kind};
 use super::file::{RunFile, bytes_between};
 use super::filter::Filter;
 use super::hash::{self, QueueHash};
-use super::index::Index;
+use super::index::RunIndex;
 use crate::disk::Disk;
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::le::u64_at;
 use crate::manifest::RunEntry;
 use crate::names::Interner;
@@ -22,23 +22,23 @@ use crate::names::Interner;
 pub(crate) struct Run {
     pub(super) file: RunFile,
     pub(super) footer: Footer,
-    queues: Vec<Queue>,
+    queues: Vec<RunQueue>,
     /// Numbers of queues, by the hashes of their names.
     by_name: Vec<(QueueHash, u32)>,
     pub(super) spans: Vec<Span>,
-    pub(super) by_id: Index<2>,
-    pub(super) by_key: Index<3>,
-    pub(super) by_queue: Index<4>,
-    pub(super) leased: Index<4>,
-    pub(super) dead: Index<4>,
-    pub(super) graves: Index<4>,
+    pub(super) by_id: RunIndex<2>,
+    pub(super) by_key: RunIndex<3>,
+    pub(super) by_queue: RunIndex<4>,
+    pub(super) leased: RunIndex<4>,
+    pub(super) dead: RunIndex<4>,
+    pub(super) graves: RunIndex<4>,
     pub(super) filter: Filter,
     ids: RoaringTreemap,
 }
 
 /// A queue that has rows in a run. Its position in the list is its number there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct RunQueue {
     pub(crate) name: QueueName,
     pub(crate) rows: u64,
     /// Sum of the weights of its messages.
@@ -62,7 +62,7 @@ impl fmt::Debug for Run {
 
 impl Run {
     /// Opens a run: reads its head, its footer and its tail.
-    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &mut Interner) -> Result<Self, Trouble> {
+    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &mut Interner) -> Result<Self, ReadFault> {
         let file = RunFile::open(disk, run)?;
         let footer_at = run.bytes - block::FOOTER as u64;
         let mut buffer = Vec::new();
@@ -101,9 +101,9 @@ impl Run {
         let by_id = tail.index(Kind::IdLeaf, &mut from, footer.leaves_end)?;
         let by_key = tail.index(Kind::KeyLeaf, &mut from, footer.leaves_end)?;
         let by_queue = tail.index(Kind::SpanLeaf, &mut from, footer.leaves_end)?;
-        let leased: Index<4> = tail.index(Kind::LeasedLeaf, &mut from, footer.leaves_end)?;
-        let dead: Index<4> = tail.index(Kind::DeadLeaf, &mut from, footer.leaves_end)?;
-        let graves: Index<4> = tail.index(Kind::GraveLeaf, &mut from, footer.leaves_end)?;
+        let leased: RunIndex<4> = tail.index(Kind::LeasedLeaf, &mut from, footer.leaves_end)?;
+        let dead: RunIndex<4> = tail.index(Kind::DeadLeaf, &mut from, footer.leaves_end)?;
+        let graves: RunIndex<4> = tail.index(Kind::GraveLeaf, &mut from, footer.leaves_end)?;
         if from != footer.leaves_end {
             return Err(file.problem(from, "there are leaves that no index knows").into());
         }
@@ -180,7 +180,7 @@ impl Run {
     }
 
     /// Queues that have messages in it, by their numbers.
-    pub(crate) fn queues(&self) -> &[Queue] {
+    pub(crate) fn queues(&self) -> &[RunQueue] {
         &self.queues
     }
 
@@ -198,7 +198,7 @@ impl Run {
     }
 
     /// The name of a queue to which a row in the block at `at` refers.
-    pub(super) fn queue_name(&self, queue: u32, at: u64) -> Result<QueueName, Trouble> {
+    pub(super) fn queue_name(&self, queue: u32, at: u64) -> Result<QueueName, ReadFault> {
         match self.queues.get(queue as usize) {
             Some(queue) => Ok(queue.name.clone()),
             None => Err(self.file.problem(at, "a row is of a queue that is not in the run").into()),
@@ -219,7 +219,7 @@ struct Tail<'a> {
 }
 
 impl Tail<'_> {
-    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, Vec<u8>), Trouble> {
+    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, Vec<u8>), ReadFault> {
         let at = self.at;
         let mut head = [0; HEAD];
         if bytes_between(at, self.end) < HEAD {
@@ -238,9 +238,14 @@ impl Tail<'_> {
     }
 
     /// Reads an index whose leaves start at `from`, which moves behind them.
-    fn index<const C: usize>(&mut self, kind: Kind, from: &mut u64, until: u64) -> Result<Index<C>, Trouble> {
+    fn index<const C: usize>(
+        &mut self,
+        kind: Kind,
+        from: &mut u64,
+        until: u64,
+    ) -> Result<RunIndex<C>, ReadFault> {
         let (at, head, bytes) = self.block(Kind::Fences)?;
-        let index: Index<C> = Index::read(kind, payload(&bytes, head), head.entries, *from, until)
+        let index: RunIndex<C> = RunIndex::read(kind, payload(&bytes, head), head.entries, *from, until)
             .ok_or_else(|| self.file.problem(at, "the table of leaves cannot be read"))?;
         *from = index.end();
         Ok(index)
@@ -252,14 +257,14 @@ pub(super) fn payload(bytes: &[u8], head: BlockHead) -> &[u8] {
     &bytes[HEAD..HEAD + head.payload]
 }
 
-fn read_queues(mut bytes: &[u8], count: u32, names: &mut Interner) -> Option<Vec<Queue>> {
+fn read_queues(mut bytes: &[u8], count: u32, names: &mut Interner) -> Option<Vec<RunQueue>> {
     let mut queues = Vec::with_capacity((count as usize).min(bytes.len() / 4));
     for _ in 0..count {
         let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;
         let (name, rest) = bytes.split_at_checked(length)?;
         bytes = rest;
         let name = names.name(std::str::from_utf8(name).ok()?).ok()?;
-        queues.push(Queue { name, rows: varint(&mut bytes).ok()?, weight: varint(&mut bytes).ok()? });
+        queues.push(RunQueue { name, rows: varint(&mut bytes).ok()?, weight: varint(&mut bytes).ok()? });
     }
     bytes.is_empty().then_some(queues)
 }

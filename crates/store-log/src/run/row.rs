@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
-use duewheel_core::record::{DecodeError, Reader, RowHead, Stands, varint};
+use duewheel_core::record::{DecodeError, Reader, RowHead, StageKind, varint};
 use duewheel_core::{Due, MessageId, QueueName};
 
 /// A row as a scan returns it. It keeps a part of the file in memory as long as it lives.
@@ -10,7 +10,7 @@ use duewheel_core::{Due, MessageId, QueueName};
 pub(crate) struct RawRow {
     pub(crate) id: MessageId,
     pub(crate) due: Due,
-    pub(crate) stands: Stands,
+    pub(crate) stands: StageKind,
     pub(crate) weight: u64,
     /// The run's number of its queue.
     pub(crate) queue: u32,
@@ -33,15 +33,15 @@ pub(crate) struct InBlock<'a> {
 
 /// The rows of a block's payload, one by one.
 #[derive(Debug)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct BlockRows<'a> {
     payload: &'a [u8],
     rest: &'a [u8],
     left: u32,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> BlockRows<'a> {
     pub(crate) fn new(payload: &'a [u8], entries: u32) -> Self {
-        Rows { payload, rest: payload, left: entries }
+        BlockRows { payload, rest: payload, left: entries }
     }
 
     /// The next row; `None` when the block ends where it should.

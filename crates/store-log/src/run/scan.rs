@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use duewheel_core::message::Row;
-use duewheel_core::record::Stands;
+use duewheel_core::record::StageKind;
 use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId};
 
 use super::block::{FILE_HEAD, HEAD, Kind};
 use super::file::bytes_between;
-use super::index::{Index, IndexScan};
-use super::leaf::Entry;
+use super::index::{IndexScan, RunIndex};
+use super::leaf::LeafEntry;
 use super::live::Live;
 use super::opened::{Run, payload};
-use super::row::{self, RawRow, Rows};
-use crate::fault::Trouble;
+use super::row::{self, BlockRows, RawRow};
+use crate::fault::ReadFault;
 
 /// Returns the live rows of a sequence one by one, and keeps its position. One span is in memory at a time, or one
 /// queue's part of it.
@@ -24,18 +24,18 @@ use crate::fault::Trouble;
 pub(crate) struct RunScan {
     run: Arc<Run>,
     live: Arc<Live>,
-    wanted: Wanted,
+    wanted: QueueNumbers,
     after: Option<Cursor>,
     until: u64,
-    way: Way,
-    allowance: Allowance,
+    way: ScanPath,
+    allowance: SkipAllowance,
     /// The position at which it has paused: nothing is left before it.
     paused: Option<Cursor>,
 }
 
 /// The bytes that a scan may read for one page when it leaves queues out, because discarded reads must be bounded.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
+struct SkipAllowance {
     bytes: u64,
     /// Whether something was read for this page. The page must also come further than `from`.
     has_read: bool,
@@ -44,7 +44,7 @@ struct Allowance {
 
 /// Queues by their numbers in the run.
 #[derive(Debug)]
-enum Wanted {
+enum QueueNumbers {
     All,
     One(u32),
     /// All except these: whether each queue is left out.
@@ -52,7 +52,7 @@ enum Wanted {
 }
 
 #[derive(Debug)]
-enum Way {
+enum ScanPath {
     Nothing,
     Spans(BySpan),
     Index(ByIndex),
@@ -69,10 +69,10 @@ struct BySpan {
     /// The position of the one wanted queue.
     queue: IndexScan<4>,
     /// Large queues that are left out, and the position of each in this span or behind it.
-    skipped: Vec<(u32, IndexScan<4>, Option<Entry<4>>)>,
+    skipped: Vec<(u32, IndexScan<4>, Option<LeafEntry<4>>)>,
     /// The rest of the present span: parts of the file, and the rows in them, in order.
-    parts: Vec<Part>,
-    rows: Vec<Place>,
+    parts: Vec<SpanBlock>,
+    rows: Vec<RowPosition>,
     order: Vec<(u64, MessageId, u32)>,
     next: usize,
     spare: Option<BytesMut>,
@@ -87,19 +87,19 @@ enum Stages {
 }
 
 #[derive(Debug)]
-struct Part {
+struct SpanBlock {
     at: u64,
     bytes: Bytes,
 }
 
 /// A row in a part.
 #[derive(Debug)]
-struct Place {
+struct RowPosition {
     part: u32,
     queue: u32,
     from: usize,
     length: usize,
-    stands: Stands,
+    stands: StageKind,
     weight: u64,
 }
 
@@ -135,36 +135,38 @@ impl Run {
         which: &Which,
         after: Option<Cursor>,
         until: u64,
-    ) -> Result<RunScan, Trouble> {
+    ) -> Result<RunScan, ReadFault> {
         let wanted = match which {
-            Which::All => Some(Wanted::All),
-            Which::One(name) => self.queue_no(name).map(Wanted::One),
+            Which::All => Some(QueueNumbers::All),
+            Which::One(name) => self.queue_no(name).map(QueueNumbers::One),
             Which::AllBut(names) => {
                 let mut out = vec![false; self.queues().len()];
                 for no in names.iter().filter_map(|name| self.queue_no(name)) {
                     out[no as usize] = true;
                 }
-                Some(Wanted::AllBut(out))
+                Some(QueueNumbers::AllBut(out))
             }
         };
         let way = match (&wanted, sequence) {
-            (None, _) => Way::Nothing,
+            (None, _) => ScanPath::Nothing,
             (Some(wanted), Sequence::At) => self.by_span(wanted, Class::At, Stages::Waiting, after)?,
             (Some(wanted), Sequence::AllAt) => self.by_span(wanted, Class::At, Stages::Every, after)?,
             (Some(wanted), Sequence::After) => self.by_span(wanted, Class::After, Stages::Waiting, after)?,
             (Some(wanted), Sequence::AllAfter) => self.by_span(wanted, Class::After, Stages::Every, after)?,
             (Some(_), Sequence::Leased) => self.by_index(Times::Leased, after)?,
-            (Some(Wanted::One(queue)), Sequence::Dead) => self.by_index(Times::Graves(*queue), after)?,
+            (Some(QueueNumbers::One(queue)), Sequence::Dead) => {
+                self.by_index(Times::Graves(*queue), after)?
+            }
             (Some(_), Sequence::Dead) => self.by_index(Times::Dead, after)?,
         };
-        let wanted = wanted.unwrap_or(Wanted::All);
-        let allowance = Allowance { bytes: u64::MAX, has_read: false, from: after };
+        let wanted = wanted.unwrap_or(QueueNumbers::All);
+        let allowance = SkipAllowance { bytes: u64::MAX, has_read: false, from: after };
         let run = Arc::clone(self);
         Ok(RunScan { run, live: Arc::clone(live), wanted, after, until, way, allowance, paused: None })
     }
 
     /// Decodes a row that a scan of this run has returned.
-    pub(crate) fn decode(&self, row: &RawRow) -> Result<Row, Trouble> {
+    pub(crate) fn decode(&self, row: &RawRow) -> Result<Row, ReadFault> {
         let queue = self.queue_name(row.queue, 0)?;
         row::decode(row.bytes.clone(), queue).map_err(|error| {
             let what = format!("message {} cannot be read: {error}", row.id);
@@ -174,11 +176,11 @@ impl Run {
 
     fn by_span(
         &self,
-        wanted: &Wanted,
+        wanted: &QueueNumbers,
         class: Class,
         stages: Stages,
         after: Option<Cursor>,
-    ) -> Result<Way, Trouble> {
+    ) -> Result<ScanPath, ReadFault> {
         let end = self.spans.partition_point(|span| span.class <= class);
         let start = self.spans.partition_point(|span| span.class < class);
         let span = match after {
@@ -202,11 +204,11 @@ impl Run {
             read_bytes: 0,
         };
         match wanted {
-            Wanted::All => {}
-            Wanted::One(queue) => {
+            QueueNumbers::All => {}
+            QueueNumbers::One(queue) => {
                 way.queue.seek(&self.file, &self.by_queue, &[u64::from(*queue), span as u64, 0, 0])?;
             }
-            Wanted::AllBut(out) => {
+            QueueNumbers::AllBut(out) => {
                 let mut large: Vec<(u64, u32)> = (0u32..)
                     .zip(self.queues())
                     .filter(|(no, queue)| out[*no as usize] && queue.rows >= SKIPPED_ROWS)
@@ -222,10 +224,10 @@ impl Run {
                 }
             }
         }
-        Ok(Way::Spans(way))
+        Ok(ScanPath::Spans(way))
     }
 
-    fn by_index(&self, which: Times, after: Option<Cursor>) -> Result<Way, Trouble> {
+    fn by_index(&self, which: Times, after: Option<Cursor>) -> Result<ScanPath, ReadFault> {
         let mut index = IndexScan::new();
         let behind = after.map_or([0; 3], |(time, id)| [time, id.0, u64::MAX]);
         let from = match which {
@@ -233,10 +235,10 @@ impl Run {
             Times::Graves(queue) => [u64::from(queue), behind[0], behind[1], behind[2]],
         };
         index.seek(&self.file, self.times(which), &from)?;
-        Ok(Way::Index(ByIndex { which, index, block: None }))
+        Ok(ScanPath::Index(ByIndex { which, index, block: None }))
     }
 
-    fn times(&self, which: Times) -> &Index<4> {
+    fn times(&self, which: Times) -> &RunIndex<4> {
         match which {
             Times::Leased => &self.leased,
             Times::Dead => &self.dead,
@@ -249,7 +251,7 @@ impl RunScan {
     /// Lets it read this many bytes for the next page, which starts behind a position. It reads at least one span, and
     /// until the page comes further.
     pub(crate) fn allow(&mut self, bytes: u64, from: Option<Cursor>) {
-        self.allowance = Allowance { bytes, has_read: false, from };
+        self.allowance = SkipAllowance { bytes, has_read: false, from };
     }
 
     /// The position at which it has paused because it may read no more for this page: every row before it was returned.
@@ -258,15 +260,15 @@ impl RunScan {
     }
 
     /// The next row; `None` at the end, or when it has [`RunScan::paused`].
-    pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
+    pub(crate) fn next(&mut self) -> Result<Option<RawRow>, ReadFault> {
         self.paused = None;
         match &mut self.way {
-            Way::Nothing => Ok(None),
-            Way::Spans(way) => loop {
+            ScanPath::Nothing => Ok(None),
+            ScanPath::Spans(way) => loop {
                 if let Some(row) = way.take() {
                     return Ok(Some(row));
                 }
-                if let (Wanted::AllBut(_), Some(next)) = (&self.wanted, way.next_span(&self.run))
+                if let (QueueNumbers::AllBut(_), Some(next)) = (&self.wanted, way.next_span(&self.run))
                     && next.0 <= self.until
                     && self.allowance.is_used_up(next)
                 {
@@ -278,14 +280,14 @@ impl RunScan {
                 self.allowance.bytes = self.allowance.bytes.saturating_sub(way.read_bytes - before);
                 self.allowance.has_read = true;
                 if !has_entered {
-                    self.way = Way::Nothing;
+                    self.way = ScanPath::Nothing;
                     return Ok(None);
                 }
             },
-            Way::Index(way) => {
+            ScanPath::Index(way) => {
                 let row = way.next(&self.run, &self.live, &self.wanted, self.until)?;
                 if row.is_none() {
-                    self.way = Way::Nothing;
+                    self.way = ScanPath::Nothing;
                 }
                 Ok(row)
             }
@@ -293,18 +295,18 @@ impl RunScan {
     }
 }
 
-impl Wanted {
+impl QueueNumbers {
     #[inline]
     fn has(&self, queue: u32) -> bool {
         match self {
-            Wanted::All => true,
-            Wanted::One(one) => *one == queue,
-            Wanted::AllBut(out) => out.get(queue as usize) != Some(&true),
+            QueueNumbers::All => true,
+            QueueNumbers::One(one) => *one == queue,
+            QueueNumbers::AllBut(out) => out.get(queue as usize) != Some(&true),
         }
     }
 }
 
-impl Allowance {
+impl SkipAllowance {
     /// Whether a page may end before this position.
     fn is_used_up(&self, next: Cursor) -> bool {
         let comes_further = self.from.is_none_or(|from| before(next) > from);
@@ -350,10 +352,10 @@ impl BySpan {
         &mut self,
         run: &Run,
         live: &Live,
-        wanted: &Wanted,
+        wanted: &QueueNumbers,
         after: Option<Cursor>,
         until: u64,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, ReadFault> {
         // Nobody has a row of the last span any more, as a rule: its memory is used again.
         for part in self.parts.drain(..) {
             self.spare = part.bytes.try_into_mut().ok().or(self.spare.take());
@@ -361,7 +363,7 @@ impl BySpan {
         self.rows.clear();
         self.order.clear();
         self.next = 0;
-        if let Wanted::One(queue) = wanted {
+        if let QueueNumbers::One(queue) = wanted {
             // Spans without rows of this queue are not even looked at.
             match self.queue.next(&run.file, &run.by_queue)? {
                 Some([of, span, ..]) if of == u64::from(*queue) && span < self.end as u64 => {
@@ -375,14 +377,14 @@ impl BySpan {
         }
         let (from, to) = (run.spans[self.span].at, run.span_end(self.span));
         match wanted {
-            Wanted::All => self.read(run, live, wanted, after, until, from, to)?,
-            Wanted::One(_) => {
+            QueueNumbers::All => self.read(run, live, wanted, after, until, from, to)?,
+            QueueNumbers::One(_) => {
                 let Some([_, _, block, extent]) = self.queue.here() else { return Ok(false) };
                 let (start, end) = extent_of(block, extent);
                 self.check_extent(run, start, end, from, to)?;
                 self.read(run, live, wanted, after, until, start, end)?;
             }
-            Wanted::AllBut(_) => {
+            QueueNumbers::AllBut(_) => {
                 let mut left_out = self.left_out(run)?;
                 left_out.sort_unstable();
                 let mut at = from;
@@ -404,7 +406,7 @@ impl BySpan {
         Ok(true)
     }
 
-    fn check_extent(&self, run: &Run, start: u64, end: u64, from: u64, to: u64) -> Result<(), Trouble> {
+    fn check_extent(&self, run: &Run, start: u64, end: u64, from: u64, to: u64) -> Result<(), ReadFault> {
         if start < from || start >= end || end > to {
             return Err(run
                 .file
@@ -415,7 +417,7 @@ impl BySpan {
     }
 
     /// The parts of this span that belong only to queues that are left out.
-    fn left_out(&mut self, run: &Run) -> Result<Vec<(u64, u64)>, Trouble> {
+    fn left_out(&mut self, run: &Run) -> Result<Vec<(u64, u64)>, ReadFault> {
         let mut left_out = Vec::new();
         let here = self.span as u64;
         for (queue, scan, next) in &mut self.skipped {
@@ -441,12 +443,12 @@ impl BySpan {
         &mut self,
         run: &Run,
         live: &Live,
-        wanted: &Wanted,
+        wanted: &QueueNumbers,
         after: Option<Cursor>,
         until: u64,
         from: u64,
         to: u64,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadFault> {
         let mut bytes = self.spare.take().unwrap_or_default();
         bytes.resize(bytes_between(from, to), 0);
         run.file.read(&mut bytes, from)?;
@@ -456,7 +458,7 @@ impl BySpan {
         while block < bytes.len() {
             let at = from + block as u64;
             let head = run.file.first_block(&bytes[block..], Kind::Messages, at)?;
-            let mut rows = Rows::new(payload(&bytes[block..], head), head.entries);
+            let mut rows = BlockRows::new(payload(&bytes[block..], head), head.entries);
             while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
                 let due = row.head.due;
                 if due.class() != self.class {
@@ -468,12 +470,12 @@ impl BySpan {
                 let place = (due.raw(), row.head.id);
                 let counts = place.0 <= until
                     && after.is_none_or(|after| place > after)
-                    && (self.stages == Stages::Every || row.head.stands == Stands::Waiting)
+                    && (self.stages == Stages::Every || row.head.stands == StageKind::Waiting)
                     && wanted.has(row.queue)
                     && live.has(row.head.id, row.queue);
                 if counts {
                     self.order.push((place.0, place.1, u32::try_from(self.rows.len()).unwrap_or(u32::MAX)));
-                    self.rows.push(Place {
+                    self.rows.push(RowPosition {
                         part,
                         queue: row.queue,
                         from: block + HEAD + row.at,
@@ -485,7 +487,7 @@ impl BySpan {
             }
             block += head.length;
         }
-        self.parts.push(Part { at: from, bytes: bytes.freeze() });
+        self.parts.push(SpanBlock { at: from, bytes: bytes.freeze() });
         Ok(())
     }
 }
@@ -495,9 +497,9 @@ impl ByIndex {
         &mut self,
         run: &Run,
         live: &Live,
-        wanted: &Wanted,
+        wanted: &QueueNumbers,
         until: u64,
-    ) -> Result<Option<RawRow>, Trouble> {
+    ) -> Result<Option<RawRow>, ReadFault> {
         while let Some(entry) = self.index.next(&run.file, run.times(self.which))? {
             let (time, id, block, queue) = match self.which {
                 Times::Leased | Times::Dead => (entry[0], entry[1], entry[2], entry[3]),
@@ -515,7 +517,7 @@ impl ByIndex {
         Ok(None)
     }
 
-    fn row(&mut self, run: &Run, at: u64, id: MessageId, time: u64) -> Result<RawRow, Trouble> {
+    fn row(&mut self, run: &Run, at: u64, id: MessageId, time: u64) -> Result<RawRow, ReadFault> {
         let (bytes, entries) = match &self.block {
             Some((here, bytes, entries)) if *here == at => (bytes, *entries),
             Some(_) | None => {
@@ -527,13 +529,13 @@ impl ByIndex {
                 (&*bytes, *entries)
             }
         };
-        let mut rows = Rows::new(&bytes[HEAD..], entries);
+        let mut rows = BlockRows::new(&bytes[HEAD..], entries);
         while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
             let stands = row.head.stands;
             let fits = match (self.which, stands) {
-                (Times::Leased, Stands::Leased { until }) => until.0 == time,
-                (Times::Dead | Times::Graves(_), Stands::Dead { at }) => at.raw() == time,
-                (_, Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. }) => false,
+                (Times::Leased, StageKind::Leased { until }) => until.0 == time,
+                (Times::Dead | Times::Graves(_), StageKind::Dead { at }) => at.raw() == time,
+                (_, StageKind::Waiting | StageKind::Leased { .. } | StageKind::Dead { .. }) => false,
             };
             if row.head.id == id && fits {
                 return Ok(RawRow {

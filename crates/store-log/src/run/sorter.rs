@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use duewheel_core::store::StoreError;
 
-use super::leaf::Entry;
+use super::leaf::LeafEntry;
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::FileNo;
@@ -30,23 +30,23 @@ pub(crate) struct Spill {
 
 #[derive(Debug)]
 pub(crate) struct Sorter<const C: usize> {
-    entries: Vec<Entry<C>>,
+    entries: Vec<LeafEntry<C>>,
     /// Start and number of entries of each piece in the file.
     pieces: Vec<(u64, u64)>,
 }
 
 /// Entries in order.
 #[derive(Debug)]
-pub(crate) struct Sorted<const C: usize> {
-    here: std::vec::IntoIter<Entry<C>>,
+pub(crate) struct SortedEntries<const C: usize> {
+    here: std::vec::IntoIter<LeafEntry<C>>,
     file: Option<Arc<dyn DiskFile>>,
     name: String,
-    pieces: Vec<Piece<C>>,
-    heads: BinaryHeap<Reverse<(Entry<C>, usize)>>,
+    pieces: Vec<SpilledPiece<C>>,
+    heads: BinaryHeap<Reverse<(LeafEntry<C>, usize)>>,
 }
 
 #[derive(Debug)]
-struct Piece<const C: usize> {
+struct SpilledPiece<const C: usize> {
     at: u64,
     left: u64,
     ready: Vec<u8>,
@@ -99,7 +99,7 @@ impl<const C: usize> Sorter<C> {
         self.entries.len() as u64 + self.pieces.iter().map(|(_, entries)| entries).sum::<u64>()
     }
 
-    pub(crate) fn push(&mut self, entry: Entry<C>, spill: &mut Spill) -> Result<(), StoreError> {
+    pub(crate) fn push(&mut self, entry: LeafEntry<C>, spill: &mut Spill) -> Result<(), StoreError> {
         self.entries.push(entry);
         if self.entries.len() * C * 8 >= spill.piece { self.put_aside(spill) } else { Ok(()) }
     }
@@ -116,14 +116,14 @@ impl<const C: usize> Sorter<C> {
         Ok(())
     }
 
-    pub(crate) fn sorted(mut self, spill: &mut Spill) -> Result<Sorted<C>, StoreError> {
+    pub(crate) fn sorted(mut self, spill: &mut Spill) -> Result<SortedEntries<C>, StoreError> {
         if self.pieces.is_empty() {
             self.entries.sort_unstable();
         } else {
             self.put_aside(spill)?;
             self.entries = Vec::new();
         }
-        let mut sorted = Sorted {
+        let mut sorted = SortedEntries {
             here: self.entries.into_iter(),
             file: spill.file.clone(),
             name: spill.name.clone(),
@@ -131,7 +131,7 @@ impl<const C: usize> Sorter<C> {
             heads: BinaryHeap::new(),
         };
         for (i, (at, left)) in self.pieces.into_iter().enumerate() {
-            sorted.pieces.push(Piece { at, left, ready: Vec::new(), position: 0 });
+            sorted.pieces.push(SpilledPiece { at, left, ready: Vec::new(), position: 0 });
             if let Some(entry) = sorted.next_of(i)? {
                 sorted.heads.push(Reverse((entry, i)));
             }
@@ -140,8 +140,8 @@ impl<const C: usize> Sorter<C> {
     }
 }
 
-impl<const C: usize> Sorted<C> {
-    pub(crate) fn next(&mut self) -> Result<Option<Entry<C>>, StoreError> {
+impl<const C: usize> SortedEntries<C> {
+    pub(crate) fn next(&mut self) -> Result<Option<LeafEntry<C>>, StoreError> {
         let Some(Reverse((entry, piece))) = self.heads.peek().copied() else { return Ok(self.here.next()) };
         let next = self.next_of(piece)?;
         if let Some(mut top) = self.heads.peek_mut() {
@@ -153,7 +153,7 @@ impl<const C: usize> Sorted<C> {
         Ok(Some(entry))
     }
 
-    fn next_of(&mut self, piece: usize) -> Result<Option<Entry<C>>, StoreError> {
+    fn next_of(&mut self, piece: usize) -> Result<Option<LeafEntry<C>>, StoreError> {
         let piece = &mut self.pieces[piece];
         if piece.position == piece.ready.len() {
             let Some(file) = self.file.as_ref().filter(|_| piece.left > 0) else { return Ok(None) };

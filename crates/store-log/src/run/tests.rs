@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Lease, Life, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Lease, Life, MessageContent, Options, PastAttempt, Row, Stage,
 };
 use duewheel_core::record::{Created, DedupeRow};
 use duewheel_core::store::{Cursor, Sequence, Which};
@@ -16,9 +16,9 @@ use proptest::prelude::*;
 
 use super::hash;
 use super::writer::SPAN;
-use super::{Allowance, AnswerScan, Behind, KeyLookup, Live, Mask, Run, RunWriter, verify};
+use super::{AnswerScan, KeyLookup, Live, Mask, NewerTables, ReadAllowance, Run, RunWriter, verify};
 use crate::disk::Disk;
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
 use crate::names::Interner;
@@ -74,7 +74,7 @@ fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
     let mut found = Vec::new();
     let asked: Vec<MessageId> =
         all.iter().flat_map(|id| [*id, MessageId(id.0 + 1)]).collect::<BTreeSet<_>>().into_iter().collect();
-    run.find_ids(&asked, &Allowance::new(usize::MAX), &mut found).unwrap();
+    run.find_ids(&asked, &ReadAllowance::new(usize::MAX), &mut found).unwrap();
     found.sort_by_key(|row| row.message.id);
     let expected: Vec<Row> = model.rows.values().cloned().collect();
     assert_eq!(found, expected);
@@ -121,8 +121,15 @@ fn compare_keys(run: &Arc<Run>, model: &Model, live: &Live, live_ids: &BTreeSet<
         by_key.keys().map(|(queue, key)| KeyLookup { hash: hash::key(queue, key), queue, key }).collect();
     for dead in [0, 2, 8] {
         let mut found = Vec::new();
-        run.find_keys(&lookups, live, dead, &Behind::NOTHING, &Allowance::new(usize::MAX), &mut found)
-            .unwrap();
+        run.find_keys(
+            &lookups,
+            live,
+            dead,
+            &NewerTables::NOTHING,
+            &ReadAllowance::new(usize::MAX),
+            &mut found,
+        )
+        .unwrap();
         for (i, rows) in by_key.values().enumerate() {
             let mut rows: Vec<Row> = rows
                 .iter()
@@ -227,7 +234,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
     let mut found = Vec::new();
     for (id, expected) in &model.rows {
         found.clear();
-        if run.find_ids(&[*id], &Allowance::new(usize::MAX), &mut found).is_ok() {
+        if run.find_ids(&[*id], &ReadAllowance::new(usize::MAX), &mut found).is_ok() {
             assert_eq!(found, std::slice::from_ref(expected));
         }
     }
@@ -238,8 +245,8 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
         &key,
         &live,
         8,
-        &Behind::NOTHING,
-        &Allowance::new(usize::MAX),
+        &NewerTables::NOTHING,
+        &ReadAllowance::new(usize::MAX),
     ) {
         let found: BTreeSet<u64> = found.iter().map(|row| row.message.id.0).collect();
         assert_eq!(found, BTreeSet::from([1, 3]));
@@ -284,7 +291,7 @@ fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
         let flip = |bytes: &mut Vec<u8>| bytes[at] ^= 1 << (at % 8);
         disk.change(&name, flip);
         match verify(&*disk, &entry) {
-            Err(Trouble::Damaged(problem)) => assert_eq!(problem.file, name),
+            Err(ReadFault::Damaged(problem)) => assert_eq!(problem.file, name),
             other => panic!("byte {at}: {other:?}"),
         }
         if let Ok(run) = Run::open(&*disk, &entry, &mut Interner::default()) {
@@ -304,19 +311,19 @@ fn every_cut_is_refused() {
         disk.change(&name, |bytes| bytes.truncate(cut));
         for bytes in [entry.bytes, cut as u64] {
             let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, &mut Interner::default());
-            assert!(matches!(opened, Err(Trouble::Damaged(_))), "cut at {cut}");
+            assert!(matches!(opened, Err(ReadFault::Damaged(_))), "cut at {cut}");
         }
         disk.change(&name, |bytes| bytes.clone_from(&whole));
     }
     disk.remove(&name).unwrap();
-    assert!(matches!(Run::open(&*disk, &entry, &mut Interner::default()), Err(Trouble::Damaged(_))));
+    assert!(matches!(Run::open(&*disk, &entry, &mut Interner::default()), Err(ReadFault::Damaged(_))));
 }
 
 #[test]
 fn a_run_of_another_place_or_version_is_refused() {
     let (disk, entry) = written(&little(), Shape::default());
     let what = |entry: RunEntry| match Run::open(&*disk, &entry, &mut Interner::default()) {
-        Err(Trouble::Damaged(problem)) => problem.what,
+        Err(ReadFault::Damaged(problem)) => problem.what,
         other => panic!("{other:?}"),
     };
     assert!(what(RunEntry { incarnation: Incarnation(1), ..entry }).contains("of another run"));
@@ -368,7 +375,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
     let live = Live::all(run);
     let mut found = Vec::new();
     let ids: Vec<MessageId> = model.rows.keys().copied().collect();
-    let _ = run.find_ids(&ids, &Allowance::new(usize::MAX), &mut found);
+    let _ = run.find_ids(&ids, &ReadAllowance::new(usize::MAX), &mut found);
     for key in ["a", "b"] {
         let key = Key::new(key).unwrap();
         let _ = run.find_key(
@@ -377,8 +384,8 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
             &key,
             &live,
             1,
-            &Behind::NOTHING,
-            &Allowance::new(usize::MAX),
+            &NewerTables::NOTHING,
+            &ReadAllowance::new(usize::MAX),
         );
     }
     let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x");
@@ -417,8 +424,8 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
             &key,
             &Live::all(&run),
             8,
-            &Behind::NOTHING,
-            &Allowance::new(usize::MAX),
+            &NewerTables::NOTHING,
+            &ReadAllowance::new(usize::MAX),
         )
         .unwrap();
     let mut ids: Vec<u64> = found.iter().map(|row| row.message.id.0).collect();

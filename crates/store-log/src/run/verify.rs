@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
-use duewheel_core::record::{Reader, Stands};
+use duewheel_core::record::{Reader, StageKind};
 use duewheel_core::time::Class;
 use duewheel_core::{MessageId, QueueName};
 use xxhash_rust::xxh3::xxh3_128;
@@ -10,12 +10,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::block::Kind;
 use super::find::{self, text};
 use super::hash::{self, QueueHash};
-use super::index::{Index, IndexScan};
-use super::leaf::Entry;
+use super::index::{IndexScan, RunIndex};
+use super::leaf::LeafEntry;
 use super::opened::{Run, payload};
-use super::row::{self, InBlock, Rows};
+use super::row::{self, BlockRows, InBlock};
 use crate::disk::Disk;
-use crate::fault::Trouble;
+use crate::fault::ReadFault;
 use crate::manifest::RunEntry;
 use crate::names::Interner;
 
@@ -27,18 +27,18 @@ pub(crate) struct Verified {
 }
 
 /// Checks a run: every block, the order of rows, and that tail and indexes agree with the rows.
-pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trouble> {
+pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, ReadFault> {
     let run = Run::open(disk, entry, &mut Interner::default())?;
     let mut check = Check {
         hashes: run.queues().iter().map(|queue| QueueHash::of(&queue.name)).collect(),
         counts: vec![(0, 0); run.queues().len()],
         run: &run,
-        by_id: Sum::default(),
-        by_key: Sum::default(),
-        by_queue: Sum::default(),
-        leased: Sum::default(),
-        dead: Sum::default(),
-        graves: Sum::default(),
+        by_id: HashSum::default(),
+        by_key: HashSum::default(),
+        by_queue: HashSum::default(),
+        leased: HashSum::default(),
+        dead: HashSum::default(),
+        graves: HashSum::default(),
     };
     for span in 0..run.spans.len() {
         check.span(span)?;
@@ -61,13 +61,13 @@ pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trou
 
 /// A sum over the hashes of entries: equal for equal sets, in any order.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Sum {
+struct HashSum {
     entries: u64,
     hashes: u128,
 }
 
-impl Sum {
-    fn add<const C: usize>(&mut self, entry: Entry<C>) {
+impl HashSum {
+    fn add<const C: usize>(&mut self, entry: LeafEntry<C>) {
         let mut bytes = [0; 32];
         for (n, place) in entry.iter().zip(bytes.chunks_exact_mut(8)) {
             place.copy_from_slice(&n.to_le_bytes());
@@ -81,16 +81,16 @@ struct Check<'a> {
     run: &'a Run,
     hashes: Vec<QueueHash>,
     counts: Vec<(u64, u64)>,
-    by_id: Sum,
-    by_key: Sum,
-    by_queue: Sum,
-    leased: Sum,
-    dead: Sum,
-    graves: Sum,
+    by_id: HashSum,
+    by_key: HashSum,
+    by_queue: HashSum,
+    leased: HashSum,
+    dead: HashSum,
+    graves: HashSum,
 }
 
 /// The rows of one queue in a span.
-struct Stretch {
+struct QueueRows {
     queue: u32,
     start: u64,
     end: u64,
@@ -99,7 +99,7 @@ struct Stretch {
 
 impl Check<'_> {
     /// Reads a span: its rows are in order and due within its bounds, and are counted for the indexes.
-    fn span(&mut self, number: usize) -> Result<(), Trouble> {
+    fn span(&mut self, number: usize) -> Result<(), ReadFault> {
         let run = self.run;
         let span = run.spans[number];
         let bound = run.spans.get(number + 1).map(|next| next.key());
@@ -107,12 +107,12 @@ impl Check<'_> {
         let mut at = span.at;
         let mut least: Option<(Class, u64, MessageId)> = None;
         let mut last: Option<(u32, u64, MessageId)> = None;
-        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut stretches: Vec<QueueRows> = Vec::new();
         let mut buffer = Vec::new();
         while at < end {
             let head = run.file.block_within(Kind::Messages, at, end, &mut buffer)?;
-            let bad = |what: &str| -> Trouble { run.file.problem(at, what).into() };
-            let mut rows = Rows::new(payload(&buffer, head), head.entries);
+            let bad = |what: &str| -> ReadFault { run.file.problem(at, what).into() };
+            let mut rows = BlockRows::new(payload(&buffer, head), head.entries);
             let next = at + head.length as u64;
             while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
                 let place = (row.head.due.class(), row.head.due.raw(), row.head.id);
@@ -131,7 +131,7 @@ impl Check<'_> {
                         stretch.bytes += row.bytes.len();
                     }
                     Some(_) | None => {
-                        stretches.push(Stretch {
+                        stretches.push(QueueRows {
                             queue: row.queue,
                             start: at,
                             end: next,
@@ -157,7 +157,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn row(&mut self, found: &InBlock<'_>, at: u64) -> Result<(), Trouble> {
+    fn row(&mut self, found: &InBlock<'_>, at: u64) -> Result<(), ReadFault> {
         let run = self.run;
         let queue: QueueName = run.queue_name(found.queue, at)?;
         let row: Row =
@@ -175,9 +175,9 @@ impl Check<'_> {
             self.by_key.add([hash << 2 | find::holder_or_dead(head.stands), !id, block]);
         }
         match head.stands {
-            Stands::Waiting => {}
-            Stands::Leased { until } => self.leased.add([until.0, id, block, queue]),
-            Stands::Dead { at } => {
+            StageKind::Waiting => {}
+            StageKind::Leased { until } => self.leased.add([until.0, id, block, queue]),
+            StageKind::Dead { at } => {
                 self.dead.add([at.raw(), id, block, queue]);
                 self.graves.add([queue, at.raw(), id, block]);
             }
@@ -185,14 +185,14 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn answers(&mut self) -> Result<u64, Trouble> {
+    fn answers(&mut self) -> Result<u64, ReadFault> {
         let run = self.run;
         let (mut at, end) = (run.footer.messages_end, run.footer.answers_end);
         let (mut count, mut last, mut until) = (0, 0, 0);
         let mut buffer = Vec::new();
         while at < end {
             let head = run.file.block_within(Kind::Answers, at, end, &mut buffer)?;
-            let bad = |what: &str| -> Trouble { run.file.problem(at, what).into() };
+            let bad = |what: &str| -> ReadFault { run.file.problem(at, what).into() };
             let mut rest = payload(&buffer, head);
             for _ in 0..head.entries {
                 let entry = text(&mut rest).ok_or_else(|| bad("an answer cannot be read"))?;
@@ -222,9 +222,9 @@ impl Check<'_> {
     }
 
     /// Reads an index: it is in order, and names exactly the rows that exist.
-    fn index<const C: usize>(&self, index: &Index<C>, rows: &Sum) -> Result<(), Trouble> {
+    fn index<const C: usize>(&self, index: &RunIndex<C>, rows: &HashSum) -> Result<(), ReadFault> {
         let mut scan = IndexScan::new();
-        let mut sum = Sum::default();
+        let mut sum = HashSum::default();
         let mut last = None;
         while let Some(entry) = scan.next(&self.run.file, index)? {
             // Answers with equal hashes have equal entries.
@@ -248,7 +248,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn ids(&self) -> Result<(), Trouble> {
+    fn ids(&self) -> Result<(), ReadFault> {
         let mut scan = IndexScan::new();
         let mut ids = self.run.ids().iter();
         while let Some([id, _]) = scan.next(&self.run.file, &self.run.by_id)? {
@@ -263,7 +263,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn filter(&self) -> Result<(), Trouble> {
+    fn filter(&self) -> Result<(), ReadFault> {
         let mut scan = IndexScan::new();
         while let Some([what, ..]) = scan.next(&self.run.file, &self.run.by_key)? {
             if !self.run.filter.may_have(what >> 2) {

@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use duewheel_core::message::{self, Row};
-use duewheel_core::record::{DedupeRow, RowHead, Stands, Writer};
+use duewheel_core::record::{DedupeRow, RowHead, StageKind, Writer};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
@@ -16,11 +16,11 @@ use super::block::{self, BLOCK, FILE_HEAD, Footer, HEAD, Kind};
 use super::filter::FilterWriter;
 use super::find;
 use super::hash::{self, QueueHash};
-use super::index::Index;
-use super::leaf::{Entry, LeafWriter};
-use super::opened::{Queue, Span};
+use super::index::RunIndex;
+use super::leaf::{LeafEntry, LeafWriter};
+use super::opened::{RunQueue, Span};
 use super::row::RawRow;
-use super::sorter::{Sorted, Sorter, Spill};
+use super::sorter::{SortedEntries, Sorter, Spill};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, RUNS};
@@ -42,16 +42,16 @@ const BYTES_OF_ENTRY: u64 = 48;
 pub(crate) struct RunWriter {
     out: Output,
     span: usize,
-    queues: Vec<Queue>,
+    queues: Vec<RunQueue>,
     hashes: Vec<QueueHash>,
     numbers: HashMap<QueueName, u32, RandomState>,
     /// The rows of the present span, and their bytes.
-    held: Vec<Held>,
+    held: Vec<SpanRow>,
     bytes: Vec<u8>,
     last: Option<(Class, u64, MessageId)>,
     spans: Vec<Span>,
     /// Queues whose last row of this span is in the present block, with the position of their first one.
-    ending: Vec<(u32, u64, Blocks)>,
+    ending: Vec<(u32, u64, BlockSharing)>,
     answers: Vec<(u64, Range<usize>)>,
     answer_bytes: Vec<u8>,
     spill: Spill,
@@ -68,32 +68,32 @@ pub(crate) struct RunWriter {
 /// The parts of a run behind rows and answers, and the data that is gathered for the tail.
 #[derive(Debug, Default)]
 struct Finishing {
-    stage: Stage,
+    stage: WriterStage,
     fences: Vec<(u32, Vec<u8>)>,
-    ids: Ids,
+    ids: IdSetBuilder,
     filter: Option<FilterWriter>,
 }
 
 /// Builds the set of ids from ascending ones, most of which are consecutive.
 #[derive(Debug, Default)]
-struct Ids {
+struct IdSetBuilder {
     set: RoaringTreemap,
     row: Option<RangeInclusive<u64>>,
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum WriterStage {
     #[default]
     Begin,
     Ids(Leaves<2>),
     Keys(Leaves<3>),
     /// The queues' spans, the leased, the dead, the dead of each queue.
-    Others(Others, Leaves<4>),
+    Others(OtherIndex, Leaves<4>),
     Tail,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Others {
+enum OtherIndex {
     Spans,
     Leased,
     Dead,
@@ -104,19 +104,19 @@ enum Others {
 #[derive(Debug)]
 struct Leaves<const C: usize> {
     kind: Kind,
-    sorted: Sorted<C>,
+    sorted: SortedEntries<C>,
     leaf: LeafWriter<C>,
-    leaves: Vec<(u64, Entry<C>)>,
+    leaves: Vec<(u64, LeafEntry<C>)>,
     entries: u64,
 }
 
 /// A row of the present span.
 #[derive(Debug)]
-struct Held {
+struct SpanRow {
     queue: u32,
     id: MessageId,
     due: Due,
-    stands: Stands,
+    stands: StageKind,
     key: Option<u64>,
     from: usize,
     length: usize,
@@ -124,7 +124,7 @@ struct Held {
 
 /// Whether a queue shares its blocks of a span with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blocks {
+enum BlockSharing {
     Shared,
     Own,
 }
@@ -214,7 +214,7 @@ impl RunWriter {
             return *no;
         }
         let no = u32::try_from(self.queues.len()).expect("a run has less than 2^32 queues");
-        self.queues.push(Queue { name: name.clone(), rows: 0, weight: 0 });
+        self.queues.push(RunQueue { name: name.clone(), rows: 0, weight: 0 });
         self.hashes.push(QueueHash::of(name));
         self.numbers.insert(name.clone(), no);
         no
@@ -228,12 +228,12 @@ impl RunWriter {
         writer.stored(row);
         self.bytes = writer.bytes;
         let stands = match &row.life.stage {
-            message::Stage::Waiting { .. } => Stands::Waiting,
-            message::Stage::Leased(lease) => Stands::Leased { until: lease.until },
-            message::Stage::Dead { at, .. } => Stands::Dead { at: *at },
+            message::Stage::Waiting { .. } => StageKind::Waiting,
+            message::Stage::Leased(lease) => StageKind::Leased { until: lease.until },
+            message::Stage::Dead { at, .. } => StageKind::Dead { at: *at },
         };
         let hash = self.hashes[queue as usize];
-        let held = Held {
+        let held = SpanRow {
             queue,
             id: row.message.id,
             due: row.life.due,
@@ -250,7 +250,7 @@ impl RunWriter {
         let from = self.bytes.len();
         self.bytes.extend_from_slice(&row.bytes);
         let key = RowHead::read(&row.bytes).map_or(&[][..], |head| head.key);
-        let held = Held {
+        let held = SpanRow {
             queue,
             id: row.id,
             due: row.due,
@@ -298,26 +298,26 @@ impl RunWriter {
         while entries > 0 {
             let spill = &mut self.spill;
             let finishing = &mut self.finishing;
-            let next = match std::mem::replace(&mut finishing.stage, Stage::Tail) {
-                Stage::Begin => {
+            let next = match std::mem::replace(&mut finishing.stage, WriterStage::Tail) {
+                WriterStage::Begin => {
                     self.end_messages()?;
                     self.end_answers()?;
                     let keys = self.by_key.len();
                     self.finishing.filter = Some(FilterWriter::new(keys));
-                    Stage::Ids(Leaves::new(Kind::IdLeaf, self.by_id.take(), &mut self.spill)?)
+                    WriterStage::Ids(Leaves::new(Kind::IdLeaf, self.by_id.take(), &mut self.spill)?)
                 }
-                Stage::Ids(mut leaves) => {
+                WriterStage::Ids(mut leaves) => {
                     let ids = &mut finishing.ids;
                     let whole = leaves.write(&mut self.out, &mut entries, |[id, _]| ids.push(*id))?;
                     match whole {
-                        None => Stage::Ids(leaves),
+                        None => WriterStage::Ids(leaves),
                         Some(fences) => {
                             finishing.fences.push(fences);
-                            Stage::Keys(Leaves::new(Kind::KeyLeaf, self.by_key.take(), spill)?)
+                            WriterStage::Keys(Leaves::new(Kind::KeyLeaf, self.by_key.take(), spill)?)
                         }
                     }
                 }
-                Stage::Keys(mut leaves) => {
+                WriterStage::Keys(mut leaves) => {
                     let filter = &mut finishing.filter;
                     let whole = leaves.write(&mut self.out, &mut entries, |[what, ..]| {
                         if let Some(filter) = filter {
@@ -326,30 +326,30 @@ impl RunWriter {
                         Ok(())
                     })?;
                     match whole {
-                        None => Stage::Keys(leaves),
+                        None => WriterStage::Keys(leaves),
                         Some(fences) => {
                             finishing.fences.push(fences);
                             let leaves = Leaves::new(Kind::SpanLeaf, self.by_queue.take(), spill)?;
-                            Stage::Others(Others::Spans, leaves)
+                            WriterStage::Others(OtherIndex::Spans, leaves)
                         }
                     }
                 }
-                Stage::Others(which, mut leaves) => {
+                WriterStage::Others(which, mut leaves) => {
                     match leaves.write(&mut self.out, &mut entries, |_| Ok(()))? {
-                        None => Stage::Others(which, leaves),
+                        None => WriterStage::Others(which, leaves),
                         Some(fences) => {
                             finishing.fences.push(fences);
                             let (next, kind, sorter) = match which {
-                                Others::Spans => (Others::Leased, Kind::LeasedLeaf, &mut self.leased),
-                                Others::Leased => (Others::Dead, Kind::DeadLeaf, &mut self.dead),
-                                Others::Dead => (Others::Graves, Kind::GraveLeaf, &mut self.graves),
-                                Others::Graves => continue, // the tail is next
+                                OtherIndex::Spans => (OtherIndex::Leased, Kind::LeasedLeaf, &mut self.leased),
+                                OtherIndex::Leased => (OtherIndex::Dead, Kind::DeadLeaf, &mut self.dead),
+                                OtherIndex::Dead => (OtherIndex::Graves, Kind::GraveLeaf, &mut self.graves),
+                                OtherIndex::Graves => continue, // the tail is next
                             };
-                            Stage::Others(next, Leaves::new(kind, sorter.take(), spill)?)
+                            WriterStage::Others(next, Leaves::new(kind, sorter.take(), spill)?)
                         }
                     }
                 }
-                Stage::Tail => return self.tail().map(Some),
+                WriterStage::Tail => return self.tail().map(Some),
             };
             self.finishing.stage = next;
         }
@@ -364,7 +364,7 @@ impl RunWriter {
     }
 
     /// Adds a row whose bytes are at the end of `self.bytes`.
-    fn hold(&mut self, row: Held, weight: u64) -> Result<(), StoreError> {
+    fn hold(&mut self, row: SpanRow, weight: u64) -> Result<(), StoreError> {
         let place = (row.due.class(), row.due.raw(), row.id);
         if self.last >= Some(place) {
             // The caller's mistake, or a run that is damaged below its checksums.
@@ -378,7 +378,7 @@ impl RunWriter {
             let rest = self.bytes.split_off(row.from);
             self.close_span()?;
             self.bytes = rest;
-            self.held.push(Held { from: 0, ..row });
+            self.held.push(SpanRow { from: 0, ..row });
         } else {
             self.held.push(row);
         }
@@ -403,9 +403,13 @@ impl RunWriter {
         for rows in order.chunk_by(|a, b| a.0 == b.0) {
             let queue = rows[0].0;
             let rows = || rows.iter().map(|(_, i)| &held[*i as usize]);
-            let blocks =
-                if rows().map(|row| row.length).sum::<usize>() >= OWN { Blocks::Own } else { Blocks::Shared };
-            if blocks == Blocks::Own || self.ending.last().is_some_and(|(.., blocks)| *blocks == Blocks::Own)
+            let blocks = if rows().map(|row| row.length).sum::<usize>() >= OWN {
+                BlockSharing::Own
+            } else {
+                BlockSharing::Shared
+            };
+            if blocks == BlockSharing::Own
+                || self.ending.last().is_some_and(|(.., blocks)| *blocks == BlockSharing::Own)
             {
                 self.close_block(span)?;
             }
@@ -445,13 +449,13 @@ impl RunWriter {
         self.out.close(Kind::Messages)?;
         let end = self.out.at();
         for (queue, start, blocks) in self.ending.drain(..) {
-            let extent = ((end - start) / 8) << 1 | u64::from(blocks == Blocks::Own);
+            let extent = ((end - start) / 8) << 1 | u64::from(blocks == BlockSharing::Own);
             self.by_queue.push([u64::from(queue), span, start / 8, extent], &mut self.spill)?;
         }
         Ok(())
     }
 
-    fn note(&mut self, row: &Held, block: u64) -> Result<(), StoreError> {
+    fn note(&mut self, row: &SpanRow, block: u64) -> Result<(), StoreError> {
         let (queue, id) = (u64::from(row.queue), row.id.0);
         let spill = &mut self.spill;
         self.by_id.push([id, block], spill)?;
@@ -460,9 +464,9 @@ impl RunWriter {
             self.by_key.push([what, !id, block], spill)?;
         }
         match row.stands {
-            Stands::Waiting => {}
-            Stands::Leased { until } => self.leased.push([until.0, id, block, queue], spill)?,
-            Stands::Dead { at } => {
+            StageKind::Waiting => {}
+            StageKind::Leased { until } => self.leased.push([until.0, id, block, queue], spill)?,
+            StageKind::Dead { at } => {
                 self.dead.push([at.raw(), id, block, queue], spill)?;
                 self.graves.push([queue, at.raw(), id, block], spill)?;
             }
@@ -535,7 +539,7 @@ impl RunWriter {
     }
 }
 
-impl Ids {
+impl IdSetBuilder {
     fn push(&mut self, id: u64) -> Result<(), StoreError> {
         match &self.row {
             Some(row) if id == row.end().wrapping_add(1) => self.row = Some(*row.start()..=id),
@@ -639,14 +643,14 @@ impl<const C: usize> Leaves<C> {
         &mut self,
         out: &mut Output,
         entries: &mut u64,
-        mut see: impl FnMut(&Entry<C>) -> Result<(), StoreError>,
+        mut see: impl FnMut(&LeafEntry<C>) -> Result<(), StoreError>,
     ) -> Result<Option<(u32, Vec<u8>)>, StoreError> {
         while *entries > 0 {
             *entries -= 1;
             let Some(entry) = self.sorted.next()? else {
                 self.close(out)?;
                 let mut payload = Vec::new();
-                Index::write(self.kind, self.entries, &self.leaves, out.at(), &mut payload);
+                RunIndex::write(self.kind, self.entries, &self.leaves, out.at(), &mut payload);
                 let leaves = u32::try_from(self.leaves.len()).expect("a run is shorter than 2^32 leaves");
                 return Ok(Some((leaves, payload)));
             };

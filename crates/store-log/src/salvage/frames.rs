@@ -4,18 +4,19 @@ use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
-use super::listing::Listing;
-use super::source::Source;
-use super::{Loss, SalvageReport, clip, note};
-use crate::fault::{Problem, Trouble};
+use super::files::SalvageFiles;
+use super::loss::Loss;
+use super::read_only::ReadOnlyDisk;
+use super::report::{SalvageReport, note};
+use crate::fault::{Problem, ReadFault};
 use crate::journal::frame::Frame;
 use crate::journal::segment::{BLOCK, Header, SegmentReader};
 use crate::manifest::SegmentEntry;
 
 /// Segments that hold frames, by their first LSN.
 #[derive(Debug)]
-pub(super) struct Frames<'a> {
-    source: &'a Source<'a>,
+pub(super) struct JournalFrames<'a> {
+    source: &'a ReadOnlyDisk<'a>,
     segments: Vec<Segment>,
     cut: Lsn,
     proven: Lsn,
@@ -40,10 +41,10 @@ pub(super) struct Visited {
     pub(super) anchor: Option<BootAnchor>,
 }
 
-impl<'a> Frames<'a> {
+impl<'a> JournalFrames<'a> {
     pub(super) fn open(
-        source: &'a Source<'a>,
-        listing: &Listing,
+        source: &'a ReadOnlyDisk<'a>,
+        listing: &SalvageFiles,
         report: &mut SalvageReport,
     ) -> Result<Self, StoreError> {
         let mut segments = Vec::new();
@@ -51,7 +52,7 @@ impl<'a> Frames<'a> {
             let opened = SegmentReader::open(source, listed).or_else(|trouble| {
                 let Some(bytes) = size_of(source, listed) else { return Err(trouble) };
                 // A file that was cut short holds whole frames all the same.
-                if let Trouble::Damaged(problem) = trouble {
+                if let ReadFault::Damaged(problem) = trouble {
                     report.damage.push(problem);
                 }
                 SegmentReader::open(source, &SegmentEntry { bytes, ..*listed })
@@ -69,7 +70,7 @@ impl<'a> Frames<'a> {
         let proven =
             headers().map(|header| header.watermark).fold(listing.proven.max(listing.cut()), Lsn::max);
         let epoch = headers().map(|header| header.epoch).max().unwrap_or(Epoch(0));
-        Ok(Frames { source, segments, cut: listing.cut(), proven, epoch })
+        Ok(JournalFrames { source, segments, cut: listing.cut(), proven, epoch })
     }
 
     /// Visits the records in order. Unreadable ones, and damaged places, are reported.
@@ -210,8 +211,13 @@ impl<'a> Frames<'a> {
 }
 
 /// The true size of a segment's file, if it exists and has room for frames.
-fn size_of(source: &Source<'_>, entry: &SegmentEntry) -> Option<u64> {
-    use crate::disk::{Access, Disk};
-    let file = source.open(&entry.no.segment(), Access::Read).ok()?;
+fn size_of(source: &ReadOnlyDisk<'_>, entry: &SegmentEntry) -> Option<u64> {
+    use crate::disk::{Disk, FileAccess};
+    let file = source.open(&entry.no.segment(), FileAccess::Read).ok()?;
     file.size().ok().filter(|size| *size > BLOCK as u64)
+}
+
+/// The position behind the last record that was read, or the cut.
+fn clip(from: Lsn, cut: Lsn) -> Lsn {
+    from.max(cut.next())
 }

@@ -7,9 +7,10 @@ use duewheel_core::record::Record;
 use duewheel_core::store::StoreError;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
 
-use super::books::Books;
-use super::frames::Frames;
-use super::{Loss, SalvageReport};
+use super::frames::JournalFrames;
+use super::loss::Loss;
+use super::report::SalvageReport;
+use super::state::SalvagedBooks;
 use crate::run::Mask;
 
 /// The fold of the journal, without bodies.
@@ -28,11 +29,11 @@ struct Fate {
     life: Option<Life>,
     /// A later grant.
     grant: Option<(u32, Lease)>,
-    end: End,
+    end: MessageFate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum MessageFate {
     /// It is alive, and was not written yet.
     Open,
     /// It is alive, and was written.
@@ -44,8 +45,8 @@ enum End {
 impl Overlay {
     /// Reads the whole journal.
     pub(super) fn fold(
-        frames: &Frames<'_>,
-        books: &mut Books,
+        frames: &JournalFrames<'_>,
+        books: &mut SalvagedBooks,
         report: &mut SalvageReport,
     ) -> Result<Self, StoreError> {
         let mut overlay = Overlay::default();
@@ -71,7 +72,7 @@ impl Overlay {
             put: None,
             life: None,
             grant: None,
-            end: End::Open,
+            end: MessageFate::Open,
         };
         match record {
             Record::Put { message, life, .. } => {
@@ -87,13 +88,13 @@ impl Overlay {
                 fate.grant = Some((attempt, lease));
             }
             Record::Removed { id, was, .. } => {
-                self.fates.insert(id, Fate { end: End::Gone, ..fate(&was.queue, was.due) });
+                self.fates.insert(id, Fate { end: MessageFate::Gone, ..fate(&was.queue, was.due) });
             }
             Record::Purged { queue, keep, before, .. } => {
                 let mask = Mask { before, keep: keep.iter().collect() };
                 let of_queue = self.fates.range_mut(..before).filter(|(_, fate)| fate.queue == queue);
                 for (_, fate) in of_queue.filter(|(id, _)| mask.keep.binary_search(id).is_err()) {
-                    (fate.end, fate.life, fate.put) = (End::Gone, None, None);
+                    (fate.end, fate.life, fate.put) = (MessageFate::Gone, None, None);
                 }
                 self.purges.push((queue, mask));
             }
@@ -104,7 +105,7 @@ impl Overlay {
     /// The life of a message that this record holds; `None` if a later one holds it, or if it is settled.
     pub(super) fn life_of(&mut self, id: MessageId, lsn: Lsn, put: Life) -> Option<Life> {
         let fate = self.fates.get_mut(&id)?;
-        if fate.put != Some(lsn) || fate.end != End::Open {
+        if fate.put != Some(lsn) || fate.end != MessageFate::Open {
             return None;
         }
         Some(fate.write(put))
@@ -120,7 +121,7 @@ impl Overlay {
 
     /// Whether the row of a message in a run is outdated.
     pub(super) fn replaces(&self, id: MessageId) -> bool {
-        self.fates.get(&id).is_some_and(|fate| fate.end != End::Open || fate.put.is_some())
+        self.fates.get(&id).is_some_and(|fate| fate.end != MessageFate::Open || fate.put.is_some())
     }
 
     /// Whether a purge removed the message from its run.
@@ -131,14 +132,14 @@ impl Overlay {
 
     /// Live messages of which only changes were found.
     pub(super) fn left_over(&self) -> Vec<(MessageId, QueueName, Due)> {
-        let open = self.fates.iter().filter(|(_, fate)| fate.end == End::Open);
+        let open = self.fates.iter().filter(|(_, fate)| fate.end == MessageFate::Open);
         open.map(|(id, fate)| (*id, fate.queue.clone(), fate.due)).collect()
     }
 }
 
 impl Fate {
     fn write(&mut self, base: Life) -> Life {
-        self.end = End::Written;
+        self.end = MessageFate::Written;
         let mut life = self.life.take().unwrap_or(base);
         if let Some((attempt, lease)) = self.grant.take() {
             (life.attempt, life.stage) = (attempt, Stage::Leased(lease));

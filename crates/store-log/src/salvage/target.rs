@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use duewheel_core::message::{Life, Message, Row, Stage};
+use duewheel_core::message::{Life, MessageContent, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Group, Record, Was};
-use duewheel_core::store::{ErrorKind, Found, Lookups, Room, Store, StoreError};
+use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, StoreError};
 use duewheel_core::{Epoch, Key, Lsn, MessageId, QueueName};
 
-use super::books::Books;
-use super::{Loss, SalvageReport};
+use super::loss::Loss;
+use super::report::SalvageReport;
+use super::state::SalvagedBooks;
 use crate::backup::empty_folder;
 use crate::folder::FileNo;
 use crate::manifest::Manifest;
@@ -27,19 +28,19 @@ const GROUP_BYTES: usize = 1024 * 1024;
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct SalvageTarget {
     store: LogStore,
     clock: ClockPair,
     next: Lsn,
     rows: Vec<Row>,
     bytes: usize,
-    answers: Vec<(DedupeRow, Over)>,
-    written: Written,
+    answers: Vec<(DedupeRow, ExistingAnswer)>,
+    written: WriteResult,
 }
 
 /// The relation of an answer to an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum ExistingAnswer {
     /// It is newer.
     Replaces,
     /// It is older.
@@ -48,17 +49,17 @@ pub(super) enum Over {
 
 /// The result of the writes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WriteResult {
     pub(super) messages: u64,
     pub(super) answers: u64,
     pub(super) per_queue: BTreeMap<QueueName, u64>,
 }
 
-impl Target {
+impl SalvageTarget {
     /// Makes a folder with the books, and opens it.
     pub(super) fn create(
         dir: &Path,
-        books: &Books,
+        books: &SalvagedBooks,
         epoch: Epoch,
         clock: ClockPair,
     ) -> Result<Self, StoreError> {
@@ -78,8 +79,8 @@ impl Target {
         if let Some(anchor) = books.anchor() {
             store.anchor(clock, anchor)?;
         }
-        let (rows, answers, written) = (Vec::new(), Vec::new(), Written::default());
-        Ok(Target { store, clock, next, rows, bytes: 0, answers, written })
+        let (rows, answers, written) = (Vec::new(), Vec::new(), WriteResult::default());
+        Ok(SalvageTarget { store, clock, next, rows, bytes: 0, answers, written })
     }
 
     pub(super) fn clock(&self) -> ClockPair {
@@ -89,7 +90,7 @@ impl Target {
     /// Adds a message; each one once.
     pub(super) fn put(
         &mut self,
-        message: Arc<Message>,
+        message: Arc<MessageContent>,
         life: Life,
         report: &mut SalvageReport,
     ) -> Result<(), StoreError> {
@@ -102,7 +103,7 @@ impl Target {
     pub(super) fn answer(
         &mut self,
         row: DedupeRow,
-        over: Over,
+        over: ExistingAnswer,
         report: &mut SalvageReport,
     ) -> Result<(), StoreError> {
         self.answers.push((row, over));
@@ -133,12 +134,12 @@ impl Target {
         }
         loop {
             match self.store.room() {
-                Room::Enough => break,
-                Room::Busy => {
+                Capacity::Enough => break,
+                Capacity::Busy => {
                     self.store.progress()?;
                     thread::park_timeout(Duration::from_millis(10));
                 }
-                Room::SettleOnly | Room::RemoveOnly => {
+                Capacity::SettleOnly | Capacity::RemoveOnly => {
                     return Err(StoreError::new(ErrorKind::Full, "there is no room for the new folder"));
                 }
             }
@@ -189,18 +190,23 @@ impl Target {
     fn new_answers(&mut self) -> Result<Vec<DedupeRow>, StoreError> {
         let answers = std::mem::take(&mut self.answers);
         let name = |row: &DedupeRow| (row.queue.clone(), row.dedupe_id.clone());
-        let yielding: BTreeSet<_> =
-            answers.iter().filter(|(_, over)| *over == Over::Yields).map(|(row, _)| name(row)).collect();
+        let yielding: BTreeSet<_> = answers
+            .iter()
+            .filter(|(_, over)| *over == ExistingAnswer::Yields)
+            .map(|(row, _)| name(row))
+            .collect();
         let mut found = Found::default();
         let lookups = Lookups { answers: yielding.into_iter().collect(), ..Lookups::default() };
         self.store.find_many(&lookups, &mut found)?;
         let there: BTreeSet<_> = found.answers.iter().map(name).collect();
-        let is_new = |(row, over): &(DedupeRow, Over)| *over == Over::Replaces || !there.contains(&name(row));
+        let is_new = |(row, over): &(DedupeRow, ExistingAnswer)| {
+            *over == ExistingAnswer::Replaces || !there.contains(&name(row))
+        };
         Ok(answers.into_iter().filter(is_new).map(|(row, _)| row).collect())
     }
 
     /// Makes everything durable.
-    pub(super) fn close(&mut self) -> Result<Written, StoreError> {
+    pub(super) fn close(&mut self) -> Result<WriteResult, StoreError> {
         self.store.close(self.clock)?;
         Ok(self.written.clone())
     }
@@ -212,6 +218,6 @@ fn held(row: &Row) -> Option<(QueueName, Key)> {
     Some((row.message.queue.clone(), key))
 }
 
-fn without_key(message: &Arc<Message>) -> Arc<Message> {
-    Arc::new(Message { key: None, ..Message::clone(message) })
+fn without_key(message: &Arc<MessageContent>) -> Arc<MessageContent> {
+    Arc::new(MessageContent { key: None, ..MessageContent::clone(message) })
 }

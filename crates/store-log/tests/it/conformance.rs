@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_core::store::conformance::{self, Fixture, Hook, Space};
+use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{StoreError, Waker};
 use duewheel_store_log::{LogStore, Options, SyncMode};
 
@@ -80,11 +80,11 @@ impl Fixture for Simulated {
         Hook::Done
     }
 
-    fn space(&mut self, space: Space) -> Hook {
+    fn space(&mut self, space: FixtureSpace) -> Hook {
         match space {
             // A flush may give room back, and the store makes one for that.
-            Space::Full => self.disk.fill(),
-            Space::Free => self.disk.set_free(10_000_000),
+            FixtureSpace::Full => self.disk.fill(),
+            FixtureSpace::Free => self.disk.set_free(10_000_000),
         }
         Hook::Done
     }

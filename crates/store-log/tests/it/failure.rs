@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{
-    ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError, Which,
+    Capacity, ErrorKind, Found, Level, Load, Lookups, Sequence, Store, StoreError, Which,
 };
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
@@ -52,7 +52,7 @@ fn a_failed_write_ends_the_store() {
         assert_eq!(result.expect_err("the store has ended").to_string(), error.to_string(), "call {n}");
     }
     // Story: it said that new messages had no room, so their senders were told that the disk was full.
-    assert_eq!(rig.store.room(), Room::Enough);
+    assert_eq!(rig.store.room(), Capacity::Enough);
     let group = rig.history.group(5);
     let refused = rig.store.append(&group).expect_err("the store has ended");
     assert_eq!(refused.nothing_from(), Some(group.first), "it knows that it took nothing");

@@ -7,9 +7,9 @@ use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{Lease, Life, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record};
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Found, Load, Lookups, More, Room, Sequence, Store, Which, place_in};
+use duewheel_core::store::{Capacity, Found, Load, Lookups, More, Sequence, Store, Which, place_in};
 use duewheel_core::time::Due;
-use duewheel_core::{EngineMs, Lsn, Message, MessageId, QueueName, WallMs};
+use duewheel_core::{EngineMs, Lsn, MessageContent, MessageId, QueueName, WallMs};
 use duewheel_store_log::{LogStore, Options, Worked, Workers, verify_on};
 
 use crate::rig::{
@@ -361,7 +361,8 @@ fn a_page_that_leaves_queues_out_ends_when_it_has_read_enough() {
             if let Record::Put { message, .. } = &mut record
                 && !id.is_multiple_of(20_000)
             {
-                *message = Arc::new(Message { queue: idle(id % 100), ..Message::clone(message) });
+                *message =
+                    Arc::new(MessageContent { queue: idle(id % 100), ..MessageContent::clone(message) });
             }
             record
         };
@@ -489,13 +490,13 @@ fn large_look_ups_are_shared_out() {
     };
     let mut store = open(&disk, options).expect("open");
     for id in 1..=4_000 {
-        while store.room() == Room::Busy {
+        while store.room() == Capacity::Busy {
             std::thread::yield_now();
         }
         let mut record = put(id, 40);
         if let Record::Put { message, .. } = &mut record {
             let key = duewheel_core::Key::new(&format!("key {id}")).expect("a good key");
-            *message = Arc::new(Message { key: Some(key), ..Message::clone(message) });
+            *message = Arc::new(MessageContent { key: Some(key), ..MessageContent::clone(message) });
         }
         let group = Group { first: Lsn(id), clock: clock(id), records: vec![record] };
         store.append(&group).expect("append");
@@ -528,7 +529,7 @@ fn a_new_key_reads_nothing_and_a_known_one_two_blocks() {
     for id in 1..=6_000 {
         let mut record = put(id, 100);
         if let Record::Put { message, .. } = &mut record {
-            *message = Arc::new(Message { key: Some(key(id)), ..Message::clone(message) });
+            *message = Arc::new(MessageContent { key: Some(key(id)), ..MessageContent::clone(message) });
         }
         store.append(&Group { first: Lsn(id), clock: clock(id), records: vec![record] }).expect("append");
         hands.prepare();
@@ -609,7 +610,7 @@ fn due(id: u64) -> Due {
 }
 
 fn put(id: u64, body: usize) -> Record {
-    let message = Message {
+    let message = MessageContent {
         id: MessageId(id),
         queue: QueueName::new("orders").expect("a good name"),
         key: None,

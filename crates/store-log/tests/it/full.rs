@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duewheel_core::message::{Life, Message};
+use duewheel_core::message::{Life, MessageContent};
 use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{Room, Store};
+use duewheel_core::store::{Capacity, Store};
 use duewheel_core::{Due, EngineMs, MessageId, QueueName};
 use duewheel_sim_disk::{Plan, SimDisk};
 use duewheel_store_log::{Options, Worked};
@@ -29,7 +29,7 @@ fn append(rig: &mut Rig, records: Vec<Record>) {
 
 fn put(rig: &Rig, n: u64, queue: QueueName, body: usize) -> Record {
     let id = MessageId(rig.history.model().next_id() + n);
-    let message = Message {
+    let message = MessageContent {
         id,
         queue,
         key: None,
@@ -56,7 +56,7 @@ fn fill(rig: &mut Rig, dice: &mut Dice, body: usize) -> usize {
     let mut puts = 0;
     let mut refused = 0;
     while refused < 20 {
-        if rig.store.room() != Room::Enough {
+        if rig.store.room() != Capacity::Enough {
             refused += 1;
             turn(rig);
             continue;
@@ -91,7 +91,7 @@ fn was(row: &duewheel_core::message::Row) -> Was {
 #[track_caller]
 fn room_comes_back(rig: &mut Rig, what: &str) {
     for _ in 0..ROUNDS {
-        if rig.store.room() == Room::Enough {
+        if rig.store.room() == Capacity::Enough {
             return;
         }
         turn(rig);
@@ -186,7 +186,7 @@ fn large_messages_that_are_gone_make_room_beside_small_ones_that_stay() {
 fn fill_with_large_and_small(rig: &mut Rig) -> Vec<MessageId> {
     let (mut large, mut refused) = (Vec::new(), 0);
     while refused < 20 {
-        if rig.store.room() == Room::Enough {
+        if rig.store.room() == Capacity::Enough {
             let records =
                 vec![put(rig, 0, queue(1), 2_200), put(rig, 1, queue(2), 1), put(rig, 2, queue(2), 1)];
             large.push(MessageId(rig.history.model().next_id()));
@@ -227,7 +227,7 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
                 let mut dice = Dice::new(seed + free);
                 let mut refused = 0;
                 while refused < 5 {
-                    if rig.store.room() != Room::Enough {
+                    if rig.store.room() != Capacity::Enough {
                         refused += 1;
                         full += 1;
                         turn(&mut rig);
@@ -250,7 +250,7 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
 }
 
 /// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure,
-/// inside the append, and on a disk that was nearly full the append failed, although there was `Room::Enough`.
+/// inside the append, and on a disk that was nearly full the append failed, although there was `Capacity::Enough`.
 #[test]
 fn the_agreed_size_fits_one_segment_however_small_that_is() {
     let (mut taken, mut full) = (0, 0);
@@ -263,7 +263,7 @@ fn the_agreed_size_fits_one_segment_however_small_that_is() {
             let agreed = rig.store.max_group_bytes();
             let mut refused = 0;
             while refused < 5 {
-                if rig.store.room() != Room::Enough {
+                if rig.store.room() != Capacity::Enough {
                     refused += 1;
                     full += 1;
                     turn(&mut rig);
@@ -325,7 +325,7 @@ fn changes_of_cold_messages_cannot_take_more_than_there_is() {
         for row in rig.history.model().rows().iter().cycle().take(600) {
             turn(&mut rig);
             match rig.store.room() {
-                Room::RemoveOnly => bounded += 1,
+                Capacity::RemoveOnly => bounded += 1,
                 _ => {
                     let row = rig.history.model().row(row.message.id).expect("it is there").0.clone();
                     append(&mut rig, vec![changed(&row)]);
@@ -355,7 +355,7 @@ fn a_neighbour_that_fills_the_disk_is_noticed() {
         rig.store.append(&group).expect("there is room");
         disk.set_free(1_000 * round);
         assert_eq!(rig.store.hands().prepare(), Worked::Later, "no segment is missing");
-        assert_eq!(rig.store.room(), Room::SettleOnly);
+        assert_eq!(rig.store.room(), Capacity::SettleOnly);
         let row = rig.history.model().rows().pop().expect("some");
         append(&mut rig, vec![changed(&row)]);
         append(&mut rig, vec![Record::Removed { id: row.message.id, why: Gone::Acked, was: was(&row) }]);
@@ -433,7 +433,7 @@ fn memory_is_bounded_while_a_flush_finds_no_room() {
     let records: Vec<Record> = (0..40).map(|n| put(&rig, n, queue(1), 400)).collect();
     append(&mut rig, records);
     disk.set_free(2_000);
-    while rig.store.room() != Room::RemoveOnly {
+    while rig.store.room() != Capacity::RemoveOnly {
         let row = rig.history.model().rows().pop().expect("some");
         append(&mut rig, vec![changed(&row)]);
         turn(&mut rig);

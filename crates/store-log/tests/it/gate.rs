@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use duewheel_sim_disk::SimDisk;
-use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
+use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 /// What becomes of a segment that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,11 @@ impl Disk for GatedDisk {
         self.disk.list(dir)
     }
 
-    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         self.disk.lock(name, hold)
     }
 
-    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         self.disk.open(name, access)
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
@@ -57,7 +58,7 @@ fn was() -> Was {
 const WAS: &str = "0171 00 8827 05";
 
 fn put() -> Record {
-    let message = Message {
+    let message = MessageContent {
         id: MessageId(1),
         queue: queue(),
         key: key(),
@@ -381,7 +382,12 @@ fn state_bytes() {
 
 fn put_other() -> Record {
     let Record::Put { message, life, was } = put() else { unreachable!() };
-    let message =
-        Message { id: MessageId(2), key: None, body: "".into(), headers: vec![], ..Message::clone(&message) };
+    let message = MessageContent {
+        id: MessageId(2),
+        key: None,
+        body: "".into(),
+        headers: vec![],
+        ..MessageContent::clone(&message)
+    };
     Record::Put { message: Arc::new(message), life, was }
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    Row, Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
@@ -337,8 +338,8 @@ fn name(name: &str) -> QueueName {
     QueueName::new(name).expect("a good name")
 }
 
-fn message(id: u64, queue: &str, key: Option<&str>) -> Message {
-    Message {
+fn message(id: u64, queue: &str, key: Option<&str>) -> MessageContent {
+    MessageContent {
         id: MessageId(id),
         queue: name(queue),
         key: key.map(|key| Key::new(key).expect("a good key")),
@@ -349,7 +350,7 @@ fn message(id: u64, queue: &str, key: Option<&str>) -> Message {
     }
 }
 
-fn put(message: Message, life: Life) -> Record {
+fn put(message: MessageContent, life: Life) -> Record {
     Record::Put { message: Arc::new(message), life, was: None }
 }
 
@@ -367,12 +368,12 @@ fn lease(counter: u64, session: u64) -> Lease {
 fn one_of_everything() -> Vec<Vec<Record>> {
     let at = Due::At(WallMs(1_700_000_060_000));
     let after = Due::After(EngineMs(172_800_000));
-    let weight = |m: &Message| {
+    let weight = |m: &MessageContent| {
         let headers: usize = m.headers.iter().map(|(n, v)| n.len() + v.len()).sum();
         (m.body.len() + headers + m.key.as_ref().map_or(0, |key| key.as_str().len())) as u64
     };
-    let was = |m: &Message, kind, due| Was { queue: m.queue.clone(), kind, due, weight: weight(m) };
-    let plain: Vec<Message> = (1..=12)
+    let was = |m: &MessageContent, kind, due| Was { queue: m.queue.clone(), kind, due, weight: weight(m) };
+    let plain: Vec<MessageContent> = (1..=12)
         .map(|id| message(id, if id % 2 == 0 { "mail" } else { "bills" }, (id <= 8).then_some("k")))
         .map(|mut m| {
             if let Some(key) = &m.key {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use duewheel_core::message::{DeadReason, Died, Kind, Life, Message, Options as MessageOptions, Stage};
+use duewheel_core::message::{
+    DeadReason, Died, Kind, Life, MessageContent, Options as MessageOptions, Stage,
+};
 use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Found, Lookups, Store};
@@ -51,7 +53,7 @@ fn dead_in_a_run() -> (SimDisk, Rig) {
         duewheel_store_log::Options { journal_records: 2 * MANY, journal_bytes: 1 << 20, ..by_hand() };
     let mut rig = Rig::open(&disk, options, History::new(1));
     for id in (1..=MANY).map(MessageId) {
-        let message = Arc::new(Message {
+        let message = Arc::new(MessageContent {
             id,
             queue: queue(),
             key: Some(key()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Room, Store};
+use duewheel_core::store::{Capacity, ErrorKind, Store};
 use duewheel_core::{Due, EngineMs, Lsn, MessageId};
 use duewheel_store_log::{Options, Worked, Workers};
 
@@ -37,7 +37,7 @@ fn a_full_disk_keeps_the_ballast_for_settling() {
     while hands.prepare() == Worked::Done {}
     disk.set_free(5_000);
     // New messages are taken as long as there is a segment besides the ballast.
-    while rig.store.room() == Room::Enough {
+    while rig.store.room() == Capacity::Enough {
         rig.append(9);
     }
     assert!(figure(&rig.store, "segment_rotations_total") <= 1, "the ballast is untouched");
@@ -45,14 +45,14 @@ fn a_full_disk_keeps_the_ballast_for_settling() {
     // A whole segment of settling fits behind that.
     for _ in 0..80 {
         settle(&mut rig);
-        assert_eq!(rig.store.room(), Room::SettleOnly);
+        assert_eq!(rig.store.room(), Capacity::SettleOnly);
         assert_eq!(hands.prepare(), Worked::Later, "it is tried again");
     }
     disk.set_free(1_000_000);
     assert_eq!(hands.prepare(), Worked::Done);
-    assert_eq!(rig.store.room(), Room::Enough, "room came back by itself");
+    assert_eq!(rig.store.room(), Capacity::Enough, "room came back by itself");
     for _ in 0..100 {
-        assert_eq!(rig.store.room(), Room::Enough);
+        assert_eq!(rig.store.room(), Capacity::Enough);
         rig.append(9);
     }
     rig.assert_reopens(&disk, lazy());
@@ -96,7 +96,7 @@ fn a_full_disk_can_be_opened_again() {
     let mut rig = Rig::open(&disk, lazy(), rig.history);
     rig.assert_is("reopened");
     assert_eq!(rig.store.hands().prepare(), Worked::Later);
-    assert_eq!(rig.store.room(), Room::SettleOnly);
+    assert_eq!(rig.store.room(), Capacity::SettleOnly);
     for _ in 0..60 {
         settle(&mut rig);
     }
@@ -115,10 +115,10 @@ fn room_is_short_when_the_next_flush_would_not_fit() {
     }
     disk.set_free(4_000);
     assert_eq!(hands.prepare(), Worked::Later);
-    assert_eq!(rig.store.room(), Room::SettleOnly);
+    assert_eq!(rig.store.room(), Capacity::SettleOnly);
     disk.set_free(50_000);
     while hands.prepare() == Worked::Done {}
-    assert_eq!(rig.store.room(), Room::Enough);
+    assert_eq!(rig.store.room(), Capacity::Enough);
 }
 
 /// When the disk is full, a cut whose flush gives more back than it takes is made at once, budget or not.
@@ -136,14 +136,14 @@ fn a_full_disk_is_helped_by_a_flush() {
     assert_eq!(figure(&rig.store, "flushes_total"), 0, "the budget is large");
     disk.set_free(11_000); // enough for the run, not for a segment
     let deadline = Instant::now() + Duration::from_secs(60);
-    while figure(&rig.store, "flushes_total") == 0 || rig.store.room() == Room::SettleOnly {
+    while figure(&rig.store, "flushes_total") == 0 || rig.store.room() == Capacity::SettleOnly {
         assert!(Instant::now() < deadline, "{:?}", rig.store.figures());
         // Until the store has noticed; new messages would make the run larger than what is free.
-        if rig.store.room() == Room::Enough {
+        if rig.store.room() == Capacity::Enough {
             settle(&mut rig);
         }
     }
-    assert_eq!(rig.store.room(), Room::Enough);
+    assert_eq!(rig.store.room(), Capacity::Enough);
     rig.append(9);
     rig.assert_reopens(&disk, lazy());
 }
@@ -172,21 +172,21 @@ fn the_store_is_busy_while_a_flush_is_behind() {
     let mut rig = Rig::open(&disk, by_hand(), History::new(7));
     let hands = rig.store.hands();
     let mut appended = 0;
-    while rig.store.room() == Room::Enough {
+    while rig.store.room() == Capacity::Enough {
         rig.append(9);
         hands.prepare();
         appended += 1;
     }
     assert!(appended > 20, "{appended}");
-    assert_eq!(rig.store.room(), Room::Busy);
+    assert_eq!(rig.store.room(), Capacity::Busy);
     assert_eq!((figure(&rig.store, "cuts_total"), figure(&rig.store, "flushes_total")), (1, 0));
     for _ in 0..30 {
         settle(&mut rig);
         hands.prepare();
-        assert_eq!(rig.store.room(), Room::Busy);
+        assert_eq!(rig.store.room(), Capacity::Busy);
     }
     assert_eq!(hands.flush(), Worked::Done);
-    assert_eq!(rig.store.room(), Room::Enough, "the next one is cut at once");
+    assert_eq!(rig.store.room(), Capacity::Enough, "the next one is cut at once");
     assert_eq!(figure(&rig.store, "cuts_total"), 2);
     work_all(&hands);
     let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
@@ -304,16 +304,16 @@ fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
         settle(&mut rig);
         disk.set_free(150_000); // segments that are kept for later are given back first
         hands.prepare();
-        short = if rig.store.room() == Room::SettleOnly { short + 1 } else { 0 };
+        short = if rig.store.room() == Capacity::SettleOnly { short + 1 } else { 0 };
     }
     for _ in 0..1_000 {
-        if rig.store.room() == Room::Enough && figure(&rig.store, "run_bytes") * 2 < before {
+        if rig.store.room() == Capacity::Enough && figure(&rig.store, "run_bytes") * 2 < before {
             break;
         }
         work(&hands);
         hands.merge();
         hands.prepare();
     }
-    assert_eq!(rig.store.room(), Room::Enough, "{:?}", rig.store.figures());
+    assert_eq!(rig.store.room(), Capacity::Enough, "{:?}", rig.store.figures());
     rig.assert_reopens(&disk, options);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Found, Room, Store};
+use duewheel_core::store::{Capacity, ErrorKind, Found, Store};
 use duewheel_sim_disk::{SimDisk, Survivors};
 use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked};
 
@@ -42,7 +42,7 @@ fn nobody_waits_for_a_sync_at_the_end_of_a_segment() {
         to_the_end(&mut rig);
         let written = rig.store.progress().expect("progress").written;
         let last = rig.append(2);
-        assert_eq!(rig.store.room(), Room::Busy, "a group of the agreed size has to wait for the sync");
+        assert_eq!(rig.store.room(), Capacity::Busy, "a group of the agreed size has to wait for the sync");
         rig.store.sync().expect("sync");
         rig.store.idle(rig.history.tick()).expect("idle");
         let progress = rig.store.progress().expect("progress");
@@ -62,7 +62,7 @@ fn nobody_waits_for_a_sync_at_the_end_of_a_segment() {
         assert_eq!(figure(&rig.store, "segment_rotations_total"), 1);
         assert_eq!(hands.sync(), Worked::Done, "it has been asked for");
         assert_eq!(rig.store.progress().expect("progress").durable, last);
-        assert_eq!(rig.store.room(), Room::Enough);
+        assert_eq!(rig.store.room(), Capacity::Enough);
         rig.assert_reopens(&disk, by_hand());
     }
 }
@@ -106,11 +106,11 @@ fn what_waits_is_bounded() {
     }
     disk.hold_syncs();
     let mut appended = Lsn(0);
-    while rig.store.room() == Room::Enough {
+    while rig.store.room() == Capacity::Enough {
         appended = rig.append(3);
         assert!(appended < Lsn(10_000), "what waits is bounded");
     }
-    assert_eq!(rig.store.room(), Room::Busy);
+    assert_eq!(rig.store.room(), Capacity::Busy);
     assert!(figure(&rig.store, "groups_waited_total") > 0);
     assert_eq!(figure(&rig.store, "segment_waits_total"), 0, "the owner has not waited");
     disk.release_syncs();
@@ -167,7 +167,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
     let owner = thread::spawn(move || {
         let room = loop {
             match rig.store.room() {
-                Room::Enough => rig.append(9),
+                Capacity::Enough => rig.append(9),
                 other => break other,
             };
         };
@@ -178,7 +178,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
     disk.set(Gate::Full);
     // How much of the ballast is used by then is a matter of chance.
     let room = told.recv_timeout(FOR_EVER).expect("the owner is told");
-    assert!(matches!(room, Room::SettleOnly | Room::RemoveOnly), "{room:?}");
+    assert!(matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly), "{room:?}");
     let mut rig = owner.join().expect("the owner");
     assert!(figure(&rig.store, "segment_failures_total") > 0);
     assert_eq!(figure(&rig.store, "groups_waited_total"), 0, "no group waits for what does not come");
@@ -195,7 +195,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
     let deadline = Instant::now() + FOR_EVER;
     while figure(&rig.store, "segment_rotations_total") < 3 {
         assert!(Instant::now() < deadline, "room comes back by itself, and segments are made again");
-        if rig.store.room() == Room::Enough {
+        if rig.store.room() == Capacity::Enough {
             rig.append(9);
         } else {
             thread::yield_now();

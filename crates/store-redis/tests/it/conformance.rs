@@ -1,6 +1,6 @@
 //! The suite that every store runs, on one server and on a Redis Cluster.
 
-use duewheel_core::store::conformance::{self, Fixture, Hook, Space};
+use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{StoreError, Waker};
 use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_redis::{Options, RedisStore};
@@ -114,10 +114,10 @@ impl Fixture for Servers {
         Hook::Done
     }
 
-    fn space(&mut self, space: Space) -> Hook {
+    fn space(&mut self, space: FixtureSpace) -> Hook {
         let limit = match space {
-            Space::Free => 0,
-            Space::Full => {
+            FixtureSpace::Free => 0,
+            FixtureSpace::Full => {
                 let info =
                     self.redis().command(&["INFO", "memory"]).expect("a reply").text().unwrap_or_default();
                 let used = info.lines().find_map(|line| line.trim().strip_prefix("used_memory:"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Record};
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Found, Load, Lookups, More, Room, Sequence, Store, Table, Which};
+use duewheel_core::store::{Capacity, ErrorKind, Found, Load, Lookups, More, Sequence, Store, Table, Which};
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Key, MessageId, QueueName};
 use duewheel_redis_rig::{Redis, Settings, Value};
@@ -104,7 +104,7 @@ fn a_server_without_memory_refuses_the_whole_group() {
         Redis::start(Settings { maxmemory: Some(64 << 20), ..Settings::default() }).expect("a server");
     let options = options(&redis);
     let mut shard = Shard::open(&options);
-    assert_eq!(shard.store.room(), Room::Enough);
+    assert_eq!(shard.store.room(), Capacity::Enough);
     let q = queue("q");
     let first = put(&q, 1, Some("one"), Bytes::from_static(b"x"));
     shard.append(vec![first.clone()]);
@@ -116,7 +116,7 @@ fn a_server_without_memory_refuses_the_whole_group() {
     // What puts nothing goes on.
     shard.append(vec![dead(&first, 5)]);
     shard.settle();
-    until("the store knows", || shard.store.room() == Room::SettleOnly);
+    until("the store knows", || shard.store.room() == Capacity::SettleOnly);
     let last = shard.next;
     let group = Group {
         first: last,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
-use duewheel_core::message::{DeadReason, Died, Lease, Life, Message, Row, Stage};
+use duewheel_core::message::{DeadReason, Died, Lease, Life, MessageContent, Row, Stage};
 use duewheel_core::record::{ClockPair, Group, Record, Was};
 use duewheel_core::store::{Load, Loaded, More, Sequence, Store, Which};
 use duewheel_core::time::{Due, EngineMs, WallMs};
@@ -31,7 +31,7 @@ pub(crate) fn queue(name: &str) -> QueueName {
 pub(crate) fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) -> Record {
     let key = key.map(|key| Key::new(key).expect("a good key"));
     let (options, enqueued_at) = (duewheel_core::message::Options::default(), WallMs(7));
-    let message = Message {
+    let message = MessageContent {
         id: MessageId(id),
         queue: queue.clone(),
         key,
@@ -45,7 +45,7 @@ pub(crate) fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) ->
     Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
 }
 
-pub(crate) fn parts(record: &Record) -> (&Message, &Life, Was) {
+pub(crate) fn parts(record: &Record) -> (&MessageContent, &Life, Was) {
     let Record::Put { message, life, .. } = record else { panic!("a put") };
     let (queue, weight) = (message.queue.clone(), message.weight() as u64);
     (message, life, Was { queue, kind: life.stage.kind(), due: life.due, weight })

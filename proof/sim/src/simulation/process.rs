@@ -7,8 +7,8 @@ use duewheel::Client;
 use duewheel_core::engine::Config;
 use duewheel_core::store::ErrorKind;
 use duewheel_judge::history::{Fault, Moment, What};
-use duewheel_shard::runner::{Nap, NapFor, Runner, StartError, Turn};
-use duewheel_shard::shared::End;
+use duewheel_shard::runner::{AfterTurn, Runner, SleepLimit, StartError, WakeOn};
+use duewheel_shard::shared::DriverEnd;
 use duewheel_sim_disk::Lie;
 use duewheel_store_log::{Hands, LogStore, Worked};
 
@@ -20,7 +20,7 @@ pub(super) struct Process {
     pub(super) client: Client,
     pub(super) handle: Shared,
     pub(super) phase: Phase,
-    pub(super) nap: Option<Nap>,
+    pub(super) nap: Option<SleepLimit>,
     /// Which planned turn counts.
     pub(super) turn: u64,
     pub(super) turn_at: u64,
@@ -139,8 +139,8 @@ impl Sim {
                     self.plan_turn(self.now);
                 }
                 Ok(Some(nap)) => {
-                    let until = NapFor::Gathering;
-                    process.nap = Some(Nap { until, at_most: nap });
+                    let until = WakeOn::Gathering;
+                    process.nap = Some(SleepLimit { until, at_most: nap });
                     self.plan_turn(self.now + u64::try_from(nap.as_nanos()).unwrap_or(u64::MAX));
                 }
                 Err(error) => {
@@ -169,17 +169,17 @@ impl Sim {
             self.facts.reopened += 1;
         }
         match turn {
-            Turn::Again => {
+            AfterTurn::Again => {
                 let at = self.now + self.rng.range(2, 200) * US;
                 self.plan_turn(at);
             }
-            Turn::Sleep(nap) => {
+            AfterTurn::Sleep(nap) => {
                 process.nap = Some(nap);
                 let at =
                     self.now.saturating_add(u64::try_from(nap.at_most.as_nanos()).unwrap_or(u64::MAX / 2));
                 self.plan_turn(at);
             }
-            Turn::Ended(end) => return self.ended(end),
+            AfterTurn::Ended(end) => return self.ended(end),
         }
         if was == Phase::Troubled && serves {
             self.fault(Fault::Stalled);
@@ -188,7 +188,7 @@ impl Sim {
     }
 
     /// The driver has ended: so does the process.
-    pub(super) fn ended(&mut self, end: End) {
+    pub(super) fn ended(&mut self, end: DriverEnd) {
         if self.disk.has_stopped() {
             return;
         }

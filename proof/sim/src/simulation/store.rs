@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::message::Stage;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Waker,
+    Capacity, ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError, Waker,
 };
-use duewheel_core::{Due, EngineMs, Epoch, Message};
+use duewheel_core::{Due, EngineMs, Epoch, MessageContent};
 use duewheel_store_log::{Hands, LogStore};
 
 use super::style::AGREED_BYTES;
@@ -149,7 +149,7 @@ impl Store for Gated {
         let mut group = group.clone();
         for record in &mut group.records {
             if let Record::Put { message, .. } = record {
-                *message = Arc::new(Message { key: None, ..Message::clone(message) });
+                *message = Arc::new(MessageContent { key: None, ..MessageContent::clone(message) });
             }
         }
         self.store.append(&group)
@@ -167,7 +167,7 @@ impl Store for Gated {
         self.store.progress()
     }
 
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         self.store.room()
     }
 

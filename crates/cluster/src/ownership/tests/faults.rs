@@ -42,7 +42,7 @@ async fn a_store_that_hangs_for_one_shard_is_reported_by_its_owner_with_the_name
     coordinator.hold_append(shards[1]);
     let (core, hung) = (a.fleet.clone(), shards[1]);
     let stuck =
-        tokio::spawn(async move { core.submit(hung, vec![enqueue_op("stuck")], Patience::None).await });
+        tokio::spawn(async move { core.submit(hung, vec![enqueue_op("stuck")], WhenBusy::Refuse).await });
     until("the shard is in its store", || coordinator.hangs()).await;
     clock.0.store(600, Ordering::SeqCst);
     // The others are late until their next round.
@@ -191,7 +191,7 @@ async fn a_name_has_one_living_node_and_is_free_when_it_is_dead() {
     })
     .await;
     coordinator.let_in(number);
-    let End::Fenced(why) = again.shared.ended().await else { panic!("it went on") };
+    let DriverEnd::Fenced(why) = again.shared.ended().await else { panic!("it went on") };
     assert!(why.contains("another node has taken the name \"a\""), "{why}");
     assert!(enqueue(&again, ShardId(0), "x").await.is_err());
 }
@@ -205,7 +205,7 @@ async fn a_node_without_an_address_is_alone() {
     enqueue(&a, ShardId(3), "x").await.unwrap();
     let refused = start_with(&coordinator, options("b")).await.unwrap_err();
     assert!(matches!(&refused, FleetError::OtherIsAlone(name) if name == "alone"), "{refused}");
-    assert_eq!(stop(&a).await, End::Stopped);
+    assert_eq!(stop(&a).await, DriverEnd::Stopped);
     let b = start(&coordinator, "b").await;
     let refused = start_with(&coordinator, alone).await.unwrap_err();
     assert!(matches!(&refused, FleetError::NotAlone(name) if name == "b"), "{refused}");
@@ -242,7 +242,7 @@ async fn a_bug_in_one_shard_ends_the_node_and_others_take_over() {
     coordinator.panic_at(shard);
     let unknown = enqueue(&a, shard, "x").await.unwrap_err();
     assert_eq!(unknown.outcome(), Outcome::Unknown, "{unknown:?}");
-    let End::Failed(why) = a.shared.ended().await else { panic!("it went on") };
+    let DriverEnd::Failed(why) = a.shared.ended().await else { panic!("it went on") };
     assert!(why.contains("a bug in duewheel"), "{why}");
     coordinator.panic_at(ShardId(u32::MAX));
     settled(&[&b]).await;
@@ -319,11 +319,11 @@ async fn nodes_that_are_cut_off_from_each_other_say_what_is_unknown_and_mend_by_
     // A reserve that waits, and may have been granted something: nobody knows.
     let waits = tokio::spawn({
         let fleet = b.fleet.clone();
-        async move { fleet.submit(far, vec![reserve_op(5, 60_000)], Patience::None).await.pop().unwrap() }
+        async move { fleet.submit(far, vec![reserve_op(5, 60_000)], WhenBusy::Refuse).await.pop().unwrap() }
     });
     // It takes what is there; the next one waits.
     assert!(waits.await.unwrap().is_ok());
-    let pending = b.fleet.submit(far, vec![reserve_op(6, 60_000)], Patience::None);
+    let pending = b.fleet.submit(far, vec![reserve_op(6, 60_000)], WhenBusy::Refuse);
     until("it is under way", || a.fleet.core().ways.here(far).is_some_and(|inbox| inbox.is_empty())).await;
     // What was asked after it has been answered, so it has arrived.
     call(&b, far, Op::Stats).await.unwrap();

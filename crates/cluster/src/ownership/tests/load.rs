@@ -74,7 +74,7 @@ impl Load {
             let mut tries = n;
             loop {
                 let answer =
-                    self.any(tries).submit(shard, vec![enqueue_op(&name)], Patience::None).await.pop();
+                    self.any(tries).submit(shard, vec![enqueue_op(&name)], WhenBusy::Refuse).await.pop();
                 tries += 1;
                 match answer.unwrap() {
                     Ok(Reply::Enqueue(Ok(_))) => break,
@@ -105,14 +105,14 @@ impl Load {
                 // What a dead node had granted to somebody comes again soon.
                 reserve.lease_ms = Some(1_000);
             }
-            let answer = fleet.submit(shard, vec![op], Patience::None).await.pop().unwrap();
+            let answer = fleet.submit(shard, vec![op], WhenBusy::Refuse).await.pop().unwrap();
             let Ok(Reply::Reserve(Reserved::Grants(grants))) = answer else {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             };
             for grant in grants {
                 let op = Op::Ack { id: grant.message.id, proof: Proof::Token(grant.token) };
-                let answer = fleet.submit(shard, vec![op], Patience::None).await.pop().unwrap();
+                let answer = fleet.submit(shard, vec![op], WhenBusy::Refuse).await.pop().unwrap();
                 match answer {
                     Ok(Reply::Settle(Ok(_))) => drop(self.acked.lock().unwrap().insert(body(&grant))),
                     // It may have been applied, and then the message does not come again.
@@ -151,7 +151,7 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
     more(200).await;
     // A clean end: those that ask it are sent elsewhere first, as a load balancer does.
     load.nodes(&[&b, &c]);
-    assert_eq!(stop(&a).await, End::Stopped);
+    assert_eq!(stop(&a).await, DriverEnd::Stopped);
     more(200).await;
     kill(&coordinator, &b);
     load.nodes(&[&c]);
@@ -191,7 +191,7 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
     for (at, name) in ["a", "b"].into_iter().enumerate() {
         load.nodes(&[&nodes[1 - at]]);
         until("nobody asks it any more", || Arc::strong_count(&nodes[at].fleet) == 1).await;
-        assert_eq!(stop(&nodes[at]).await, End::Stopped);
+        assert_eq!(stop(&nodes[at]).await, DriverEnd::Stopped);
         nodes[at] = start(&coordinator, name).await;
         settled(&nodes.iter().collect::<Vec<_>>()).await;
         load.nodes(&[&nodes[0], &nodes[1]]);
@@ -208,7 +208,7 @@ async fn submissions_for_one_shard_keep_their_order() {
         keeps_order(node, shard, &node.fleet.core().me.name, 500).await;
     }
     // And so do those that had to wait for an owner.
-    assert_eq!(stop(&b).await, End::Stopped);
+    assert_eq!(stop(&b).await, DriverEnd::Stopped);
     settled(&[&a]).await;
     a.fleet.core().ways.set(shard, crate::forwarding::routes::ShardRoute::None);
     keeps_order(&a, shard, "line", 100).await;
@@ -217,7 +217,7 @@ async fn submissions_for_one_shard_keep_their_order() {
 /// Submits so many enqueues one by one without waiting; their ids must be in the same order.
 async fn keeps_order(node: &Started, shard: ShardId, name: &str, count: usize) {
     let all: Vec<_> = (0..count)
-        .map(|n| node.fleet.submit(shard, vec![enqueue_op(&format!("{name}{n}"))], Patience::None))
+        .map(|n| node.fleet.submit(shard, vec![enqueue_op(&format!("{name}{n}"))], WhenBusy::Refuse))
         .collect();
     let mut last = 0;
     for pending in all {

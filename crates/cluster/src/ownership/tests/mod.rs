@@ -20,8 +20,8 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::Coordinator;
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Door, Patience};
-use duewheel_shard::shared::{End, Wish};
+use duewheel_shard::inbox::{Admission, WhenBusy};
+use duewheel_shard::shared::{DriverEnd, ThreadCommand};
 
 use crate::ownership::error::FleetError;
 use crate::ownership::member::{Fleet, FleetOptions, Started};
@@ -74,11 +74,11 @@ async fn pair() -> (MemoryCoordinator, Started, Started) {
 }
 
 /// Ends it as a wheel that is shut down does.
-async fn stop(node: &Started) -> End {
-    node.inbox.close_door(Door::Draining);
-    node.shared.wish(Wish::EndWaits, &node.inbox);
-    node.inbox.close_door(Door::Closed(CallError::Draining));
-    node.shared.wish(Wish::Stop, &node.inbox);
+async fn stop(node: &Started) -> DriverEnd {
+    node.inbox.close_door(Admission::Draining);
+    node.shared.wish(ThreadCommand::EndWaits, &node.inbox);
+    node.inbox.close_door(Admission::Closed(CallError::Draining));
+    node.shared.wish(ThreadCommand::Stop, &node.inbox);
     node.shared.ended().await
 }
 
@@ -120,7 +120,7 @@ fn queue() -> QueueName {
 }
 
 async fn call(node: &Started, shard: ShardId, op: Op) -> Result<Reply, CallError> {
-    node.fleet.submit(shard, vec![op], Patience::None).await.pop().unwrap()
+    node.fleet.submit(shard, vec![op], WhenBusy::Refuse).await.pop().unwrap()
 }
 
 fn enqueue_op(body: &str) -> Op {

@@ -1,6 +1,6 @@
 //! What nodes say to each other while that changes: versions, secrets, limits.
 
-use duewheel_core::engine::{EnqueueRefusal, Part};
+use duewheel_core::engine::{EnqueueRefusal, RefusedPart};
 
 use super::load::Load;
 use super::*;
@@ -48,7 +48,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
         let others: Vec<&Started> = (0..names.len()).filter(|n| *n != at).map(|n| &nodes[n]).collect();
         load.nodes(&others);
         until("nobody asks it any more", || Arc::strong_count(&nodes[at].fleet) == 1).await;
-        assert_eq!(stop(&nodes[at]).await, End::Stopped);
+        assert_eq!(stop(&nodes[at]).await, DriverEnd::Stopped);
         let next = FleetOptions { speaks: SupportedVersions(NEXT), ..options(names[at]) };
         nodes[at] = start_with(&coordinator, next).await.unwrap();
         let all: Vec<&Started> = nodes.iter().collect();
@@ -82,7 +82,7 @@ async fn the_secret_is_replaced_under_load_and_no_request_fails() {
     if let Op::Reserve(reserve) = &mut wait {
         reserve.queues = vec![rare.clone()];
     }
-    let waiting = nodes[1].fleet.submit(there, vec![wait], Patience::None);
+    let waiting = nodes[1].fleet.submit(there, vec![wait], WhenBusy::Refuse);
 
     coordinator.rotate_secret([8; 32]);
     until("all know the new secret", || coordinator.all_know()).await;
@@ -131,14 +131,14 @@ async fn what_is_too_large_for_the_owner_fails_alone() {
     let lives: Vec<u64> = peers(&a).iter().map(|peer| peer.lives()).collect();
     let of = |bytes: usize| Op::Enqueue(Box::new(Enqueue::new(queue(), vec![b'x'; bytes])));
     // Others are under way on the same connection, before and behind it; a batch is decided line by line.
-    let others = || a.fleet.submit(there, vec![of(9_000)], Patience::None);
+    let others = || a.fleet.submit(there, vec![of(9_000)], WhenBusy::Refuse);
     let before: Vec<_> = (0..20).map(|_| others()).collect();
-    let batch = a.fleet.submit(there, vec![of(1), of(6 << 20), of(20_000), of(2)], Patience::None);
-    let alone = a.fleet.submit(there, vec![of(6 << 20)], Patience::None);
+    let batch = a.fleet.submit(there, vec![of(1), of(6 << 20), of(20_000), of(2)], WhenBusy::Refuse);
+    let alone = a.fleet.submit(there, vec![of(6 << 20)], WhenBusy::Refuse);
     let behind: Vec<_> = (0..20).map(|_| others()).collect();
     let word = |answer: &Result<Reply, CallError>| match answer {
         Ok(Reply::Enqueue(Ok(_))) => "taken",
-        Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(Part::Body, 10_000)))) => "too large",
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(RefusedPart::Body, 10_000)))) => "too large",
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -153,10 +153,10 @@ async fn what_is_too_large_for_the_owner_fails_alone() {
     // in pieces; the lines that are too large are refused, each alone.
     let mut lines: Vec<usize> = vec![9_000; 400];
     (lines[7], lines[390]) = (20_000, 3 << 20);
-    let batch = a.fleet.submit(there, lines.iter().map(|bytes| of(*bytes)).collect(), Patience::None);
+    let batch = a.fleet.submit(there, lines.iter().map(|bytes| of(*bytes)).collect(), WhenBusy::Refuse);
     let expected = lines.iter().map(|bytes| if *bytes > 10_000 { "too large" } else { "taken" });
     assert_eq!(batch.await.iter().map(word).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-    let many = a.fleet.submit(there, vec![of(1); 5_000], Patience::None).await;
+    let many = a.fleet.submit(there, vec![of(1); 5_000], WhenBusy::Refuse).await;
     let ids = many.iter().map(|answer| match answer {
         Ok(Reply::Enqueue(Ok(done))) => done.id,
         other => panic!("{other:?}"),
@@ -169,5 +169,5 @@ async fn what_is_too_large_for_the_owner_fails_alone() {
     // An answer that is too large for who asks is not sent either.
     let many: Vec<Op> = (0..90).map(|_| of(1_000)).collect();
     let here = a.fleet.here()[0];
-    assert!(b.fleet.submit(here, many, Patience::None).await.iter().all(|answer| word(answer) == "taken"));
+    assert!(b.fleet.submit(here, many, WhenBusy::Refuse).await.iter().all(|answer| word(answer) == "taken"));
 }

@@ -6,7 +6,7 @@ use super::*;
 async fn a_reserve_waits_at_a_shard_of_another_node() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
-    let pending = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+    let pending = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
     // Behind it in the same way: when this is answered, the reserve waits.
     call(&b, shard, Op::Stats).await.unwrap();
     enqueue(&a, shard, "x").await.unwrap();
@@ -19,7 +19,7 @@ async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
-        let pending = node.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+        let pending = node.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
         call(node, shard, Op::Stats).await.unwrap();
         drop(pending);
         waiters(&a, shard, 0).await;
@@ -38,7 +38,7 @@ async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
     for node in [&a, &b] {
         enqueue(node, shard, "x").await.unwrap();
         // It does not wait, so it is granted whatever happens; nobody takes it.
-        drop(node.fleet.submit(shard, vec![reserve_op(1, 0)], Patience::None));
+        drop(node.fleet.submit(shard, vec![reserve_op(1, 0)], WhenBusy::Refuse));
         let mut grants = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(60);
         while grants.is_empty() {
@@ -54,8 +54,8 @@ async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
 async fn waiters_with_one_number_on_two_nodes_are_two() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
-    let of_a = a.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
-    let of_b = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+    let of_a = a.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
+    let of_b = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
     waiters(&a, shard, 2).await;
     call(&b, shard, Op::CancelReserve { waiter: WaiterId(1) }).await.unwrap();
     let ended = of_b.await;
@@ -72,11 +72,11 @@ async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
     enqueue(&b, far, "x").await.unwrap();
     let grant = reserve(&b, far, 9, 0).await.unwrap().remove(0);
     let waits: Vec<_> =
-        [near, far].map(|shard| b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None)).into();
+        [near, far].map(|shard| b.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse)).into();
     waiters(&a, far, 1).await;
     waiters(&b, near, 1).await;
-    b.inbox.close_door(Door::Draining);
-    b.shared.wish(Wish::EndWaits, &b.inbox);
+    b.inbox.close_door(Admission::Draining);
+    b.shared.wish(ThreadCommand::EndWaits, &b.inbox);
     for wait in waits {
         assert_eq!(granted(&wait.await), 0);
     }
@@ -84,7 +84,7 @@ async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
     assert!(matches!(ack(&b, far, &grant).await.unwrap(), Reply::Settle(Ok(_))));
     assert_eq!(b.fleet.here().len(), 4, "it serves others until it stops");
     enqueue(&a, near, "from a").await.unwrap();
-    assert_eq!(stop(&b).await, End::Stopped);
+    assert_eq!(stop(&b).await, DriverEnd::Stopped);
     settled(&[&a]).await;
     assert_eq!(reserve(&a, near, 1, 0).await.unwrap().len(), 1);
 }
@@ -116,7 +116,7 @@ async fn grants_that_have_arrived_and_are_not_taken_go_back() {
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
         enqueue(node, shard, "x").await.unwrap();
-        let pending = node.fleet.submit(shard, vec![reserve_op(1, 0)], Patience::None);
+        let pending = node.fleet.submit(shard, vec![reserve_op(1, 0)], WhenBusy::Refuse);
         // Behind it in the same way: the grants have been sent. Whether they have arrived does not matter, they go back.
         call(node, shard, Op::Stats).await.unwrap();
         drop(pending);

@@ -9,7 +9,7 @@ use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::time::WallMs;
 use duewheel_shard::clock::VirtualClock;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::Patience;
+use duewheel_shard::inbox::WhenBusy;
 
 use super::rig::*;
 
@@ -276,11 +276,11 @@ async fn too_much_under_way_is_refused_at_once_and_comes_back() {
     }
     let puts = |n: usize| (0..n).map(|n| keyed(&n.to_string())).collect::<Vec<_>>();
     let pending = rig.client.submit(puts(8)).unwrap();
-    let (error, ops) = rig.client.offer(puts(8), Patience::None).unwrap_err();
+    let (error, ops) = rig.client.offer(puts(8), WhenBusy::Refuse).unwrap_err();
     assert!(matches!(error, CallError::Overloaded));
     assert_eq!(ops, puts(8));
     let settling = vec![Op::Delete { id: MessageId(1), session: duewheel_core::SessionId(1) }];
-    assert!(rig.client.offer(settling, Patience::None).is_ok(), "it makes room");
+    assert!(rig.client.offer(settling, WhenBusy::Refuse).is_ok(), "it makes room");
     drop(pending);
 }
 
@@ -304,7 +304,7 @@ async fn what_settles_is_not_refused_for_what_stands_next_to_it() {
 async fn a_door_that_is_closed_lets_through_what_settles() {
     let rig = rig(2);
     let id = rig.put("q", "x").await;
-    rig.inbox.close_door(duewheel_shard::inbox::Door::Draining);
+    rig.inbox.close_door(duewheel_shard::inbox::Admission::Draining);
     assert!(matches!(rig.client.call(keyed("k")).await, Err(CallError::Draining)));
     assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }).await, Reply::Change(Ok(_))));
     assert_eq!(stats(&rig).await.counts.ready, 0);

@@ -12,11 +12,11 @@ use duewheel_core::store::{ErrorKind, Level, MemoryStore, Store, StoreError};
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::clock::{Clock, VirtualClock};
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Inbox, Patience};
+use duewheel_shard::inbox::{Inbox, WhenBusy};
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::runner::WhenFenced;
-use duewheel_shard::shared::{End, Shared};
+use duewheel_shard::shared::{DriverEnd, DriverShared};
 use duewheel_shard::thread::Shard;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -145,7 +145,7 @@ impl Shards for Local {
         self.here.lock().unwrap().clone()
     }
 
-    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         self.submissions.fetch_add(1, SeqCst);
         let (client, mood) = {
             let mut shards = self.shards.lock().unwrap();
@@ -216,7 +216,7 @@ pub(super) struct Rig {
     pub(super) client: Client,
     pub(super) clock: VirtualClock,
     pub(super) inbox: Arc<Inbox>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
 }
 
 /// Over so many shards, with a clock that stands.
@@ -228,7 +228,7 @@ pub(super) fn rig_with(shards: u32, policy: Policy, clock: VirtualClock) -> Rig 
     let any: Arc<dyn Clock> = Arc::new(clock.clone());
     let local = Arc::new(Local::start(shards, &policy, &any));
     let inbox = Arc::new(Inbox::new(&policy));
-    let shared = Arc::new(Shared::new(Level::Memory, any));
+    let shared = Arc::new(DriverShared::new(Level::Memory, any));
     let names = 7 << 40;
     let router =
         Router::new(local.clone(), policy, &inbox, &shared, Default::default(), names, Handle::current());
@@ -298,7 +298,7 @@ impl Rig {
 
     /// The node has ended: what a shutdown waits for.
     pub(super) fn ended(&self) {
-        self.shared.set_ended(End::Stopped);
+        self.shared.set_ended(DriverEnd::Stopped);
     }
 }
 

@@ -27,7 +27,7 @@ async fn a_thousand_idle_strangers_keep_no_node_out() {
             until("a node gets in", || peer.is_up()).await;
             running.abort();
             // ... and one that was in before is answered.
-            let outcome = known.ask(AWAY, Patience::None, &[Op::Stats]).unwrap().await.unwrap();
+            let outcome = known.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
             assert!(matches!(outcome, PeerOutcome::NotMine(_)), "{outcome:?}");
         }
     }

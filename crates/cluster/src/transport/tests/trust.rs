@@ -51,7 +51,7 @@ async fn nobody_between_two_nodes_can_read_a_message() {
     let (peer, running) = ask(to, &SECRET);
     until("they are connected", || peer.is_up()).await;
     let body = b"a body that is to be looked for".repeat(100);
-    let asked = peer.ask(HERE, Patience::None, &[enqueue(&body)]).unwrap();
+    let asked = peer.ask(HERE, WhenBusy::Refuse, &[enqueue(&body)]).unwrap();
     let came = next(&owner).await.pop().unwrap();
     assert_eq!(came.ops, [enqueue(&body)]);
     came.answer.send(vec![Err(CallError::Overloaded)]).unwrap();
@@ -157,7 +157,7 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
         if let Some(version) = version {
             until("they are connected", || peer.is_up()).await;
             assert_eq!(peer.version(), Some(version));
-            let asked = peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+            let asked = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
             next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Count(5.into()))]).unwrap();
             assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
         } else {
@@ -274,7 +274,7 @@ async fn certificates_that_take_the_place_of_others_count_for_new_connections() 
     until("they are connected", || peer.is_up()).await;
     owns.replace(&new.certificates("127.0.0.1"));
     // What stands goes on.
-    let asked = peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+    let asked = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Done)]).unwrap();
     assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
     assert_eq!(peer.lives(), 1);

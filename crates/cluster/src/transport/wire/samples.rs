@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::engine::*;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
-use duewheel_core::message::{DeadReason, Ended, Marks, MaxAttempts, Message, Options, PastAttempt, State};
+use duewheel_core::message::{
+    DeadReason, Ended, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
+};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, Pause, Totals};
@@ -132,7 +134,7 @@ fn cursor() -> impl Strategy<Value = ListCursor> {
 fn enqueue() -> impl Strategy<Value = Enqueue> {
     let what = (name(), of(key()), body(), headers(), when());
     let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
-    let begins = select(vec![Begins::Waiting, Begins::Dead]);
+    let begins = select(vec![InitialState::Waiting, InitialState::Dead]);
     let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()));
     (what, how).prop_map(|((queue, key, body, headers, when), how)| Enqueue {
         queue,
@@ -255,10 +257,10 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     prop_oneof![5 => hand, 5 => settle, 6 => change, 11 => look, 7 => rule]
 }
 
-fn message() -> impl Strategy<Value = Arc<Message>> {
+fn message() -> impl Strategy<Value = Arc<MessageContent>> {
     (id(), name(), of(key()), body(), headers(), message_options(), wall()).prop_map(
         |(id, queue, key, body, headers, options, enqueued_at)| {
-            Arc::new(Message { id, queue, key, body, headers, options, enqueued_at })
+            Arc::new(MessageContent { id, queue, key, body, headers, options, enqueued_at })
         },
     )
 }
@@ -385,8 +387,15 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
     })
 }
 
-fn part() -> impl Strategy<Value = Part> {
-    let all = [Part::Body, Part::Headers, Part::DedupeId, Part::Lease, Part::MaxAttempts, Part::Backoff];
+fn part() -> impl Strategy<Value = RefusedPart> {
+    let all = [
+        RefusedPart::Body,
+        RefusedPart::Headers,
+        RefusedPart::DedupeId,
+        RefusedPart::Lease,
+        RefusedPart::MaxAttempts,
+        RefusedPart::Backoff,
+    ];
     select(all.to_vec())
 }
 

@@ -29,9 +29,9 @@ fn sent(frame: &[u8]) -> PeerFrame {
 }
 
 fn again(ops: &[Op]) -> Vec<Op> {
-    let frame = request(7, SHARD, Patience::Some, ops, LIMITS, NOW).unwrap();
+    let frame = request(7, SHARD, WhenBusy::Wait, ops, LIMITS, NOW).unwrap();
     match sent(&frame) {
-        PeerFrame::Request { id: 7, shard: SHARD, patience: Patience::Some, ops } => ops,
+        PeerFrame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops } => ops,
         other => panic!("{other:?}"),
     }
 }
@@ -79,7 +79,7 @@ proptest! {
 
     #[test]
     fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
-        let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
+        let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap();
         let rest = &frame[LENGTH..];
         let cut = cut.index(rest.len());
         prop_assert!(matches!(read(&rest[..cut], LIMITS, NOW), Err(WireError::Damaged)));
@@ -93,7 +93,7 @@ proptest! {
         ops in vec(op(), 0..4),
         hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        for frame in [answers(1, &all, LIMITS, NOW).unwrap(), request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap()] {
+        for frame in [answers(1, &all, LIMITS, NOW).unwrap(), request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap()] {
             let mut bytes = frame[LENGTH..].to_vec();
             for (at, by) in &hits {
                 let at = at.index(bytes.len());
@@ -143,9 +143,9 @@ fn each_version_counts_the_operations_that_it_knows() {
 fn limits_hold_in_both_directions() {
     let small = FrameLimits { bytes: 64, parts: 3, body: 64 };
     let ops = |n| vec![Op::Stats; n];
-    assert!(request(1, SHARD, Patience::None, &ops(3), small, NOW).is_ok());
-    assert_eq!(request(1, SHARD, Patience::None, &ops(4), small, NOW), Err(WireError::TooLarge));
-    let large = request(1, SHARD, Patience::None, &ops(4), LIMITS, NOW).unwrap();
+    assert!(request(1, SHARD, WhenBusy::Refuse, &ops(3), small, NOW).is_ok());
+    assert_eq!(request(1, SHARD, WhenBusy::Refuse, &ops(4), small, NOW), Err(WireError::TooLarge));
+    let large = request(1, SHARD, WhenBusy::Refuse, &ops(4), LIMITS, NOW).unwrap();
     assert!(matches!(read(&large[LENGTH..], small, NOW), Err(WireError::TooLarge)));
     let long = [Ok(Reply::Histogram(duewheel_core::engine::Histogram {
         from: duewheel_core::WallMs(0),
@@ -162,7 +162,7 @@ fn limits_hold_in_both_directions() {
 
 #[test]
 fn a_number_of_parts_that_lies_makes_no_room() {
-    let head = PeerFrameHead::Request { id: 1, shard: SHARD, patience: Patience::None, ops: 900 };
+    let head = PeerFrameHead::Request { id: 1, shard: SHARD, patience: WhenBusy::Refuse, ops: 900 };
     let frame = plain(&head, NOW).unwrap();
     assert!(matches!(read(&frame[LENGTH..], LIMITS, NOW), Err(WireError::Damaged)));
 }
@@ -198,7 +198,7 @@ fn the_bytes_are_those_of_this_protocol() {
         Op::Purge { queue },
         Op::NextDue,
     ];
-    let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
+    let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap();
     let expected: &[u8] = &[
         26, 0, 0, 0, // length
         0, 1, 3, 0, 3, // head
@@ -214,7 +214,7 @@ fn a_frame_of_another_version_is_none_of_this_one() {
     let ops = [Op::Stats, Op::NextDue];
     let next = &NEXT[1];
     for (mine, theirs) in [(NOW, next), (next, NOW)] {
-        let frame = request(7, SHARD, Patience::None, &ops, LIMITS, mine).unwrap();
+        let frame = request(7, SHARD, WhenBusy::Refuse, &ops, LIMITS, mine).unwrap();
         assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(PeerFrame::Request { id: 7, .. })));
         assert!(matches!(read(&frame[LENGTH..], LIMITS, theirs), Err(WireError::Damaged)));
         let frame = plain(&PeerFrameHead::Ping, mine).unwrap();
@@ -298,8 +298,11 @@ fn a_change_of_settings_is_answered_as_version_3_has_it_and_restored() {
 fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
     let earlier = Dialect { ops: 33, ..*BEFORE };
     let queue = QueueName::new("q").unwrap();
-    assert!(request(1, SHARD, Patience::None, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
-    assert_eq!(request(1, SHARD, Patience::None, &[Op::NextDue], LIMITS, &earlier), Err(WireError::NotKnown));
+    assert!(request(1, SHARD, WhenBusy::Refuse, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
+    assert_eq!(
+        request(1, SHARD, WhenBusy::Refuse, &[Op::NextDue], LIMITS, &earlier),
+        Err(WireError::NotKnown)
+    );
     assert_eq!(NOW.ops, 35, "all that there are");
 }
 
@@ -322,7 +325,7 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for n in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        keep((0, kind_of_op(&op)), request(n, SHARD, Patience::None, &[op], LIMITS, NOW).unwrap());
+        keep((0, kind_of_op(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS, NOW).unwrap());
         let reply = reply().new_tree(&mut runner).unwrap().current();
         keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS, NOW).unwrap());
     }
@@ -332,7 +335,7 @@ fn seeds() -> Vec<Vec<u8>> {
         frames.push(answers(1, &[Err(error)], LIMITS, NOW).unwrap());
     }
     let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
-    frames.push(request(300, SHARD, Patience::Some, &several, LIMITS, NOW).unwrap());
+    frames.push(request(300, SHARD, WhenBusy::Wait, &several, LIMITS, NOW).unwrap());
     let why = "node a does not own it".into();
     for head in [
         PeerFrameHead::Ping,

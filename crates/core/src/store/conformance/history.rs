@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::{Found, Lookups, Table};
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, MaxAttempts, MessageContent, Options, PastAttempt, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
@@ -130,7 +130,7 @@ impl History {
         let body = (bytes / messages).saturating_sub(PUT_AROUND);
         let mut records = Vec::new();
         for lsn in (first.0..).take(messages) {
-            let message = Message {
+            let message = MessageContent {
                 id: MessageId(self.model.next_id()),
                 queue: self.queue(),
                 key: None,
@@ -258,7 +258,7 @@ impl History {
             max_attempts: self.maybe(30).and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(1))),
             backoff: self.maybe(50).map(|min_ms| Backoff { min_ms, max_ms: min_ms * 9 }),
         };
-        let message = Message {
+        let message = MessageContent {
             id,
             queue,
             key,

@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::MessageId;
 use duewheel_core::message::*;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::Room;
+use duewheel_core::store::Capacity;
 use duewheel_core::time::WallMs;
 
 use super::rig;
@@ -111,19 +111,19 @@ fn refusals_change_nothing() {
     let id = rig.put("q", 1_000, None);
     let headers = |value: &str| Edit { headers: Some(vec![("h".into(), value.into())]), ..Edit::default() };
     assert_eq!(edit(&mut rig, id, Edit::default()), Err(ChangeRefusal::NothingToChange));
-    assert_eq!(edit(&mut rig, id, body("12345")), Err(ChangeRefusal::TooLarge(Part::Body, 4)));
-    assert_eq!(edit(&mut rig, id, headers("1234")), Err(ChangeRefusal::TooLarge(Part::Headers, 4)));
+    assert_eq!(edit(&mut rig, id, body("12345")), Err(ChangeRefusal::TooLarge(RefusedPart::Body, 4)));
+    assert_eq!(edit(&mut rig, id, headers("1234")), Err(ChangeRefusal::TooLarge(RefusedPart::Headers, 4)));
     let lease = |ms| Edit { lease_ms: Some(ms), ..Edit::default() };
-    assert_eq!(edit(&mut rig, id, lease(0)), Err(ChangeRefusal::OutOfRange(Part::Lease)));
-    assert_eq!(edit(&mut rig, id, lease(u64::MAX)), Err(ChangeRefusal::OutOfRange(Part::Lease)));
+    assert_eq!(edit(&mut rig, id, lease(0)), Err(ChangeRefusal::OutOfRange(RefusedPart::Lease)));
+    assert_eq!(edit(&mut rig, id, lease(u64::MAX)), Err(ChangeRefusal::OutOfRange(RefusedPart::Lease)));
     rig.put("q", 1_000, None);
     let over = Err(ChangeRefusal::Overloaded(Limit::Bytes(10)));
     assert_eq!(edit(&mut rig, id, headers("123")), over, "over the bytes of all");
     rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
     let mut fx = Effects::new();
-    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
     assert_eq!(edit(&mut rig, id, headers("1")), Err(ChangeRefusal::DiskFull));
-    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx);
     let view = edit(&mut rig, id, headers("123")).unwrap();
     assert_eq!((view.generation, view.message.weight()), (2, 8));
 }

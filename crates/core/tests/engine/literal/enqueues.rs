@@ -5,7 +5,7 @@ use duewheel_core::id::{MessageId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, Policy};
 use duewheel_core::record::{Created, Gone, Record};
-use duewheel_core::store::{Level, Room};
+use duewheel_core::store::{Capacity, Level};
 use duewheel_core::time::{EngineMs, WallMs};
 
 use super::{durable, life, plain, rig, token, was};
@@ -160,12 +160,12 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let mut fx = Effects::new();
-    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
     let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
     let grant = rig.reserve("q", 1).remove(0);
     assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
-    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx);
     rig.put("q", 0, None);
 }
 
@@ -215,18 +215,18 @@ fn limits_are_refusals_that_name_the_part() {
     let e = || message("q", 5);
     assert_eq!(
         refused(Enqueue { body: vec![0; 11].into(), ..e() }),
-        EnqueueRefusal::TooLarge(Part::Body, 10)
+        EnqueueRefusal::TooLarge(RefusedPart::Body, 10)
     );
     let headers = vec![("abc".into(), "de".into())];
-    assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::TooLarge(Part::Headers, 4));
+    assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::TooLarge(RefusedPart::Headers, 4));
     assert_eq!(
         refused(Enqueue { dedupe_id: Some("".into()), ..e() }),
-        EnqueueRefusal::OutOfRange(Part::DedupeId)
+        EnqueueRefusal::OutOfRange(RefusedPart::DedupeId)
     );
     let options = Options { lease_ms: Some(0), ..Options::default() };
-    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(Part::Lease));
+    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(RefusedPart::Lease));
     let options = Options { backoff: Some(Backoff { min_ms: 2, max_ms: 1 }), ..Options::default() };
-    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(Part::Backoff));
+    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(RefusedPart::Backoff));
     rig.put("q", 5, None);
     rig.put("q", 5, None);
     let full = rig.call(Op::Enqueue(Box::new(message("q", 5))));

@@ -31,8 +31,8 @@ fn durable(n: u64) -> After {
     After { durable: Lsn(n), written: Lsn(0) }
 }
 
-fn plain(id: u64, name: &str, k: Option<&str>) -> Arc<Message> {
-    Arc::new(Message {
+fn plain(id: u64, name: &str, k: Option<&str>) -> Arc<MessageContent> {
+    Arc::new(MessageContent {
         id: MessageId(id),
         queue: queue(name),
         key: k.map(key),

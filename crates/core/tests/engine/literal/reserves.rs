@@ -3,7 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::policy::{QueueSettings, ReadyOrder};
-use duewheel_core::store::Room;
+use duewheel_core::store::Capacity;
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 
 use super::{durable, rig};
@@ -213,12 +213,12 @@ fn whoever_waits_while_the_store_takes_removals_alone_is_served_when_it_takes_mo
     let mut rig = rig();
     rig.put("q", 1_000, None);
     let mut fx = Effects::new();
-    rig.engine.handle(rig.now, Input::Room(Room::RemoveOnly), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::RemoveOnly), &mut fx);
     let demand = rig.demand(&["q"], 1, 60_000);
     let (to, _) = rig.raw(Op::Reserve(demand));
     rig.pass(1_000);
     assert_eq!(rig.reply(to), None, "a grant is a record, too");
-    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx);
     rig.timeout();
     let reply = rig.reply(to);
     assert!(

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use crate::disk::{Access, Disk, DiskFile, Held, Hold};
+use crate::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 type Files = Arc<Mutex<BTreeMap<String, Arc<Mutex<Vec<u8>>>>>>;
 
@@ -59,11 +59,11 @@ impl Disk for MemDisk {
         Ok(self.names())
     }
 
-    fn lock(&self, _: &str, _: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+    fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         let files = self.files.lock().unwrap();
         let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(MemFile(file.clone(), self.read.clone())))

@@ -10,8 +10,8 @@ use duewheel_cluster::{Fleet, FleetOptions, Router, Started};
 use duewheel_core::policy::Policy;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::Door;
-use duewheel_shard::shared::Wish;
+use duewheel_shard::inbox::Admission;
+use duewheel_shard::shared::ThreadCommand;
 use tokio::runtime::{Builder, Runtime};
 
 use super::network::{Caller, End, Net, address, lock};
@@ -211,10 +211,10 @@ impl Process {
         let Phase::Up(up) = &mut self.phase else { return false };
         up.leaving = true;
         let Started { shared, inbox, .. } = &up.started;
-        inbox.close_door(Door::Draining);
-        shared.wish(Wish::EndWaits, inbox);
-        inbox.close_door(Door::Closed(CallError::Draining));
-        shared.wish(Wish::Stop, inbox);
+        inbox.close_door(Admission::Draining);
+        shared.wish(ThreadCommand::EndWaits, inbox);
+        inbox.close_door(Admission::Closed(CallError::Draining));
+        shared.wish(ThreadCommand::Stop, inbox);
         true
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use duewheel::Clock;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, Node, Owner, Progress,
-    Recovered, Room, Secrets, Store, StoreError, Table, Waker,
+    Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, Node, Owner,
+    Progress, Recovered, Secrets, Store, StoreError, Table, Waker,
 };
 use duewheel_core::{Epoch, Lsn, ShardId, WallMs};
 use duewheel_judge::rng::Rng;
@@ -566,8 +566,8 @@ impl Store for SimStore {
         Ok(Progress { written: acked, durable: acked, level: self.level() })
     }
 
-    fn room(&mut self) -> Room {
-        Room::Enough
+    fn room(&mut self) -> Capacity {
+        Capacity::Enough
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {

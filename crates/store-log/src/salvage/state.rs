@@ -8,17 +8,18 @@ use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
 use super::blocks::Blocks;
-use super::listing::{By, Listing};
-use super::source::Source;
-use super::{Loss, SalvageReport};
-use crate::disk::{Access, Disk};
+use super::files::{ListingSource, SalvageFiles};
+use super::loss::Loss;
+use super::read_only::ReadOnlyDisk;
+use super::report::SalvageReport;
+use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::folder::FileNo;
-use crate::state::{self, Lost, State};
+use crate::state::{self, Lost, StateFile};
 
 /// The readable part of the state, with the journal's records folded in.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct SalvagedBooks {
     ledger: Ledger,
     lost: BTreeMap<FileNo, Lost>,
     /// The last cut.
@@ -35,17 +36,17 @@ pub(super) struct Books {
     next_id: u64,
 }
 
-impl Books {
+impl SalvagedBooks {
     pub(super) fn read(
-        source: &Source<'_>,
-        listing: &Listing,
+        source: &ReadOnlyDisk<'_>,
+        listing: &SalvageFiles,
         report: &mut SalvageReport,
     ) -> Result<Self, StoreError> {
-        let mut state = State::default();
+        let mut state = StateFile::default();
         let mut whole = listing.state.is_none() && listing.runs.is_empty();
         if let Some(entry) = &listing.state {
             let name = entry.no.state();
-            match source.open(&name, Access::Read) {
+            match source.open(&name, FileAccess::Read) {
                 Ok(file) => {
                     let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;
                     let mut seen = [0; 4];
@@ -79,9 +80,9 @@ impl Books {
         } else if !whole {
             report.losses.push(Loss::Settings { file: "state".into() });
         }
-        let State { ledger, lost } = state;
+        let StateFile { ledger, lost } = state;
         let cut = listing.cut();
-        let books = Books {
+        let books = SalvagedBooks {
             known: ledger.rows().map(|row| row.name).collect(),
             clock: ledger.clock(),
             anchor: None,
@@ -108,8 +109,8 @@ impl Books {
     }
 
     /// Whether a run is valid: without a manifest a complete state lists the valid ones.
-    pub(super) fn lists(&self, no: FileNo, by: By) -> bool {
-        by == By::Manifest || !self.whole || self.lost.contains_key(&no)
+    pub(super) fn lists(&self, no: FileNo, by: ListingSource) -> bool {
+        by == ListingSource::Manifest || !self.whole || self.lost.contains_key(&no)
     }
 
     pub(super) fn apply(&mut self, lsn: Lsn, record: &Record) {

@@ -13,28 +13,28 @@ use crate::options::Options;
 
 /// Groups that wait for the next segment.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct WaitingGroups {
     /// LSN of the first record of the next segment.
     pub(crate) first: Lsn,
     /// The next segment, once it is at hand.
     pub(crate) next: Option<Prepared>,
-    pub(crate) frames: Vec<Waiting>,
+    pub(crate) frames: Vec<WaitingFrame>,
     /// Bytes that the frames take in the segment.
     bytes: usize,
 }
 
 /// A frame that is complete but for its head, which tells of the segment that it is written to.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingFrame {
     pub(crate) frame: Writer,
     pub(crate) first: Lsn,
     pub(crate) records: u32,
     pub(crate) clock: ClockPair,
 }
 
-impl Turn {
+impl WaitingGroups {
     pub(crate) fn new(first: Lsn) -> Self {
-        Turn { first, next: None, frames: Vec::new(), bytes: 0 }
+        WaitingGroups { first, next: None, frames: Vec::new(), bytes: 0 }
     }
 
     /// Whether so many more bytes may wait: two groups of the agreed size, and never more than the segment takes.
@@ -43,7 +43,7 @@ impl Turn {
         (BLOCK + all) as u64 <= options.segment_bytes && all <= options.agreed_frame().saturating_mul(2)
     }
 
-    pub(crate) fn push(&mut self, waiting: Waiting) {
+    pub(crate) fn push(&mut self, waiting: WaitingFrame) {
         self.bytes += align8(waiting.frame.bytes.len());
         self.frames.push(waiting);
     }
@@ -56,11 +56,11 @@ mod tests {
     #[test]
     fn what_waits_is_counted_with_its_padding() {
         let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() };
-        let mut turn = Turn::new(Lsn(1));
+        let mut turn = WaitingGroups::new(Lsn(1));
         let mut written = 0;
         while turn.takes(57, &options) {
             let frame = Writer { bytes: vec![0; 57] };
-            turn.push(Waiting { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
+            turn.push(WaitingFrame { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
             written += 64; // a frame begins at a multiple of eight
         }
         assert!((BLOCK + written) as u64 <= options.segment_bytes, "{written} bytes behind the header");

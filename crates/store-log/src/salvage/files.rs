@@ -4,9 +4,9 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use super::blocks::FILE_HEAD;
-use super::source::Source;
-use super::{SalvageReport, note};
-use crate::disk::{Access, Disk};
+use super::read_only::ReadOnlyDisk;
+use super::report::{SalvageReport, note};
+use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};
 use crate::le::u64_at;
@@ -14,7 +14,7 @@ use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
 
 /// The files to read.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(super) struct SalvageFiles {
     pub(super) epoch: Epoch,
     pub(super) proven: Lsn,
     pub(super) segments: Vec<SegmentEntry>,
@@ -22,28 +22,34 @@ pub(super) struct Listing {
     pub(super) runs: Vec<RunEntry>,
     pub(super) state: Option<StateEntry>,
     /// The source of the list.
-    pub(super) by: By,
+    pub(super) by: ListingSource,
 }
 
 /// The source of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum ListingSource {
     Manifest,
     Files,
 }
 
-impl Listing {
-    pub(super) fn read(source: &Source<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
+impl SalvageFiles {
+    pub(super) fn read(source: &ReadOnlyDisk<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
         if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
             let Manifest { epoch, proven, segments, runs, state, .. } = manifest;
-            return Ok(Listing { epoch, proven, segments, runs, state, by: By::Manifest });
+            return Ok(SalvageFiles { epoch, proven, segments, runs, state, by: ListingSource::Manifest });
         }
         if report.damage.is_empty() {
             report.damage.push(Problem::new(MANIFEST, 0, "the manifest is missing"));
         }
         let (epoch, proven) = (Epoch(0), Lsn(0));
-        let mut listing =
-            Listing { epoch, proven, segments: Vec::new(), runs: Vec::new(), state: None, by: By::Files };
+        let mut listing = SalvageFiles {
+            epoch,
+            proven,
+            segments: Vec::new(),
+            runs: Vec::new(),
+            state: None,
+            by: ListingSource::Files,
+        };
         for (no, name) in numbered(source, JOURNAL, ".log")? {
             // A segment without a header is asked for its first frame.
             let head = head_of(source, &name, 4096 + 24)?;
@@ -87,12 +93,12 @@ impl Listing {
 /// Start of the first block of a run or of a state.
 const FIRST_BLOCK: usize = 64;
 
-struct Head {
+struct FileHead {
     size: u64,
     bytes: Vec<u8>,
 }
 
-impl Head {
+impl FileHead {
     /// Incarnation and position of a run or of a state: from its head, or from its first block.
     fn block_file(&self, no: FileNo) -> Option<(Incarnation, Lsn)> {
         if self.bytes.len() < FIRST_BLOCK + 24 {
@@ -105,16 +111,16 @@ impl Head {
     }
 }
 
-fn head_of(source: &Source<'_>, name: &str, bytes: u64) -> Result<Head, StoreError> {
-    let file = source.open(name, Access::Read).map_err(failed("open", name))?;
+fn head_of(source: &ReadOnlyDisk<'_>, name: &str, bytes: u64) -> Result<FileHead, StoreError> {
+    let file = source.open(name, FileAccess::Read).map_err(failed("open", name))?;
     let size = file.size().map_err(failed("measure", name))?;
     let mut head = vec![0; usize::try_from(size.min(bytes)).unwrap_or(0)];
     file.read_at(&mut head, 0).map_err(failed("read", name))?;
-    Ok(Head { size, bytes: head })
+    Ok(FileHead { size, bytes: head })
 }
 
 /// The files of a folder by their numbers.
-fn numbered(source: &Source<'_>, dir: &str, ending: &str) -> Result<Vec<(FileNo, String)>, StoreError> {
+fn numbered(source: &ReadOnlyDisk<'_>, dir: &str, ending: &str) -> Result<Vec<(FileNo, String)>, StoreError> {
     let mut files = Vec::new();
     for name in source.list(dir).map_err(failed("list", dir))? {
         let no = name.strip_suffix(ending).and_then(|no| no.parse().ok());

@@ -9,20 +9,21 @@ use duewheel_core::{Due, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use super::blocks::{Block, Blocks};
-use super::books::Books;
-use super::source::Source;
-use super::{Loss, SalvageReport};
-use crate::disk::{Access, Disk};
+use super::loss::Loss;
+use super::read_only::ReadOnlyDisk;
+use super::report::SalvageReport;
+use super::state::SalvagedBooks;
+use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::le::u64_at;
 use crate::manifest::RunEntry;
 use crate::run::Mask;
 use crate::run::block::{FOOTER, Footer, HEAD, Kind};
-use crate::run::row::{self, Rows};
+use crate::run::row::{self, BlockRows};
 
 /// What is known of a run as a whole.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct RunContents {
     queues: Vec<QueueName>,
     /// Ids of its messages, if they can be read.
     ids: Option<RoaringTreemap>,
@@ -34,7 +35,7 @@ pub(super) struct Pieces {
 }
 
 /// One item of a run.
-pub(super) enum Piece {
+pub(super) enum RunItem {
     /// A message, and the run's number of its queue.
     Message(u32, Row),
     Answer(DedupeRow),
@@ -42,7 +43,7 @@ pub(super) enum Piece {
 
 /// How much of a run was read.
 #[derive(Default)]
-struct Met {
+struct RunCoverage {
     rows: u64,
     answers: u64,
     told: Option<u64>,
@@ -52,16 +53,16 @@ struct Met {
     hole: bool,
 }
 
-impl Pieces {
+impl RunContents {
     /// Examines all blocks, and reports losses. `None` if the file does not exist.
     pub(super) fn open(
-        source: &Source<'_>,
+        source: &ReadOnlyDisk<'_>,
         entry: &RunEntry,
-        books: &Books,
+        books: &SalvagedBooks,
         report: &mut SalvageReport,
-    ) -> Result<Option<Pieces>, StoreError> {
+    ) -> Result<Option<RunContents>, StoreError> {
         let name = entry.no.run();
-        if let Err(error) = source.open(&name, Access::Read) {
+        if let Err(error) = source.open(&name, FileAccess::Read) {
             if error.kind() != std::io::ErrorKind::NotFound {
                 return Err(failed("open", &name)(error));
             }
@@ -70,12 +71,12 @@ impl Pieces {
             report.losses.push(Loss::Answers { file: name });
             return Ok(None);
         }
-        let mut pieces = Pieces::default();
+        let mut pieces = RunContents::default();
         match books.lost_of(entry.no) {
             Some(lost) => (pieces.removed, pieces.masks) = (lost.removed.clone(), lost.masks.clone()),
             None => report.losses.push(Loss::Settled { file: name.clone() }),
         }
-        let mut met = Met::default();
+        let mut met = RunCoverage::default();
         let mut blocks = blocks(source, entry)?;
         let mut gaps = 0;
         while let Some(block) = blocks.next()? {
@@ -107,7 +108,7 @@ impl Pieces {
         Ok(Some(pieces))
     }
 
-    fn take(&mut self, block: &Block, met: &mut Met) {
+    fn take(&mut self, block: &Block, met: &mut RunCoverage) {
         match block.kind {
             kind if kind == Kind::Messages as u8 => met.rows += u64::from(block.entries),
             kind if kind == Kind::Answers as u8 => met.answers += u64::from(block.entries),
@@ -175,21 +176,21 @@ impl Pieces {
     /// Returns the messages and the answers of the whole blocks.
     pub(super) fn visit(
         &self,
-        source: &Source<'_>,
+        source: &ReadOnlyDisk<'_>,
         entry: &RunEntry,
-        mut visit: impl FnMut(Piece) -> Result<(), StoreError>,
+        mut visit: impl FnMut(RunItem) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut blocks = blocks(source, entry)?;
         while let Some(block) = blocks.next()? {
             match block.kind {
                 kind if kind == Kind::Messages as u8 => {
                     for (queue, row) in self.rows(&block) {
-                        visit(Piece::Message(queue, row))?;
+                        visit(RunItem::Message(queue, row))?;
                     }
                 }
                 kind if kind == Kind::Answers as u8 => {
                     for row in answers(&block) {
-                        visit(Piece::Answer(row))?;
+                        visit(RunItem::Answer(row))?;
                     }
                 }
                 _ => {}
@@ -201,7 +202,7 @@ impl Pieces {
     /// The rows of a block; unreadable ones are missing, and are reported by their ids.
     fn rows(&self, block: &Block) -> Vec<(u32, Row)> {
         let mut found = Vec::new();
-        let mut rows = Rows::new(&block.payload, block.entries);
+        let mut rows = BlockRows::new(&block.payload, block.entries);
         while let Ok(Some(row)) = rows.next() {
             let Some(queue) = self.queues.get(row.queue as usize) else { continue };
             let decoded = row::decode(Bytes::copy_from_slice(row.bytes), queue.clone());
@@ -211,9 +212,9 @@ impl Pieces {
     }
 }
 
-fn blocks(source: &Source<'_>, entry: &RunEntry) -> Result<Blocks, StoreError> {
+fn blocks(source: &ReadOnlyDisk<'_>, entry: &RunEntry) -> Result<Blocks, StoreError> {
     let name = entry.no.run();
-    let file = source.open(&name, Access::Read).map_err(failed("open", &name))?;
+    let file = source.open(&name, FileAccess::Read).map_err(failed("open", &name))?;
     Blocks::new(file, name, entry.incarnation)
 }
 

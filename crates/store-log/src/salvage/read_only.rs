@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::disk::{Access, Disk, DiskFile, Held, Hold};
+use crate::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 use crate::fault::Problem;
 
 /// Number of bytes that are given up together when the disk cannot read them.
@@ -11,14 +11,14 @@ const PAGE: usize = 4096;
 
 /// A disk that refuses to write. Unreadable bytes are read as zeros, which no checksum accepts.
 #[derive(Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct ReadOnlyDisk<'a> {
     disk: &'a dyn Disk,
     unreadable: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> ReadOnlyDisk<'a> {
     pub(super) fn new(disk: &'a dyn Disk) -> Self {
-        Source { disk, unreadable: Arc::default() }
+        ReadOnlyDisk { disk, unreadable: Arc::default() }
     }
 
     /// Pages that the disk could not read.
@@ -34,7 +34,7 @@ impl<'a> Source<'a> {
 }
 
 #[derive(Debug)]
-struct SourceFile {
+struct ReadOnlyFile {
     file: Arc<dyn DiskFile>,
     name: String,
     unreadable: Arc<Mutex<Vec<(String, u64)>>>,
@@ -44,7 +44,7 @@ fn refused<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, "a folder that is salvaged is never written to"))
 }
 
-impl Disk for Source<'_> {
+impl Disk for ReadOnlyDisk<'_> {
     fn make_dir(&self, _: &str) -> io::Result<()> {
         refused()
     }
@@ -56,13 +56,13 @@ impl Disk for Source<'_> {
         }
     }
 
-    fn lock(&self, _: &str, _: Hold) -> io::Result<Box<dyn Held>> {
+    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
         refused()
     }
 
-    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.disk.open(name, Access::Read)?;
-        Ok(Arc::new(SourceFile { file, name: name.into(), unreadable: self.unreadable.clone() }))
+    fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(name, FileAccess::Read)?;
+        Ok(Arc::new(ReadOnlyFile { file, name: name.into(), unreadable: self.unreadable.clone() }))
     }
 
     fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -90,7 +90,7 @@ impl Disk for Source<'_> {
     }
 }
 
-impl DiskFile for SourceFile {
+impl DiskFile for ReadOnlyFile {
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }

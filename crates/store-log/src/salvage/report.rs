@@ -1,0 +1,34 @@
+//! The report of a salvage: damage and losses, as they are found.
+
+use duewheel_core::store::StoreError;
+
+use super::loss::Loss;
+use crate::fault::{Problem, ReadFault};
+
+/// The result of a salvage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Unsettled messages in the new folder.
+    pub messages: u64,
+    /// Remembered answers in the new folder.
+    pub answers: u64,
+    /// Places of the old folder that could not be read.
+    pub damage: Vec<Problem>,
+    /// The losses. Empty: nothing is lost.
+    pub losses: Vec<Loss>,
+}
+
+/// Records damage and continues; any other error ends the salvage.
+pub(super) fn note<T>(
+    result: Result<T, ReadFault>,
+    report: &mut SalvageReport,
+) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(ReadFault::Damaged(problem)) => {
+            report.damage.push(problem);
+            Ok(None)
+        }
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => Err(error.into()),
+    }
+}
