@@ -305,6 +305,23 @@ impl Totals {
         *total = total.saturating_add(by);
     }
 
+    /// What was counted after `before`, which is an earlier state of the same totals.
+    #[must_use]
+    pub fn since(&self, before: &Totals) -> Totals {
+        let part = |of: fn(&Totals) -> u64| of(self).saturating_sub(of(before));
+        Totals {
+            enqueued: part(|t| t.enqueued),
+            granted: part(|t| t.granted),
+            acked: part(|t| t.acked),
+            cancelled: part(|t| t.cancelled),
+            replaced: part(|t| t.replaced),
+            purged: part(|t| t.purged),
+            died: part(|t| t.died),
+            expired: part(|t| t.expired),
+            paused: part(|t| t.paused),
+        }
+    }
+
     /// Counts a pause, if it is another one than `before`.
     pub(crate) fn count_pause(&mut self, pause: Pause, before: Pause) {
         self.paused = self.paused.saturating_add(u64::from(pause.begins_after(before)));

@@ -575,6 +575,10 @@ impl From<CallError> for Problem {
             CallError::Store { error, outcome: Outcome::NotApplied } if error.kind() == ErrorKind::Full => {
                 disk_full()
             }
+            CallError::Bug(what) => {
+                tracing::error!(what, "an answer of another kind");
+                Problem::internal()
+            }
             CallError::Store { .. } | CallError::Closed(_) | CallError::Lost(_) => {
                 Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome))
             }
@@ -726,6 +730,9 @@ mod tests {
         assert_eq!(closed.code, ErrorCode::StorageUnavailable);
         assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));
         assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);
+        // A bug is no bad weather: nobody is to try again, and somebody is to know.
+        let bug = Problem::from(CallError::Bug("another answer"));
+        assert_eq!((bug.code, bug.code.status()), (ErrorCode::Internal, StatusCode::INTERNAL_SERVER_ERROR));
         assert_eq!(Problem::from(CallError::Draining).code, ErrorCode::Draining);
         let error = duewheel::core::store::StoreError::new(ErrorKind::Full, "full");
         let full = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };

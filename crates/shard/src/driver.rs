@@ -9,11 +9,12 @@
 //! [`Driver::step`] does one round and never waits. Threads exist only around it ([`crate::thread`]), so that a
 //! simulation can step the real thing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
 use duewheel_core::engine::{
-    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas, Reply,
+    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas,
+    RecordedCounts, Reply, Stats,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -26,11 +27,16 @@ use duewheel_core::store::{
 use duewheel_core::time::{EngineMs, Now};
 
 mod calls;
+mod confirmed;
 mod kinds;
+mod remains;
 
 use self::calls::Calls;
 pub use self::calls::take_back;
+use self::confirmed::Confirmed;
 use self::kinds::is_of_one_group;
+pub use self::remains::Remains;
+use self::remains::{Settling, Spares};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
 use crate::inbox::{Submission, WhenBusy};
@@ -46,6 +52,8 @@ pub struct Driver<S> {
     store: S,
     policy: Policy,
     room: Capacity,
+    /// [`Store::room_error`], as of the last time that the store had no room for new messages.
+    room_error: Option<StoreError>,
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
@@ -84,6 +92,9 @@ pub struct Driver<S> {
     untold: Option<Level>,
     /// The level of the most recent answers.
     reached: Level,
+    /// The counts for figures.
+    confirmed: Confirmed,
+    settling: Settling,
 }
 
 /// An answer that waits for the store.
@@ -125,6 +136,7 @@ impl<S: Store> Driver<S> {
             engine,
             store,
             room: Capacity::Enough,
+            room_error: None,
             pacing: Pacing::new(&policy),
             policy,
             effects,
@@ -149,7 +161,16 @@ impl<S: Store> Driver<S> {
             said: Vec::new(),
             untold: None,
             reached,
+            confirmed: Confirmed::default(),
+            settling: Settling::default(),
         })
+    }
+
+    /// Takes what the driver before has left: it is decided first, in a group of its own. Call it before the first
+    /// step.
+    pub fn take_over(&mut self, remains: Remains) {
+        self.open = remains.calls;
+        self.undecided = remains.again;
     }
 
     /// Whether everything that must be in memory has been loaded.
@@ -234,10 +255,14 @@ impl<S: Store> Driver<S> {
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
             if self.room == Capacity::RemoveOnly && op.operation().grows {
-                self.tell_given_up(GivenUp::Untouched(to), &no_room());
+                self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 continue;
             }
+            let copy = Settling::copy(&op);
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
+            if let Some(copy) = copy {
+                self.settling.decided(self.engine.last_lsn(), to, copy);
+            }
             self.flush_if_large(now)?;
         }
         self.know_room(now);
@@ -258,7 +283,7 @@ impl<S: Store> Driver<S> {
         while self.room == Capacity::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
         {
-            self.tell_given_up(given_up, &no_room());
+            self.tell_given_up(given_up, &self.no_room());
         }
     }
 
@@ -271,6 +296,12 @@ impl<S: Store> Driver<S> {
             }
             GivenUp::Told => {}
         }
+    }
+
+    /// Why the store takes no more than removals, or why it has no room though the disk is not full.
+    fn no_room(&self) -> StoreError {
+        let full = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
+        self.room_error.clone().unwrap_or_else(|| StoreError::new(ErrorKind::Unavailable, full))
     }
 
     /// Appends what was decided. This must precede the next look-up, which has to find it.
@@ -396,6 +427,9 @@ impl<S: Store> Driver<S> {
     fn note(&mut self, progress: Progress) -> Progress {
         let level = self.untold.map_or(progress.level, |untold| untold.and(progress.level));
         self.untold = Some(level);
+        let sure = self.sure(progress);
+        self.confirmed.report(sure);
+        self.settling.report(sure);
         Progress { level, ..progress }
     }
 
@@ -458,24 +492,41 @@ impl<S: Store> Driver<S> {
                 Ok(())
             }
             Err(error) => {
-                self.fail(&error);
+                let refusal = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+                drop(self.fail(&error).refuse(&refusal));
                 Err(error)
             }
         }
     }
 
     /// The store failed: answers that have not been sent have an unknown outcome; they are never reported as failed.
-    pub fn fail(mut self, error: &StoreError) {
-        if let Some(first) = error.nothing_from() {
-            self.refuse_from(first, error);
-        }
+    ///
+    /// A store without room refuses whole groups, and with new messages what frees room. If it knows that it has applied
+    /// nothing of them, operations that end leases or cancel, and all those not decided yet, are left to the next
+    /// driver ([`Driver::take_over`]).
+    pub fn fail(mut self, error: &StoreError) -> Remains {
+        let first = error.nothing_from();
+        let spares =
+            if error.kind() == ErrorKind::Full && first.is_some() { Spares::Yes } else { Spares::No };
         let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
-        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
-        for to in self.pacing.drain().chain(undecided) {
-            self.open.refuse(to, &not_applied);
+        let (mut refused, repeated) = first.map(|first| self.refused_from(first)).unwrap_or_default();
+        let undecided = mem::take(&mut self.undecided);
+        let mut again = VecDeque::new();
+        if spares == Spares::Yes {
+            let settling = mem::take(&mut self.settling);
+            again = settling.into_again(|to| refused.remove(&to.0) || repeated.contains(&to.0));
+            again.extend(undecided);
+        } else {
+            refused.extend(undecided.into_iter().map(|(to, _)| to.0));
+        }
+        refused.extend(self.pacing.drain().map(|to| to.0));
+        for to in refused {
+            self.open.refuse(ReplyTo(to), &not_applied);
         }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
-        self.open.fail(&unknown);
+        self.open.fail(&unknown, &again);
+        let doubtful = mem::take(&mut self.confirmed).into_doubtful(first);
+        Remains { doubtful, calls: self.open, again, spares }
     }
 
     /// Replaces the quotas.
@@ -489,17 +540,16 @@ impl<S: Store> Driver<S> {
         self.engine.tenant_of(queue)
     }
 
-    /// Refuses the operations whose records begin at or after this position: the store knows that they were not
-    /// applied.
-    fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
-        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+    /// The addresses of the operations whose records begin at or after this position, which were not applied, and of
+    /// those without records that report the result of an earlier one behind it.
+    fn refused_from(&mut self, first: Lsn) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
-        for held in held {
-            let last = held.after.durable.max(held.after.written);
-            if last >= first && is_of_one_group(&held.reply, held.recorded) {
-                self.open.refuse(held.to, &not_applied);
-            }
-        }
+        let behind = held.filter(|held| held.after.durable.max(held.after.written) >= first);
+        let (refused, others): (Vec<PendingReply>, Vec<PendingReply>) =
+            behind.partition(|held| is_of_one_group(&held.reply, held.recorded));
+        let address = |held: PendingReply| held.to.0;
+        let repeated = others.into_iter().filter(|held| !held.recorded);
+        (refused.into_iter().map(address).collect(), repeated.map(address).collect())
     }
 
     /// The store, for figures and for tests.
@@ -507,10 +557,19 @@ impl<S: Store> Driver<S> {
         &self.store
     }
 
-    /// The figures of the engine and of the store.
+    /// The figures of the engine and of the store. Counts are of what the store has reported.
     pub(crate) fn figures(&mut self, now: Now) -> Figures {
         let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
-        Figures { stats: self.engine.stats(now), quotas, store: self.store.figures() }
+        let RecordedCounts { totals, lease_expired, lateness, lateness_sum_ms } = self.confirmed.counts();
+        let lateness = lateness.to_vec();
+        let stats = self.engine.stats(now);
+        let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
+        Figures { stats, quotas, store: self.store.figures() }
+    }
+
+    /// The counts of groups that the store has not reported yet.
+    pub(crate) fn unreported(&self) -> RecordedCounts {
+        self.engine.recorded_counts().since(&self.confirmed.counts())
     }
 
     /// The engine, for tests.
@@ -544,6 +603,9 @@ impl<S: Store> Driver<S> {
     }
 
     fn take_room(&mut self, now: Now, room: Capacity) {
+        if matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly) {
+            self.room_error = self.store.room_error();
+        }
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
@@ -624,6 +686,10 @@ impl<S: Store> Driver<S> {
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
+                Effect::Respond { to, reply, .. } if reply.is_disk_full() && self.room_error.is_some() => {
+                    recorded = false;
+                    self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
+                }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
                     let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
@@ -664,6 +730,7 @@ impl<S: Store> Driver<S> {
             Group { first: self.appended.next(), clock: clock(now), records: mem::take(&mut self.records) };
         self.store.append(&group)?;
         self.appended = group.last();
+        self.confirmed.append(self.appended, self.engine.recorded_counts());
         self.last_append = now.engine;
         self.record_bytes = 0;
         self.room_known = false;
@@ -672,13 +739,18 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Sends the answers whose condition holds.
-    fn release(&mut self, progress: Progress) {
-        let durable = match self.store.level() {
+    /// The position up to which a change is as durable as an answer to it says.
+    fn sure(&self, progress: Progress) -> Lsn {
+        match self.store.level() {
             Level::Memory | Level::Buffered => progress.written,
             _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
             Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,
-        };
+        }
+    }
+
+    /// Sends the answers whose condition holds.
+    fn release(&mut self, progress: Progress) {
+        let durable = self.sure(progress);
         self.untold = None;
         self.reached = progress.level;
         let say = |mut reply: Reply| {
@@ -702,11 +774,6 @@ impl<S: Store> Driver<S> {
             }
         }
     }
-}
-
-fn no_room() -> StoreError {
-    let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
-    StoreError::new(ErrorKind::Unavailable, what)
 }
 
 fn clock(now: Now) -> ClockPair {

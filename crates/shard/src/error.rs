@@ -26,6 +26,9 @@ pub enum CallError {
     /// The driver ended before it answered; the call may have been applied.
     #[error("no answer: {0}")]
     Lost(&'static str),
+    /// The answer belongs to another operation, which is a bug in Duewheel; the call may have been applied.
+    #[error("a bug in duewheel: {0}")]
+    Bug(&'static str),
 }
 
 /// Whether a failed call may have been applied.
@@ -39,7 +42,7 @@ pub enum Outcome {
 
 impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
-    pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Bug("the driver gave another answer");
 
     /// The channel of the answer is closed and empty.
     pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
@@ -53,7 +56,7 @@ impl CallError {
         match self {
             CallError::Overloaded | CallError::Draining | CallError::Closed(_) => Outcome::NotApplied,
             CallError::Store { outcome, .. } => *outcome,
-            CallError::Lost(_) => Outcome::Unknown,
+            CallError::Lost(_) | CallError::Bug(_) => Outcome::Unknown,
         }
     }
 
@@ -65,7 +68,7 @@ impl CallError {
                 ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Fenced => true,
                 ErrorKind::Corrupt | ErrorKind::Closed => false,
             },
-            CallError::Closed(_) | CallError::Lost(_) => false,
+            CallError::Closed(_) | CallError::Lost(_) | CallError::Bug(_) => false,
         }
     }
 }

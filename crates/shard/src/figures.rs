@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use duewheel_core::engine::{QuotaUse, Stats};
+use duewheel_core::engine::{QuotaUse, RecordedCounts, Stats};
 use duewheel_core::record::Totals;
 
 /// The suffix of a store's figure that is a counter; a word after a dot names its kind.
@@ -32,6 +32,17 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// These counts of one run, and no others.
+    pub(crate) fn of(counts: &RecordedCounts) -> Self {
+        Counted {
+            totals: counts.totals,
+            lease_expired: counts.lease_expired,
+            lateness: counts.lateness.to_vec(),
+            lateness_sum_ms: counts.lateness_sum_ms,
+            ..Counted::default()
+        }
+    }
+
     /// Adds the counts of another run or another process.
     pub fn add(&mut self, other: &Counted) {
         self.totals = sum(self.totals, other.totals);

@@ -40,6 +40,9 @@ impl Store for Marked {
     fn room(&mut self) -> Capacity {
         self.shared.in_store(|| self.store.room())
     }
+    fn room_error(&self) -> Option<StoreError> {
+        self.store.room_error()
+    }
     fn max_body_bytes(&self) -> usize {
         self.store.max_body_bytes()
     }

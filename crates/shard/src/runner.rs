@@ -17,8 +17,9 @@ use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::driver::Driver;
+use crate::driver::{Driver, Remains};
 use crate::error::{CallError, Outcome};
+use crate::figures::Counted;
 use crate::inbox::{Admission, Inbox, Submission};
 use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
@@ -119,6 +120,8 @@ pub struct Runner {
     config: Config,
     /// From the engine before, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
+    /// What the driver before has left for the one that replaces it.
+    remains: Remains,
     fenced: WhenFenced,
     /// For [`Runner::jittered`]; never 0.
     dice: u64,
@@ -185,6 +188,7 @@ impl Runner {
             opener,
             config,
             holds: Vec::new(),
+            remains: Remains::default(),
             fenced: WhenFenced::OpenAgain,
             dice,
             phase: Phase::Ended,
@@ -272,7 +276,13 @@ impl Runner {
                         AfterTurn::Again
                     }
                     Ok(Some(at_most)) => AfterTurn::Sleep(SleepLimit { until: WakeOn::Gathering, at_most }),
-                    Err(error) => self.not_open(error, pause),
+                    Err(error) => {
+                        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+                        if let (Phase::Opening(driver, _), StartError::Store(error)) = (phase, &error) {
+                            self.remains = driver.fail(error);
+                        }
+                        self.not_open(error, pause)
+                    }
                 }
             }
             Phase::Failed(error, pause) => self.reopen(error, pause),
@@ -304,6 +314,7 @@ impl Runner {
             }
         };
         self.inbox.close_door(Admission::Closed(refusal.clone()));
+        self.remains = std::mem::take(&mut self.remains).refuse(&refusal);
         refuse(&mut self.submissions, &refusal);
         self.refuse_waiting(&refusal);
         self.shared.set_ended(end);
@@ -337,7 +348,11 @@ impl Runner {
         }
         config.policy.max_body = config.policy.max_body.min(store.max_body_bytes());
         self.quotas_seen = 0;
-        Driver::new(store, recovered, config, now).map_err(StartError::Policy)
+        let remains = std::mem::take(&mut self.remains);
+        self.shared.count(&Counted::of(&remains.doubtful.applied(recovered.next_lsn)));
+        let mut driver = Driver::new(store, recovered, config, now).map_err(StartError::Policy)?;
+        driver.take_over(remains);
+        Ok(driver)
     }
 
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> AfterTurn {
@@ -385,8 +400,12 @@ impl Runner {
         if waits_ended && self.shared.wished(ThreadCommand::Stop) && done {
             driver.end_waits();
             self.shared.fold_figures(&driver.figures(now));
+            let rest = driver.unreported();
             return AfterTurn::Ended(match driver.close(now) {
-                Ok(()) => DriverEnd::Stopped,
+                Ok(()) => {
+                    self.shared.count(&Counted::of(&rest));
+                    DriverEnd::Stopped
+                }
                 Err(error) => DriverEnd::Failed(error.to_string()),
             });
         }
@@ -442,9 +461,10 @@ impl Runner {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
         self.shared.fold_figures(&driver.figures(self.shared.now()));
-        driver.fail(&error);
-        let refusal = not_applied(&error);
-        refuse(&mut self.submissions, &refusal);
+        self.remains = driver.fail(&error);
+        if !self.remains.goes_on() {
+            refuse(&mut self.submissions, &not_applied(&error));
+        }
         self.reopen(error, self.first_pause())
     }
 
@@ -459,7 +479,9 @@ impl Runner {
         {
             return AfterTurn::Ended(DriverEnd::Failed(error.to_string()));
         }
-        self.refuse_waiting(&not_applied(&error));
+        if !self.remains.goes_on() {
+            self.refuse_waiting(&not_applied(&error));
+        }
         if error.kind() == ErrorKind::Fenced && self.fenced == WhenFenced::End {
             return AfterTurn::Ended(DriverEnd::Fenced(error.to_string()));
         }
@@ -482,6 +504,9 @@ impl Runner {
     fn not_open(&mut self, error: StartError, pause: ReopenPause) -> AfterTurn {
         match error {
             StartError::Store(error) => {
+                let refusal = not_applied(&error);
+                self.remains = std::mem::take(&mut self.remains).refuse(&refusal);
+                refuse(&mut self.submissions, &refusal);
                 let until = self.shared.clock().running() + self.jittered(pause.next);
                 let longest = match self.fenced {
                     WhenFenced::OpenAgain => LONGEST_PAUSE,

@@ -111,6 +111,11 @@ impl DriverShared {
         figures.0 = Figures::default();
     }
 
+    /// Adds counts of a run that has ended.
+    pub(crate) fn count(&self, more: &Counted) {
+        lock(&self.figures).1.add(more);
+    }
+
     /// The counts of all runs.
     pub(crate) fn counted(&self) -> Counted {
         let figures = lock(&self.figures);

@@ -61,11 +61,15 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     match flush.make_room(work, &view) {
         Ok(None) => {}
         Ok(Some(worked)) => return worked,
-        Err(trouble) => return give_up(shared, trouble, || {}),
+        Err(trouble) => {
+            note_failure(shared, &trouble);
+            return give_up(shared, trouble, || {});
+        }
     }
     if let Err(trouble) = flush.flush(work, &view) {
         shared.reserve.flushing.store(0, Relaxed);
         shared.counters.flush_failures.fetch_add(1, Relaxed);
+        note_failure(shared, &trouble);
         if let ReadFault::Failed(error) = &trouble
             && error.kind() == ErrorKind::Full
         {
@@ -81,6 +85,7 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
         });
     }
     shared.set_stuck(false);
+    shared.set_flush_failure(None);
     if let Ok(free) = shared.disk.free_bytes() {
         shared.free.store(free, Relaxed);
     }
@@ -96,6 +101,12 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     shared.preparer_bell.ring();
     (shared.waker)();
     Worked::Done
+}
+
+fn note_failure(shared: &StoreShared, fault: &ReadFault) {
+    if let ReadFault::Failed(error) = fault {
+        shared.set_flush_failure(Some(error.clone()));
+    }
 }
 
 struct Flush<'a> {

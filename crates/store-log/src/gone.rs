@@ -37,8 +37,10 @@ pub(crate) fn take_away(parts: &mut [LiveRun], mem: &Mem, ids: RoaringTreemap) {
         }
         for (queue, purge) in mem.purges() {
             if let Some(no) = part.run.queue_no(queue) {
-                let mask = Mask { before: purge.before, keep: purge.keep.iter().collect() };
-                Arc::make_mut(&mut part.live).mask(no, mask);
+                let live = Arc::make_mut(&mut part.live);
+                // Of the kept ids those that live here: each is in one run, and is stored once.
+                let keep = purge.keep.iter().filter(|id| live.may_have(*id)).collect();
+                live.mask(no, Mask { before: purge.before, keep });
             }
         }
     }

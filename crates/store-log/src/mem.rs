@@ -91,6 +91,8 @@ pub(crate) struct Mem {
     /// Number of records that remove a message or purge a queue.
     removals: u64,
     purged: bool,
+    /// Number of ids that the purges of all queues keep.
+    kept: u64,
     /// Weights of messages in older tables that a record here puts anew, by id.
     replaced: HashMap<u64, u64>,
     /// The first id of this table's own messages.
@@ -176,7 +178,7 @@ impl Mem {
         self.replaced.clear();
         self.extents.clear();
         let (extent, removals, purged) = (Extent::default(), 0, false);
-        Mem { before, last: before, clock, extent, removals, purged, next_id, revived: 0, ..self }
+        Mem { before, last: before, clock, extent, removals, purged, kept: 0, next_id, revived: 0, ..self }
     }
 
     /// The last record that it does not hold.
@@ -338,7 +340,10 @@ impl Mem {
                 self.extent.sub(others);
                 let purge = Purge { place: node.place, before: *before, keep: keep.clone() };
                 self.crowds.purge(node.queue, &purge);
-                self.purges.insert(node.queue, purge);
+                self.kept += purge.keep.len() as u64;
+                if let Some(earlier) = self.purges.insert(node.queue, purge) {
+                    self.kept -= earlier.keep.len() as u64;
+                }
                 self.removals += 1;
                 self.purged = true;
             }
@@ -417,6 +422,11 @@ impl Mem {
     pub(crate) fn has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
         !self.purges.is_empty()
             && self.numbers.get(queue).and_then(|no| self.purges.get(no)).is_some_and(|purge| purge.takes(id))
+    }
+
+    /// Number of ids that the purges recorded here keep.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
     }
 
     /// The purges recorded here, by queue.

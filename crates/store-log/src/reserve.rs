@@ -26,6 +26,8 @@ pub(crate) const RUN: u64 = 2048;
 const QUEUE: u64 = 512;
 /// Largest number of bytes that a record adds to the state file: a column of a histogram, or a removed id of a run.
 const RECORD: u64 = 12;
+/// Largest number of bytes that an id which a purge keeps adds to the state file. One run has it.
+const KEPT: u64 = 8;
 /// The reserve grows in steps of this size.
 const STEP: u64 = 64 * 1024;
 
@@ -36,7 +38,7 @@ pub(crate) fn of_table(mem: &Mem) -> u64 {
 
 /// Largest number of bytes that it adds to the state file.
 pub(crate) fn of_state(mem: &Mem) -> u64 {
-    mem.queues().len() as u64 * QUEUE + mem.records() * RECORD
+    mem.queues().len() as u64 * QUEUE + mem.records() * RECORD + mem.kept() * KEPT
 }
 
 /// Largest number of bytes that the memtables gain before the owner asks for room again, as a flush writes them.
@@ -128,5 +130,34 @@ impl DiskReserve {
     pub(crate) fn give_up(&self, disk: &dyn Disk) -> bool {
         self.reserved.store(0, Relaxed);
         disk.remove(RESERVE).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::record::{Record, Writer};
+    use duewheel_core::{MessageId, QueueName};
+
+    use super::*;
+
+    /// Story: a purge was one record of 12 bytes, and added each id that it kept to the state file.
+    #[test]
+    fn room_is_kept_for_the_ids_that_a_purge_keeps() {
+        let mut mem = Mem::default();
+        let mut of_kept = |ids: u64| {
+            let keep: Vec<_> = (0..ids).map(|n| MessageId(n << 40)).collect();
+            let queue = QueueName::new("orders").unwrap();
+            let purged = Record::Purged { queue, keep: keep.into(), before: MessageId(1 << 52), purged: 1 };
+            let mut writer = Writer::default();
+            writer.record(&purged);
+            mem.push(&purged, &writer.bytes).unwrap();
+            of_state(&mem)
+        };
+        let none = of_kept(0);
+        let many = of_kept(1_000);
+        // As the state writes them: differences of 2^40 take six bytes.
+        assert!(many >= none + 6 * 1_000, "{many} bytes, without them {none}");
+        // The later purge of a queue takes the place of an earlier one.
+        assert_eq!(of_kept(1), many - 999 * KEPT + RECORD);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duewheel_core::Epoch;
-use duewheel_core::store::{StoreError, Waker};
+use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
 use crate::disk::Disk;
 use crate::figures::Counters;
@@ -39,6 +39,8 @@ pub(crate) struct StoreShared {
     pub(crate) free: AtomicU64,
     /// Whether the last flush found no room.
     stuck: AtomicBool,
+    /// Why the last flush failed, if it did for an error that was no want of room.
+    flush_failure: Mutex<Option<StoreError>>,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
     pub(crate) preparer_bell: WorkerBell,
@@ -81,6 +83,8 @@ pub(crate) struct Journal {
     /// No longer listed; to be prepared again, or removed.
     pub(crate) spares: Vec<SegmentEntry>,
     pub(crate) space: DiskSpace,
+    /// Why `space` is [`DiskSpace::Short`], if it is for an error and not for want of room.
+    pub(crate) failure: Option<StoreError>,
 }
 
 /// Files that must stay because they are being copied.
@@ -96,7 +100,7 @@ struct Pins {
 pub(crate) enum DiskSpace {
     /// There is room, or no check has found otherwise.
     Enough,
-    /// No room for the next segment, or not enough for the next flush.
+    /// No room for the next segment, or not enough for the next flush; or an error when it was made.
     Short,
 }
 
@@ -133,6 +137,7 @@ impl StoreShared {
             reserve: DiskReserve::new(manifest.state.map_or(0, |state| state.bytes)),
             free: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
+            flush_failure: Mutex::default(),
             frozen_held: AtomicBool::new(false),
             preparer_bell: WorkerBell::default(),
             background_bell: WorkerBell::default(),
@@ -220,6 +225,26 @@ impl StoreShared {
 
     pub(crate) fn set_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::Release);
+    }
+
+    /// Notes how the last flush ended.
+    pub(crate) fn set_flush_failure(&self, error: Option<StoreError>) {
+        *lock(&self.flush_failure) = error.filter(|error| error.kind() != ErrorKind::Full);
+    }
+
+    /// Why there is no room for new messages, if it is for an error and not for want of room.
+    pub(crate) fn room_error(&self) -> Option<StoreError> {
+        let (space, failure) = {
+            let journal = self.journal();
+            (journal.space, journal.failure.clone())
+        };
+        if space == DiskSpace::Short {
+            return failure;
+        }
+        if self.free.load(Ordering::Relaxed) < self.reserve.wanted(&self.options) {
+            return None;
+        }
+        lock(&self.flush_failure).clone()
     }
 
     /// Keeps other threads from changing the frozen memtables until it is dropped; `None` while another thread has it.

@@ -538,6 +538,10 @@ impl Store for LogStore {
         }
     }
 
+    fn room_error(&self) -> Option<StoreError> {
+        self.shared.room_error()
+    }
+
     fn max_group_bytes(&self) -> usize {
         usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX)
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, PLACEMENT, Secrets, Store, StoreError,
-    Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, PLACEMENT, Secrets, Store,
+    StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
 use redis::{Cmd, Pipeline, Value};
@@ -17,6 +17,7 @@ use tokio::sync::Mutex;
 use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::{Create, Options};
+use crate::questions::Questions;
 use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
@@ -60,10 +61,12 @@ pub(crate) struct CoordinatorInner {
     nodes: String,
     /// The cluster that this node has joined; `None`: none yet.
     joined: StdMutex<Option<ClusterIdentity>>,
-    /// Leases that end later than possible, with the time at which that was first seen: the server's clock was stepped
-    /// back.
-    too_late: StdMutex<BTreeMap<usize, (u64, Instant)>>,
+    /// Which masters do not say who owns their shards.
+    questions: Questions<MasterLeases>,
 }
+
+/// The shards of one master, each with its owner if a lease runs by the master's clock.
+type MasterLeases = Vec<(usize, Option<Owner>)>;
 
 impl RedisCoordinator {
     /// Makes a coordinator, which does not connect yet.
@@ -72,9 +75,9 @@ impl RedisCoordinator {
         let (cluster, nodes) = (key("cluster"), key("nodes"));
         let servers = Servers(Arc::new(options));
         let (wires, known) = (Mutex::default(), Mutex::default());
-        let (joined, too_late) = (StdMutex::default(), StdMutex::default());
+        let (joined, questions) = (StdMutex::default(), Questions::default());
         RedisCoordinator {
-            inner: Arc::new(CoordinatorInner { servers, wires, known, cluster, nodes, joined, too_late }),
+            inner: Arc::new(CoordinatorInner { servers, wires, known, cluster, nodes, joined, questions }),
         }
     }
 
@@ -356,7 +359,7 @@ impl CoordinatorInner {
                     findings.extend(keeping.findings(&name, self.options()));
                     known += 1;
                 }
-                // Nothing is known of it, and that is reported. A look at all owners fails until it can be asked.
+                // Nothing is known of it, and that is reported.
                 Err(error) => {
                     findings.push(Finding::unknown(&name, &error));
                     away = Some(error);
@@ -378,70 +381,103 @@ impl CoordinatorInner {
 
     /// Records what was seen of the shards: epochs are remembered, and once all shards have been made, a missing one
     /// was lost.
-    fn note(&self, keys: &[Keys], owners: &[Option<Owner>]) {
+    fn note(&self, keys: &[Keys], owners: &[Ownership]) {
         for (keys, owner) in keys.iter().zip(owners) {
-            if let Some(owner) = owner {
+            if let Some(owner) = owner.owner() {
                 self.options().remembered.note_epoch(keys, owner.epoch.0);
             }
         }
         if !owners.is_empty()
-            && owners.iter().all(Option::is_some)
+            && owners.iter().all(|owner| owner.owner().is_some())
             && let Some(cluster) = &mut *locked(&self.joined)
         {
             cluster.made = true; // the next beat says so
         }
     }
 
-    async fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
+    async fn owners(self: &Arc<Self>) -> Result<Vec<Ownership>, StoreError> {
         let keys: Vec<Keys> = (0..self.shards().await?)
             .map(|shard| Keys::new(&self.servers.0.prefix, ShardId(shard)))
             .collect();
         let slots = self.slots().await?;
-        let mut by_master: BTreeMap<&HostPort, Vec<usize>> = BTreeMap::new();
+        let (mut owners, mut of_master) = (Vec::new(), BTreeMap::<&HostPort, Vec<(usize, String)>>::new());
+        let mut failed = None;
         for (place, key) in keys.iter().enumerate() {
-            by_master.entry(slots.master_of(&key.owner)?).or_default().push(place);
-        }
-        let mut owners = vec![None; keys.len()];
-        for (master, places) in by_master {
-            let mut ask = Pipeline::new();
-            ask.cmd("TIME");
-            for place in &places {
-                let fields = ["epoch", "until", "node", "number", "advertise", "lease"];
-                ask.cmd("HMGET").arg(&keys[*place].owner).arg(&fields);
+            let master = slots.master_of(&key.owner);
+            owners.push(Ownership::Unknown(
+                master.as_ref().err().map_or_else(String::new, ToString::to_string).into(),
+            ));
+            match master {
+                Ok(master) => of_master.entry(master).or_default().push((place, key.owner.clone())),
+                Err(error) => failed = Some(error),
             }
-            let mut replies = self.send(master, ask).await?.into_iter();
-            let mut next = || value::some(replies.next(), "owners");
-            let now = server_ms(next()?)?;
-            for place in places {
-                owners[place] = owner(next()?, now)?
-                    .filter(|(_, ends)| self.can_run(place, *ends))
-                    .map(|(owner, _)| owner);
+        }
+        let asked = of_master.iter().map(|(master, places)| {
+            let (inner, master, places) = (Arc::clone(self), (*master).clone(), places.clone());
+            (master.clone(), async move { inner.leases(&master, &places).await })
+        });
+        let mut known = keys.is_empty();
+        for (master, answer) in self.questions.ask(self.options().lease, asked.collect()).await {
+            match answer {
+                Ok(leases) => {
+                    known = true;
+                    for (place, lease) in leases {
+                        owners[place] = lease.map_or(Ownership::Free, Ownership::Owned);
+                    }
+                }
+                Err(error) => {
+                    for (place, _) in &of_master[&master] {
+                        owners[*place] = Ownership::Unknown(error.to_string().into());
+                    }
+                    failed = Some(error);
+                }
             }
         }
         self.note(&keys, &owners);
-        Ok(owners)
+        match failed {
+            Some(error) if !known => Err(error),
+            Some(_) | None => Ok(owners),
+        }
     }
 
-    /// Whether a lease may still run. A lease that ends later than a whole lease from now was given before a backward
-    /// step of the clock: it counts for a whole lease from when it was first seen, unless it is renewed meanwhile.
-    fn can_run(&self, place: usize, ends: LeaseEnd) -> bool {
-        let mut too_late = locked(&self.too_late);
-        if ends.left <= ends.lease.unwrap_or_else(|| reign::millis(self.options().lease)) {
-            too_late.remove(&place);
-            return true;
+    /// Asks a master for the leases of its shards.
+    async fn leases(
+        &self,
+        master: &HostPort,
+        places: &[(usize, String)],
+    ) -> Result<MasterLeases, StoreError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("TIME");
+        for (_, key) in places {
+            let fields = ["epoch", "until", "node", "number", "advertise", "lease"];
+            ask.cmd("HMGET").arg(key).arg(&fields);
         }
-        let (until, since) = too_late.entry(place).or_insert_with(|| (ends.until, Instant::now()));
-        if *until != ends.until {
-            (*until, *since) = (ends.until, Instant::now());
+        let mut replies = self.send(master, ask).await?.into_iter();
+        let mut next = || value::some(replies.next(), "owners");
+        let now = server_ms(next()?)?;
+        let lease = reign::millis(self.options().lease);
+        let (mut leases, mut clamps) = (Vec::new(), Pipeline::new());
+        for (place, key) in places {
+            let found = owner(next()?, now)?;
+            if found.as_ref().is_some_and(|(_, ends)| ends.left > ends.lease.unwrap_or(lease)) {
+                // After a backward step of the clock it would run until the clock is where it was. Its owner renews it
+                // if it lives.
+                clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key).arg(lease);
+            }
+            leases.push((*place, found.map(|(owner, _)| owner)));
         }
-        since.elapsed() <= self.options().lease
+        if !clamps.is_empty()
+            && let Err(failure) = self.send(master, clamps).await
+        {
+            tracing::debug!(error = %failure.error, "leases that end too late could not be shortened");
+        }
+        Ok(leases)
     }
 }
 
 /// The end of a lease, in ms of the server's clock.
 #[derive(Clone, Copy, Debug)]
 struct LeaseEnd {
-    until: u64,
     left: u64,
     /// Its length from the last renewal; `None` in a lease of an earlier version.
     lease: Option<u64>,
@@ -477,7 +513,7 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreErro
     }
     let small = |n: u64| u32::try_from(n).map_err(|_| fault::odd(of));
     let node = Node { name: node.into(), advertise: advertise.into(), number: small(number)? };
-    let ends = LeaseEnd { until, left: until - now, lease };
+    let ends = LeaseEnd { left: until - now, lease };
     Ok(Some((Owner { node, epoch: Epoch(small(epoch)?) }, ends)))
 }
 
@@ -608,7 +644,7 @@ impl Coordinator for RedisCoordinator {
         self.call(self.inner.node_call("leave", &node.name, node.number, &node.advertise)).map(drop)
     }
 
-    fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.owners().await })
     }

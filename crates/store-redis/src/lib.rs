@@ -21,6 +21,7 @@ mod open;
 mod options;
 mod percent;
 mod plan;
+mod questions;
 mod reign;
 mod remembered;
 mod reset;

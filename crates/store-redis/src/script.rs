@@ -31,6 +31,12 @@ pub(crate) fn renew() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/renew.lua"))))
 }
 
+/// Ends a lease that would run for too long.
+pub(crate) fn clamp() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/clamp.lua"))))
+}
+
 /// A node joins, reports that it is alive, or leaves.
 pub(crate) fn node() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use futures_util::StreamExt;
+use futures_util::future::select_ok;
 use futures_util::stream::FuturesOrdered;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -29,6 +30,8 @@ use crate::value;
 const THREADS: usize = 2;
 /// Shortest time limit for one node of a cluster to list the masters.
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// How much later each further node is asked.
+const STAGGER: Duration = Duration::from_millis(50);
 /// Largest number of requests of one connection in flight; further ones wait before they are begun. The connection has
 /// room for all of these, because requests for which it had none would wait inside it, and might leave it in another
 /// order.
@@ -159,25 +162,28 @@ impl Servers {
         }
     }
 
-    /// The masters of the slots. In a cluster the first node that answers is used.
+    /// The masters of the slots. In a cluster the nodes are asked one after the other, without waiting long for each, and
+    /// the first answer is used.
     pub(crate) async fn slots(&self) -> Result<Slots, StoreError> {
         if self.0.shape == Topology::Single {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
-        let mut last = None;
         let patience = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_PATIENCE);
-        for seed in &self.0.hosts {
-            // One that hangs must not keep us from the others.
-            match tokio::time::timeout(patience, self.slots_by(seed)).await {
-                Ok(Ok(slots)) => return Ok(slots),
-                Ok(Err(error)) => last = Some(error),
-                Err(_) => {
-                    let what = format!("{}:{} does not answer", seed.0, seed.1);
-                    last = Some(StoreError::new(ErrorKind::Unavailable, what));
+        // One that hangs must not keep us from the others, each time that the masters are asked for.
+        let asked = (0..).zip(&self.0.hosts).map(|(n, seed)| {
+            let ask = async move {
+                tokio::time::sleep(STAGGER * n).await;
+                match tokio::time::timeout(patience, self.slots_by(seed)).await {
+                    Ok(slots) => slots,
+                    Err(_) => {
+                        let what = format_args!("{}:{} does not answer", seed.0, seed.1);
+                        Err(StoreError::new(ErrorKind::Unavailable, what))
+                    }
                 }
-            }
-        }
-        Err(last.unwrap_or_else(|| fault::bug("no hosts")))
+            };
+            Box::pin(ask)
+        });
+        select_ok(asked).await.map(|(slots, _)| slots)
     }
 
     async fn slots_by(&self, seed: &HostPort) -> Result<Slots, StoreError> {

@@ -472,7 +472,7 @@ pub enum Blow {
     MasterPaused,
     /// The slot of a shard went from one master of the store to another, or set out and came back.
     SlotMoved,
-    /// The store's clock was stepped forward.
+    /// The store's clock was stepped, forward or back.
     StoreClockStepped,
 }
 

@@ -234,7 +234,11 @@ pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
                 }
                 ErrorKind::Full => return None,
             },
-            Ok(_) | Err(CallError::Overloaded | CallError::Lost(_) | CallError::Store { .. }) => return None,
+            Ok(_)
+            | Err(CallError::Overloaded | CallError::Lost(_) | CallError::Bug(_) | CallError::Store { .. }) =>
+            {
+                return None;
+            }
         };
         why = Some(error);
     }

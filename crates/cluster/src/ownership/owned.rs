@@ -25,13 +25,13 @@ use crate::ownership::hanging::HangingShards;
 use crate::ownership::locals::LocalCounters;
 use crate::ownership::view::ShardStage;
 
-/// Shards that are opened at a time: each reads what must be in memory.
+/// Number of shards that are opened at a time: each reads what must be in memory.
 const MAX_OPENING: usize = 4;
 
 /// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// How to open a shard.
+/// What a node needs to open a shard.
 pub(crate) struct ShardConfig {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) me: Node,
@@ -45,7 +45,7 @@ pub(crate) struct ShardConfig {
     pub(crate) starter: Arc<dyn Starter>,
 }
 
-/// Starts shards: on threads of their own, or under the hands of a simulation.
+/// Starts shards, on threads of their own or stepped by a simulation.
 pub(crate) trait Starter: Send + Sync {
     /// Opens a shard, and has it served until it ends. `tell` hears whether it opens, on whatever thread.
     ///
@@ -54,7 +54,7 @@ pub(crate) trait Starter: Send + Sync {
     fn start(&self, opening: Opening, tell: OpeningCallback) -> io::Result<()>;
 }
 
-/// Hears whether a shard opens.
+/// Called once, with the opened shard or the reason why it did not open.
 pub(crate) type OpeningCallback = Box<dyn FnOnce(Result<Shard, NotOpened>) + Send>;
 
 /// A shard that is to be opened.
@@ -84,7 +84,7 @@ impl Starter for OnThreads {
     }
 }
 
-/// All shards, as far as this node has to do with them. Kept by the fleet's thread alone.
+/// The shards that this node opens, owns or closes. Only the thread of the reconciler uses it.
 pub(crate) struct Owned {
     recipe: Arc<ShardConfig>,
     states: Vec<OwnershipState>,
@@ -100,11 +100,11 @@ pub(crate) struct Owned {
     ill: BTreeMap<ShardId, ShardFault>,
 }
 
-/// What keeps a shard from being served.
+/// Why a shard that this node should own is not served.
 struct ShardFault {
     since: Duration,
     why: String,
-    /// Whether a person must look.
+    /// Whether an operator must act.
     lasting: bool,
 }
 
@@ -113,7 +113,7 @@ type OpeningResult = (ShardId, Result<Shard, NotOpened>);
 /// Why a shard does not open.
 pub(crate) enum NotOpened {
     Refused(StartError),
-    /// A bug of ours.
+    /// A bug.
     Panicked(String),
 }
 
@@ -143,7 +143,7 @@ struct ServedShard {
     shared: Arc<DriverShared>,
 }
 
-/// What has become of shards since the last look.
+/// The shards whose state has changed since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// Opened, or given up.
@@ -197,7 +197,7 @@ impl Owned {
         }
     }
 
-    /// Takes what has been opened and what has ended.
+    /// Collects the shards that were opened and those that have ended.
     pub(crate) fn look(&mut self) -> Changes {
         let mut changes = Changes::default();
         while let Ok((shard, opened)) = self.opened.try_recv() {
@@ -228,11 +228,12 @@ impl Owned {
         changes
     }
 
-    /// Opens a shard, if it is time to, and if not too many are being opened.
-    pub(crate) fn open(&mut self, shard: ShardId) {
+    /// Opens a shard, if it is time to, and if not too many are being opened; `hanging` of these do not count, because a
+    /// part of the coordinator hangs that has nothing to do with this shard.
+    pub(crate) fn open(&mut self, shard: ShardId, hanging: usize) {
         let opening = self.states.iter().filter(|s| matches!(s, OwnershipState::Opening { .. })).count();
         let Some(OwnershipState::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
-        if opening >= MAX_OPENING || self.now() < *until {
+        if opening >= MAX_OPENING + hanging || self.now() < *until {
             return;
         }
         let pause = pause.clone();
@@ -272,7 +273,7 @@ impl Owned {
         }
     }
 
-    /// The way to a shard, if it serves here.
+    /// The route to a shard, if this node serves it.
     pub(crate) fn way(&self, shard: ShardId) -> Option<ShardRoute> {
         match self.states.get(shard.0 as usize) {
             Some(OwnershipState::Serving(here)) => Some(ShardRoute::Here(here.inbox.clone())),
@@ -291,7 +292,7 @@ impl Owned {
         self.states.iter().map(stage).collect()
     }
 
-    /// Whether something is opening or closing.
+    /// Whether a shard is being opened or closed.
     pub(crate) fn is_busy(&self) -> bool {
         self.states.iter().any(|s| matches!(s, OwnershipState::Opening { .. } | OwnershipState::Closing(_)))
     }
@@ -446,7 +447,7 @@ impl ShardConfig {
     }
 }
 
-/// The limits of one shard out of those of a node.
+/// The limits of one shard, derived from those of its node.
 ///
 /// What bounds memory and what is held in sum is divided by the number of all shards: one node may have to own them all, when the others are
 /// gone, and takes no more memory then than it was given. So a node of several uses a part of its budget, and may be given more. What bounds

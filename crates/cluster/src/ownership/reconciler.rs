@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use duewheel_core::id::ShardId;
-use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner};
+use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner, Ownership};
 use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
@@ -49,7 +49,7 @@ const TALKING: Duration = Duration::from_millis(5);
 /// How long the node waits at its end until answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Looks after a fleet until it ends.
+/// Keeps the shards of a node in step with the assignment until the node ends.
 pub(crate) struct Reconciler {
     core: Arc<Core>,
     coordinator: Arc<dyn Coordinator>,
@@ -67,6 +67,8 @@ pub(crate) struct Reconciler {
     /// As the coordinator said last.
     nodes: Vec<Node>,
     owners: Vec<Option<Owner>>,
+    /// Since when, and why, the coordinator does not say who owns a shard; its entry in `owners` is as of before.
+    unknown: Vec<Option<(Duration, Box<str>)>>,
     /// The node that owned a shard last, whether it does now or not.
     last_owners: Vec<Option<u32>>,
     /// When shards were given up that nobody has taken yet.
@@ -95,7 +97,7 @@ pub(crate) struct Reconciler {
     end: Option<DriverEnd>,
 }
 
-/// How far the node is on its way to its end.
+/// The phase of a node that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndPhase {
     NotYet,
@@ -107,7 +109,7 @@ enum EndPhase {
     Done,
 }
 
-/// What a keeper works with.
+/// The parts of a reconciler.
 pub(crate) struct ReconcilerParts {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) owned: Owned,
@@ -137,6 +139,7 @@ impl Reconciler {
             parted: Vec::new(),
             nodes: Vec::new(),
             owners: vec![None; shards],
+            unknown: vec![None; shards],
             last_owners: vec![None; shards],
             given: vec![None; shards],
             wanted: Vec::new(),
@@ -406,10 +409,21 @@ impl Reconciler {
                 return;
             }
         };
-        self.owners = owners;
-        self.owners.resize(self.core.shards as usize, None);
+        for (at, owner) in owners.into_iter().enumerate().take(self.owners.len()) {
+            self.unknown[at] = match owner {
+                Ownership::Unknown(why) => {
+                    let since = self.unknown[at].as_ref().map_or_else(|| self.now(), |(since, _)| *since);
+                    self.unowned[at] = None;
+                    Some((since, why))
+                }
+                Ownership::Owned(_) | Ownership::Free => {
+                    self.owners[at] = owner.owner().cloned();
+                    None
+                }
+            };
+        }
         self.meet();
-        for at in 0..self.owners.len() {
+        for at in (0..self.owners.len()).filter(|at| self.unknown[*at].is_none()).collect::<Vec<_>>() {
             let shard = shard(at);
             let owner = self.owners[at].clone();
             let number = owner.as_ref().map(|owner| owner.node.number);
@@ -473,8 +487,16 @@ impl Reconciler {
         let lease = self.core.lease;
         // What nobody takes for so long keeps no other from moving.
         let mut moving = self.given.iter().flatten().filter(|given| self.since(**given) < lease).count();
+        let hangs =
+            |at: &usize| self.unknown[*at].is_some() && self.owned.stage(shard(*at)) == ShardStage::Opening;
+        let hanging = (0..self.unknown.len()).filter(hangs).count();
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
+            if self.unknown[at].is_some() {
+                // It can be neither taken nor handed over.
+                missing += usize::from(self.owned.stage(shard) != ShardStage::Serving);
+                continue;
+            }
             let name = &self.assigned[*owner];
             if *name != self.core.me.name {
                 self.owned.is_elsewhere(shard);
@@ -489,7 +511,7 @@ impl Reconciler {
                 let free = other.is_none();
                 let had = self.last_owners[at] == Some(self.core.me.number);
                 if free && (had || !calm) {
-                    self.owned.open(shard);
+                    self.owned.open(shard, hanging);
                 }
             } else if !calm
                 && moving < MAX_MOVING
@@ -562,7 +584,7 @@ impl Reconciler {
         }
         self.core.shared.set_hanging(hanging.and_then(|hanging| hanging.waiting_for_store()));
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
-        let trouble = trouble.or_else(|| self.without_owner());
+        let trouble = trouble.or_else(|| self.without_owner()).or_else(|| self.not_known());
         self.core.shared.set_trouble(trouble);
         if let Some(level) = self.owned.level() {
             self.core.shared.set_level(level);
@@ -583,18 +605,28 @@ impl Reconciler {
 
     /// Says which shards nobody has taken for longer than a node's death explains.
     fn without_owner(&self) -> Option<String> {
+        let (longest, shards) = self.for_long(self.unowned.iter().copied())?;
+        Some(format!("for up to {longest} s shards have had no owner: {shards}"))
+    }
+
+    /// Says of which shards it has not been known for as long who owns them.
+    fn not_known(&self) -> Option<String> {
+        let since = |unknown: &Option<(Duration, Box<str>)>| unknown.as_ref().map(|(since, _)| *since);
+        let (longest, shards) = self.for_long(self.unknown.iter().map(since))?;
+        let (_, why) = self.unknown.iter().flatten().min_by_key(|(since, _)| *since)?;
+        Some(format!("for up to {longest} s it has not been known who owns shards {shards}: {why}"))
+    }
+
+    /// The longest of these times in s, and the names of the shards, if a time is longer than a node's death explains.
+    fn for_long(&self, since: impl Iterator<Item = Option<Duration>>) -> Option<(u64, String)> {
         let most = self.core.lease + TAKEN_WITHIN;
-        let times = self.unowned.iter().map(|since| since.map_or(Duration::ZERO, |since| self.since(since)));
+        let times = since.map(|since| since.map_or(Duration::ZERO, |since| self.since(since)));
         let late: Vec<(usize, Duration)> = times.enumerate().filter(|(_, time)| *time >= most).collect();
         let longest = late.iter().map(|(_, time)| *time).max()?;
-        let free: Vec<String> = late.iter().map(|(at, _)| at.to_string()).collect();
-        let (shown, more) = free.split_at(free.len().min(MAX_NAMED));
+        let names: Vec<String> = late.iter().map(|(at, _)| at.to_string()).collect();
+        let (shown, more) = names.split_at(names.len().min(MAX_NAMED));
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        Some(format!(
-            "for up to {} s shards have had no owner: {}{more}",
-            longest.as_secs(),
-            shown.join(", ")
-        ))
+        Some((longest.as_secs(), format!("{}{more}", shown.join(", "))))
     }
 
     /// For who has stayed how long.
@@ -603,10 +635,12 @@ impl Reconciler {
     }
 
     fn view(&self) -> ClusterView {
-        let views = self.owners.iter().enumerate().map(|(at, owner)| ShardView {
+        let known = |at: usize| self.owners[at].as_ref().filter(|_| self.unknown[at].is_none());
+        let views = (0..self.owners.len()).map(|at| ShardView {
             shard: shard(at),
-            owner: owner.as_ref().map(|owner| owner.node.name.clone()),
-            epoch: owner.as_ref().map(|owner| owner.epoch),
+            owner: known(at).map(|owner| owner.node.name.clone()),
+            unknown: self.unknown[at].as_ref().map(|(_, why)| why.clone()),
+            epoch: known(at).map(|owner| owner.epoch),
             wanted: self.wanted.get(at).and_then(|wanted| self.assigned.get(*wanted)).cloned(),
             here: self.owned.stage(shard(at)),
         });
@@ -633,6 +667,7 @@ impl Reconciler {
         self.wanted.iter().enumerate().any(|(at, wanted)| {
             self.assigned[*wanted] == self.core.me.name
                 && self.owners[at].is_none()
+                && self.unknown[at].is_none()
                 && self.owned.stage(shard(at)) == ShardStage::Away
         })
     }

@@ -25,6 +25,8 @@ pub struct ShardView {
     pub shard: ShardId,
     /// The name of the node that owns it, while its lease runs.
     pub owner: Option<Box<str>>,
+    /// Why it is not known whether it has an owner, if it is not.
+    pub unknown: Option<Box<str>>,
     /// The owner's reign.
     pub epoch: Option<Epoch>,
     /// The name of the node that should own it.

@@ -161,6 +161,7 @@ impl Router {
         answers.map_err(|error| match error {
             error if is_repeatable => error,
             CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
+            CallError::Bug(_) => error,
             CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
                 CallError::Lost("a shard has refused what others may have done")
             }

@@ -403,10 +403,12 @@ pub(super) fn of_shard(shard: ShardId, error: CallError) -> CallError {
             error: StoreError::new(error.kind(), format!("shard {shard}: {error}")),
             outcome,
         },
-        CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => CallError::Store {
-            error: StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}")),
-            outcome: error.outcome(),
-        },
+        CallError::Draining | CallError::Closed(_) | CallError::Lost(_) | CallError::Bug(_) => {
+            CallError::Store {
+                error: StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}")),
+                outcome: error.outcome(),
+            }
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
     Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk,
-    MemoryStore, Node, Owner, Progress, Recovered, Secrets, Store, StoreError, Waker,
+    MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store, StoreError, Waker,
 };
 
 /// Keeps in memory what nodes agree by. Clones are the same way to it.
@@ -41,6 +41,8 @@ struct CoordinatorState {
     away: Option<StoreError>,
     cut_off: BTreeSet<u32>,
     panic_at: Option<ShardId>,
+    /// Shards of which nobody says who owns them.
+    hidden: BTreeSet<ShardId>,
     opens: Opens,
     /// The shard whose appends hang, and how many do.
     held_append: Option<ShardId>,
@@ -58,6 +60,7 @@ impl Default for CoordinatorState {
             away: None,
             cut_off: BTreeSet::new(),
             panic_at: None,
+            hidden: BTreeSet::new(),
             opens: Opens::default(),
             held_append: None,
             hanging: 0,
@@ -144,6 +147,11 @@ impl MemoryCoordinator {
         if let Some(shard) = self.world.state().shards.get_mut(shard.0 as usize) {
             shard.lease = None;
         }
+    }
+
+    /// Nobody says who owns these shards, as if a part of the coordinator hung; no shards: all are known again.
+    pub fn hide(&self, shards: &[ShardId]) {
+        self.world.state().hidden = shards.iter().copied().collect();
     }
 
     /// The next append of a shard panics: a bug of ours.
@@ -309,11 +317,16 @@ impl Coordinator for MemoryCoordinator {
         Ok(())
     }
 
-    fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
         let state = self.world.state();
         state.check(self.who.load(SeqCst))?;
         let shards = (0..u32::try_from(state.shards.len()).unwrap_or(u32::MAX)).map(ShardId);
-        Ok(shards.map(|shard| state.running(shard).cloned()).collect())
+        let owner = |shard| match state.running(shard) {
+            _ if state.hidden.contains(&shard) => Ownership::Unknown("it does not answer".into()),
+            Some(owner) => Ownership::Owned(owner.clone()),
+            None => Ownership::Free,
+        };
+        Ok(shards.map(owner).collect())
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {

@@ -31,10 +31,10 @@ pub(crate) const PROTOCOL: u32 = 4;
 /// Bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
 
-/// What comes before two nodes know each other is never longer.
+/// Largest size of a message of the handshake.
 pub(crate) const MAX_GREETING: usize = 1_024;
 
-/// What a frame may hold.
+/// The limits of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLimits {
     /// Bytes behind the length.
@@ -68,7 +68,7 @@ impl FrameLimits {
     }
 }
 
-/// How a frame begins once two nodes know each other.
+/// The head of a frame, after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerFrameHead {
     /// Operations for a shard follow.
@@ -106,7 +106,7 @@ pub(crate) enum PeerFrameHead {
     Bye,
 }
 
-/// What came.
+/// A frame that was read.
 #[derive(Debug)]
 pub(crate) enum PeerFrame {
     /// Operations for a shard.
@@ -139,7 +139,7 @@ pub(crate) enum WireError {
     NotKnown,
 }
 
-/// An error as it travels.
+/// An error in its wire format.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum WireFailure {
     Overloaded,
@@ -169,7 +169,7 @@ impl From<&CallError> for WireFailure {
             CallError::Overloaded => WireFailure::Overloaded,
             CallError::Draining => WireFailure::Draining,
             CallError::Closed(why) => store(Kind::Unavailable, WireOutcome::NotApplied, why),
-            CallError::Lost(why) => store(Kind::Unavailable, WireOutcome::Unknown, why),
+            CallError::Lost(why) | CallError::Bug(why) => store(Kind::Unavailable, WireOutcome::Unknown, why),
             CallError::Store { error, outcome } => {
                 let kind = match error.kind() {
                     ErrorKind::Fenced => Kind::Fenced,

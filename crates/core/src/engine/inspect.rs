@@ -13,7 +13,7 @@ use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, QueueIdx, QueueState};
-use super::reply::{Counts, Histogram, Outline, QueueView, Rates, Stats, View, WheelView};
+use super::reply::{Counts, Histogram, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView};
 use super::rows::{MessageEntry, RowIdx};
 
 impl Engine {
@@ -236,6 +236,16 @@ impl Engine {
             lease_lost: self.lease_lost,
             held_back: self.held_back,
             lateness: self.lateness.to_vec(),
+            lateness_sum_ms: self.lateness_sum_ms,
+        }
+    }
+
+    /// The counts that rise with records, up to the last one decided.
+    pub fn recorded_counts(&self) -> RecordedCounts {
+        RecordedCounts {
+            totals: self.totals,
+            lease_expired: self.lease_expired,
+            lateness: self.lateness,
             lateness_sum_ms: self.lateness_sum_ms,
         }
     }

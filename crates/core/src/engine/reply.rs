@@ -61,6 +61,16 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Whether it refuses an operation for want of room in the store.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(
+            self,
+            Reply::Enqueue(Err(EnqueueRefusal::DiskFull))
+                | Reply::Change(Err(ChangeRefusal::DiskFull))
+                | Reply::ReserveOne(Err(ChangeRefusal::DiskFull))
+        )
+    }
+
     /// Says in the answer to an applied change what the store has reached. Other answers have no place for it.
     pub fn reached(&mut self, reached: Level) {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))
@@ -610,6 +620,35 @@ pub struct Stats {
     pub lateness: Vec<u64>,
     /// Sum of those latenesses, in ms.
     pub lateness_sum_ms: u64,
+}
+
+/// The counts that rise with records, since the engine was made. They count decisions: only the engine's owner knows
+/// which of them its store has applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordedCounts {
+    /// As [`Stats::totals`].
+    pub totals: Totals,
+    /// As [`Stats::lease_expired`].
+    pub lease_expired: u64,
+    /// As [`Stats::lateness`].
+    pub lateness: [u64; LATENESS_MS.len() + 1],
+    /// As [`Stats::lateness_sum_ms`].
+    pub lateness_sum_ms: u64,
+}
+
+impl RecordedCounts {
+    /// What was counted after `before`, which is an earlier state of the same counts.
+    #[must_use]
+    pub fn since(&self, before: &RecordedCounts) -> RecordedCounts {
+        let mut lateness = self.lateness;
+        lateness.iter_mut().zip(before.lateness).for_each(|(now, then)| *now = now.saturating_sub(then));
+        RecordedCounts {
+            totals: self.totals.since(&before.totals),
+            lease_expired: self.lease_expired.saturating_sub(before.lease_expired),
+            lateness,
+            lateness_sum_ms: self.lateness_sum_ms.saturating_sub(before.lateness_sum_ms),
+        }
+    }
 }
 
 /// Upper edges of the lateness columns, in ms; one more column is for everything above.

@@ -85,6 +85,27 @@ pub struct Owner {
     pub epoch: Epoch,
 }
 
+/// What is known of the ownership of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// This owner's lease runs.
+    Owned(Owner),
+    /// No lease runs.
+    Free,
+    /// The part of the coordinator that keeps the lease cannot be read, for this reason. The lease may run or not.
+    Unknown(Box<str>),
+}
+
+impl Ownership {
+    /// The owner, if it is known that there is one.
+    pub fn owner(&self) -> Option<&Owner> {
+        match self {
+            Ownership::Owned(owner) => Some(owner),
+            Ownership::Free | Ownership::Unknown(_) => None,
+        }
+    }
+}
+
 /// The state on which several nodes agree. Called from threads that may wait; every call ends within a bounded time.
 ///
 /// # Obligations
@@ -127,11 +148,12 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     /// [`StoreError`] when they cannot be read; the known ones stay valid.
     fn secrets(&self) -> Result<Secrets, StoreError>;
 
-    /// The owner of each shard, in order; `None` where no lease runs.
+    /// The ownership of each shard, in order. A coordinator of several parts, some of which do not answer, says what the
+    /// others know, and waits for those that hang only for a small part of a lease.
     ///
     /// # Errors
-    /// [`StoreError`] when they cannot be read.
-    fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError>;
+    /// [`StoreError`] when nothing can be read.
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError>;
 
     /// Acquires a shard and opens its store.
     ///

@@ -29,6 +29,7 @@ struct MemoryContents {
     manual: SyncTiming,
     level: Option<Level>,
     room: Capacity,
+    room_error: Option<StoreError>,
     /// Number of groups until it is full.
     left: Option<u64>,
     fail: Option<StoreError>,
@@ -104,6 +105,11 @@ impl MemoryDisk {
     /// Sets the answer of [`Store::room`].
     pub fn set_room(&self, room: Capacity) {
         self.disk().room = room;
+    }
+
+    /// Sets the answer of [`Store::room_error`].
+    pub fn set_room_error(&self, error: Option<StoreError>) {
+        self.disk().room_error = error;
     }
 
     /// Makes [`Store::room`] answer [`Capacity::SettleOnly`] after this many more groups.
@@ -253,6 +259,10 @@ impl Store for MemoryStore {
         let Some(disk) = &self.disk else { return Capacity::Enough };
         let disk = disk.disk();
         if disk.left == Some(0) { Capacity::SettleOnly } else { disk.room }
+    }
+
+    fn room_error(&self) -> Option<StoreError> {
+        self.disk.as_ref().and_then(|disk| disk.disk().room_error.clone())
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {

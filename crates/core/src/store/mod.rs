@@ -26,7 +26,9 @@ mod table;
 #[doc = include_str!("../../../../docs/stores.md")]
 struct StoresPage;
 
-pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT, Secrets};
+pub use coordinator::{
+    Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, Ownership, PLACEMENT, Secrets,
+};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
@@ -85,6 +87,13 @@ pub trait Store: Send {
 
     /// Returns whether there is room for the next group.
     fn room(&mut self) -> Capacity;
+
+    /// The error because of which [`Store::room`] answered [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`], if it
+    /// was no want of room: a disk that fails, for example. Callers are then told that the store is unavailable, with
+    /// this error, and not that it is full.
+    fn room_error(&self) -> Option<StoreError> {
+        None
+    }
 
     /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
     /// allows.
@@ -181,6 +190,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn room(&mut self) -> Capacity {
         (**self).room()
+    }
+    fn room_error(&self) -> Option<StoreError> {
+        (**self).room_error()
     }
     fn max_body_bytes(&self) -> usize {
         (**self).max_body_bytes()

@@ -26,10 +26,15 @@ pub(crate) async fn cluster(call: Call) -> Answer {
         node: &view.me.name,
         age_ms: u64::try_from(view.age.as_millis()).unwrap_or(u64::MAX),
         nodes: view.nodes.iter().map(node).collect(),
-        shards_without_owner: view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64,
+        shards_without_owner: view.shards.iter().filter(|shard| is_free(shard)).count() as u64,
         shards: Elements::new(&view.shards, ShardAnswer::of),
     };
     Ok(reply(StatusCode::OK, &answer))
+}
+
+/// Whether it is known that nobody owns it.
+fn is_free(shard: &ShardView) -> bool {
+    shard.owner.is_none() && shard.unknown.is_none()
 }
 
 /// The nodes, and the owners of shards, as the answering node sees them.
@@ -63,6 +68,9 @@ pub(crate) struct ShardAnswer<'a> {
     pub(super) shard: u32,
     /// The node that owns it, while its lease runs.
     pub(super) owner: Option<&'a str>,
+    /// Why it is not known whether it has an owner. Absent when it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unknown: Option<&'a str>,
     /// The node that should own it.
     pub(super) wanted: Option<&'a str>,
     /// The epoch of the owner.
@@ -76,6 +84,7 @@ impl<'a> ShardAnswer<'a> {
         ShardAnswer {
             shard: shard.shard.0,
             owner: shard.owner.as_deref(),
+            unknown: shard.unknown.as_deref(),
             wanted: shard.wanted.as_deref(),
             epoch: shard.epoch.map(|epoch| epoch.0),
             here: shard.here.as_str(),

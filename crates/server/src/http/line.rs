@@ -8,7 +8,7 @@ use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::strict::{Object, Positive, Strings, Text, U32_MAX, Whole};
+use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
 use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
@@ -35,10 +35,12 @@ pub(crate) struct EnqueueLine<'a> {
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
     /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
+    #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     #[schemars(with = "Option<KeySchema>")]
     key: Option<Text<'a>>,
     /// What to do when the key is taken: reject, which is the default, keep the message that has it, or replace it.
+    #[serde(default, deserialize_with = "strict::word")]
     if_exists: Option<IfExistsWord>,
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
     #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
@@ -53,6 +55,7 @@ pub(crate) struct EnqueueLine<'a> {
     backoff: Option<Object<BackoffFields>>,
     /// The initial state of the message, if it differs from the one that the due time determines: for programs that
     /// move messages here from elsewhere.
+    #[serde(default, deserialize_with = "strict::word")]
     state: Option<StateWord>,
 }
 

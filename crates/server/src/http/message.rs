@@ -116,6 +116,7 @@ pub(crate) struct PostponeRequest<'a> {
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
     /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
+    #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     /// The body, when it is UTF-8 text.
     body: Option<Text<'a>>,

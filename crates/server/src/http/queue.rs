@@ -67,6 +67,7 @@ pub(crate) struct ConfigRequest {
     /// Dead messages are removed after this time.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     dead_ttl_ms: Option<Whole>,
+    #[serde(default, deserialize_with = "strict::word")]
     order: Option<OrderWord>,
 }
 

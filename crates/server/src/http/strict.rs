@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use duewheel::core::MessageId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, Unexpected, Visitor};
 
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{HeadersSchema, IdInSchema, same_schema};
@@ -121,6 +121,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
         }
         d.deserialize_str(V)
     }
+}
+
+/// One of the words of an enum. (serde_json itself would take `{"word": null}` for one, and calls a number no JSON.)
+pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
+    let text = Option::<Text<'de>>::deserialize(d)?;
+    text.map(|text| T::deserialize(text.0.as_ref().into_deserializer())).transpose()
 }
 
 /// A whole number from `MIN` to `MAX`, written with digits alone.
@@ -305,6 +311,15 @@ mod tests {
         id: Option<Id>,
         inner: Option<Object<Inner>>,
         headers: Option<Strings>,
+        #[serde(default, deserialize_with = "word")]
+        word: Option<Word>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Word {
+        Keep,
+        Replace,
     }
 
     #[derive(Debug, serde::Deserialize)]
@@ -332,6 +347,13 @@ mod tests {
             (r#"{"small": 0}"#, Some("small"), "1 to 10"),
             (r#"{"small": 11}"#, Some("small"), "1 to 10"),
             (r#"{"text": 1}"#, Some("text"), "a string"),
+            (r#"{"word": "leave"}"#, Some("word"), "expected `keep` or `replace`"),
+            // Found by the fuzzer: it said that this is no JSON.
+            (r#"{"word": 99999, "text": "a"}"#, Some("word"), "expected a string"),
+            (r#"{"word": true}"#, Some("word"), "expected a string"),
+            (r#"{"word": ["keep"]}"#, Some("word"), "expected a string"),
+            (r#"{"word": {"keep": null}}"#, Some("word"), "expected a string"),
+            (r#"{"word": nul}"#, None, "no JSON"),
             (r#"{"text": ["a"]}"#, Some("text"), "a string"),
             (r#"{"id": "x"}"#, Some("id"), "decimal string"),
             (r#"{"id": -1}"#, Some("id"), "decimal string"),

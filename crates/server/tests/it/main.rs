@@ -23,6 +23,7 @@ mod process;
 mod queues;
 mod quotas;
 mod redis;
+mod refused_groups;
 mod salvage;
 mod schema;
 mod security;

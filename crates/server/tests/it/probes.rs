@@ -260,6 +260,44 @@ fn without_a_delay_the_drain_begins_at_once_and_after_a_short_one_by_itself() {
     }
 }
 
+/// A real server whose driver stops for good in one of its next rounds.
+fn stalled(dir: &Path) -> Process {
+    let flag = dir.join("now");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"]).arg(dir.join("data"));
+    command.env("DUEWHEEL_TEST_PANIC", format!("nowhere,stuck:{}", flag.display()));
+    let server = Process::spawn(command);
+    assert_eq!(server.call("POST", "/v1/queues/q/messages", NOW).0, 201);
+    std::fs::write(&flag, "").expect("flag");
+    server
+}
+
+#[test]
+fn a_thread_that_stalls_makes_readyz_and_healthz_red() {
+    let dir = TempDir::new().expect("dir");
+    let server = stalled(dir.path());
+    until("it is said", || server.call("GET", "/readyz", "").1["status"] == "stalled");
+    let (status, said) = server.call("GET", "/healthz", "");
+    assert_eq!((status, &said["status"]), (503, &json!("stalled")), "{said}");
+    assert_eq!(server.call("GET", "/livez", "").0, 200, "it may come round yet");
+    server.kill();
+}
+
+/// The one thing for which a restart is right.
+#[test]
+#[ignore = "a thread is given two minutes; ./scripts/test --full runs it"]
+fn a_thread_that_stalls_for_minutes_makes_livez_red() {
+    let dir = TempDir::new().expect("dir");
+    let server = stalled(dir.path());
+    let begun = Instant::now();
+    while server.call("GET", "/livez", "").1["status"] != "stalled" {
+        assert!(begun.elapsed() < 5 * PATIENCE, "it is never red");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(server.call("GET", "/livez", "").0, 503);
+    server.kill();
+}
+
 /// Quotas of a mounted configuration: Kubernetes exchanges a link, and nobody sends a signal.
 #[test]
 fn a_file_that_changes_is_read_again_without_a_signal() {

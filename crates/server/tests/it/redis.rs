@@ -51,7 +51,7 @@ fn node(redis: &Redis, name: &str, host: &str, peers: &[&str]) -> Process {
     Process::spawn(command)
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
         assert!(begun.elapsed() < PATIENCE, "never: {what}");
@@ -107,7 +107,7 @@ fn a_redis_that_hangs_for_longer_than_a_lease_leaves_its_nodes_alive_and_ready()
 }
 
 /// A server on this Redis.
-fn serve(redis: &Redis, more: &[&str]) -> Command {
+pub(crate) fn serve(redis: &Redis, more: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command.args(["serve", "--http", "127.0.0.1:0", "--store", &redis.url(0)]).args(more);
     command
@@ -357,16 +357,43 @@ fn perform(commands: &[String], redis: &Redis, backups: &Path) {
     }
 }
 
+/// What the runbook tells to look at when a node dies, and what it says of it.
+#[test]
+fn a_dead_node_is_looked_after_as_the_runbook_says() {
+    let page = include_str!("../../../../docs/cluster.md");
+    let (_, entry) = page.split_once("\n### A node dies\n").expect("the entry");
+    let entry = entry.split("\n### ").next().unwrap_or_default();
+    let looks: Vec<&str> = entry.split('`').filter_map(|words| words.strip_prefix("curl -s NODE")).collect();
+    let [view] = looks[..] else { panic!("{looks:?}") };
+    assert!(entry.contains("`shards_without_owner` is 0, and the dead node is not in `nodes`"), "{entry}");
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let start = |name| node(&redis, name, "127.0.0.1", &["--advertise", "127.0.0.1:0"]);
+    let (a, b) = (start("a"), start("b"));
+    let is = |server: &Process, nodes: &[(&str, u64)]| {
+        let shown = server.call("GET", view, "").1;
+        let of = |node: &Value| Some((node["name"].as_str()?.to_owned(), node["shards"].as_u64()?));
+        let all: Option<Vec<_>> = shown["nodes"].as_array().and_then(|all| all.iter().map(of).collect());
+        let wanted = nodes.iter().map(|(name, shards)| ((*name).to_owned(), *shards));
+        shown["shards_without_owner"] == 0 && all.is_some_and(|all| wanted.eq(all))
+    };
+    until("each has two shards", || is(&a, &[("a", 2), ("b", 2)]));
+    b.kill();
+    until("the other serves all of them", || is(&a, &[("a", 4)]));
+    // It is started again under its name with the same command.
+    let b = start("b");
+    until("it has its shards again", || is(&a, &[("a", 2), ("b", 2)]) && is(&b, &[("a", 2), ("b", 2)]));
+}
+
 /// What clients were told.
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     bodies: BTreeMap<String, String>,
     tokens: BTreeSet<String>,
 }
 
 impl Known {
     /// Ids of new messages, none of which was given before.
-    fn enqueue(&mut self, server: &Process, name: &str, count: usize) -> Vec<String> {
+    pub(crate) fn enqueue(&mut self, server: &Process, name: &str, count: usize) -> Vec<String> {
         let body = |n: usize| format!("{name}-{n}");
         let line = |n| json!({"body": body(n), "key": body(n), "delay_ms": 0}).to_string() + "\n";
         let results = server.lines("q", &(0..count).map(line).collect::<String>());
@@ -380,7 +407,7 @@ impl Known {
     }
 
     /// So many grants, or all there are, whose tokens were not given before, of messages that are known.
-    fn reserve(&mut self, server: &Process, max: usize) -> Vec<(String, String)> {
+    pub(crate) fn reserve(&mut self, server: &Process, max: usize) -> Vec<(String, String)> {
         let mut granted = Vec::new();
         while granted.len() < max {
             // One answer is of one shard.
@@ -419,7 +446,7 @@ impl Known {
     }
 }
 
-fn ack(server: &Process, (id, token): &(String, String)) -> (u16, Value) {
+pub(crate) fn ack(server: &Process, (id, token): &(String, String)) -> (u16, Value) {
     let body = json!({ "lease_token": token }).to_string();
     server.call("POST", &format!("/v1/messages/{id}/ack"), &body)
 }

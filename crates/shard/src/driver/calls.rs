@@ -1,5 +1,7 @@
 //! Calls that are not answered yet: the answers that each still waits for.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ReplyTo;
 use tokio::sync::oneshot;
@@ -58,15 +60,29 @@ impl Calls {
         }
     }
 
-    /// Sends all calls, with this error for each answer that is missing.
-    pub(super) fn fail(&mut self, error: &CallError) {
-        for call in self.calls.iter_mut().filter_map(Option::take) {
-            let answers = call.answers.into_iter().map(|a| a.unwrap_or_else(|| Err(error.clone()))).collect();
-            if let Some(to) = call.to {
+    /// Sends all calls, with this error for each answer that is missing. A call with an operation that is decided again
+    /// stays, and waits for the answer to that one.
+    pub(super) fn fail(&mut self, error: &CallError, again: &VecDeque<(ReplyTo, Op)>) {
+        let again: BTreeSet<(usize, usize)> = again.iter().filter_map(|(to, _)| places(*to)).collect();
+        for (index, slot) in self.calls.iter_mut().enumerate() {
+            let Some(call) = slot else { continue };
+            call.missing = 0;
+            for (part, answer) in call.answers.iter_mut().enumerate() {
+                if again.contains(&(index, part)) {
+                    call.missing += 1;
+                } else {
+                    answer.get_or_insert_with(|| Err(error.clone()));
+                }
+            }
+            if call.missing == 0
+                && let Some(OpenCall { answers, to: Some(to), .. }) = slot.take()
+            {
                 // Nobody there any more: nothing to tell.
-                let _ = to.send(answers);
+                let _ = to.send(answers.into_iter().flatten().collect());
             }
         }
+        self.free =
+            (0..).zip(&self.calls).filter(|(_, call)| call.is_none()).map(|(index, _)| index).collect();
     }
 
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.

@@ -269,6 +269,39 @@ fn a_full_disk_is_known_before_the_engine_decides() {
     assert!(matches!(rig.submit(vec![put(0)]).try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
 }
 
+/// Story: a disk that failed to make segments, for an error that was no want of room, was reported to callers as full.
+#[test]
+fn a_store_that_fails_to_make_room_is_unavailable_and_not_full() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(60_000), put(0)]);
+    let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = rig.answers(vec![reserve(0)]).pop() else {
+        panic!("no grant")
+    };
+    let (later, proof) = (duewheel_core::MessageId(1), granted[0].token.into());
+    let error = StoreError::new(ErrorKind::Unavailable, "cannot create journal/7: input/output error");
+    for room in [Capacity::SettleOnly, Capacity::RemoveOnly] {
+        rig.disk.set_room(room);
+        rig.disk.set_room_error(Some(error.clone()));
+        for op in [put(0), Op::Fire { target: Target::Id(later) }] {
+            let what = format!("{room:?} {op:?}");
+            match rig.submit(vec![op]).try_recv().unwrap().pop() {
+                Some(Err(CallError::Store { error, outcome: Outcome::NotApplied })) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}");
+                    assert!(error.to_string().contains("input/output error"), "{what}: {error}");
+                }
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+    }
+    let ack = Op::Ack { id: granted[0].message.id, proof };
+    assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
+    // A disk that is full later is reported as full.
+    rig.disk.set_room(Capacity::SettleOnly);
+    rig.disk.set_room_error(None);
+    let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
+    assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel_core::engine::EnqueueRefusal::DiskFull)))));
+}
+
 /// Story: groups were cut when a thousand effects had come together, whatever they weighed: 500 messages of 256 KiB made a group
 /// of 125 MiB, where the store had agreed to 16.
 #[test]

@@ -1,10 +1,16 @@
 //! How large a group is, and what happens to work that goes on over several groups when the store has no room for it.
 
-use duewheel_core::engine::{Attempt, Enqueue, Op, Reply, Reserved, When};
+use std::sync::Arc;
+
+use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserved, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::Writer;
-use duewheel_core::store::{Capacity, Store};
+use duewheel_core::store::{Capacity, MemoryDisk, MemoryStore, Store};
+use duewheel_core::time::Now;
+use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Submission, WhenBusy};
+use tokio::sync::oneshot;
 
 use crate::driver::{Rig, put, queue, reserve};
 
@@ -64,6 +70,37 @@ fn what_time_decides_fits_the_group_that_the_store_agrees_to() {
 fn a_step_is_as_large_as_a_small_store_agrees_to() {
     let rig = Rig::new();
     assert!(Policy::default().max_step_bytes <= rig.driver.store().max_group_bytes() / 4);
+}
+
+/// A store that takes few records at once, as one does that serves others as well.
+struct Few(MemoryStore);
+
+impl Store for Few {
+    pass_on!(0: recovered append sync progress room find_many load loaded idle close level figures);
+
+    fn max_group_records(&self) -> usize {
+        2_000
+    }
+}
+
+/// A group ends with the operation by which it is as large as the store takes; how many effects have come together is
+/// looked at a thousand at a time.
+#[test]
+fn a_group_has_no_more_records_than_the_store_takes_and_those_of_one_look() {
+    let disk = MemoryDisk::default();
+    let mut store = Few(MemoryStore::open(&disk, Arc::new(|| {})));
+    let (recovered, now) = (store.recovered(), Now::whole(0, 1_000));
+    let config = Config { policy: Policy { max_step: 100_000, ..Policy::default() }, ..Config::default() };
+    let mut driver = Driver::new(store, recovered, config, now).unwrap();
+    let (answer, mut answers) = oneshot::channel();
+    let ops = (0..10_000).map(|_| put(60_000)).collect();
+    let mut submissions = vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }];
+    while answers.try_recv().is_err() {
+        driver.step(now, &mut submissions).unwrap();
+    }
+    let sizes: Vec<usize> = disk.groups().iter().map(|group| group.records.len()).collect();
+    assert_eq!(sizes.iter().sum::<usize>(), 10_000);
+    assert!(sizes.iter().all(|size| *size < 3_000), "{sizes:?}");
 }
 
 /// Story: messages were fired although the store had come to take removals alone since that was asked for.

@@ -73,3 +73,4 @@ mod groups;
 mod pages;
 mod parts;
 mod quotas;
+mod refused;

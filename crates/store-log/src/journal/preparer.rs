@@ -63,20 +63,40 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     };
     let upkeep = made.as_ref().map_or(Ok(()), |()| shared.reserve.keep(&*shared.disk));
     let fits = room_for_flush(shared);
-    let short = made.is_err() || upkeep.is_err() || !fits;
+    let short = made.is_err() || upkeep.is_err() || !matches!(fits, Ok(true));
     let space = if short { DiskSpace::Short } else { DiskSpace::Enough };
-    let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
+    let has_made = made.is_ok();
+    let failure = failure(made.err(), upkeep.err(), fits);
+    let before = shared.change_journal(|journal| {
+        journal.failure = failure;
+        std::mem::replace(&mut journal.space, space)
+    });
     remove_surplus(shared, space);
-    if before != space || (prepared == 0 && made.is_ok()) {
+    if before != space || (prepared == 0 && has_made) {
         // The owner waits for room, or for a segment; without room it may cut, so that a flush makes some.
         (shared.waker)();
     }
     if short {
-        shared.counters.prepare_failures.fetch_add(u64::from(made.is_err()), Relaxed);
+        shared.counters.prepare_failures.fetch_add(u64::from(!has_made), Relaxed);
         shared.background_bell.ring();
         return Worked::Later;
     }
     if missing { Worked::Done } else { Worked::Nothing }
+}
+
+/// Why a step has failed, if it was for an error alone: nothing that it needed lacked room.
+fn failure(
+    made: Option<StoreError>,
+    upkeep: Option<StoreError>,
+    fits: Result<bool, StoreError>,
+) -> Option<StoreError> {
+    if matches!(fits, Ok(false)) {
+        return None;
+    }
+    let mut errors = made.into_iter().chain(upkeep).chain(fits.err());
+    let first = errors.next()?;
+    let is_full = |error: &StoreError| error.kind() == ErrorKind::Full;
+    (!is_full(&first) && !errors.any(|error| is_full(&error))).then_some(first)
 }
 
 /// Makes a segment for a group that fits in no other. Segments prepared before have lower numbers and would come after
@@ -202,12 +222,10 @@ fn is_affordable(shared: &StoreShared) -> bool {
         || shared.disk.free_bytes().map_or(true, |free| free >= needed)
 }
 
-fn room_for_flush(shared: &StoreShared) -> bool {
-    // A disk that cannot say how much is free says so when it is full.
-    shared.disk.free_bytes().is_ok_and(|free| {
-        shared.free.store(free, Relaxed);
-        free >= shared.reserve.wanted(&shared.options)
-    })
+fn room_for_flush(shared: &StoreShared) -> Result<bool, StoreError> {
+    let free = shared.disk.free_bytes().map_err(failed("measure the free space of", ""))?;
+    shared.free.store(free, Relaxed);
+    Ok(free >= shared.reserve.wanted(&shared.options))
 }
 
 /// Removes files that will not be needed: as many spares are kept as the journal's budget allows.

@@ -123,6 +123,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
             sealed,
             spares: empty.iter().map(|s| s.entry).chain(dropped).collect(),
             space: DiskSpace::Enough,
+            failure: None,
         },
         books,
         parts,

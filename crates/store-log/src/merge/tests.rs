@@ -148,3 +148,46 @@ fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
         assert_eq!(all_answers(&run).len(), kept, "an older one until {older_until}");
     }
 }
+
+/// Each run has the kept ids of its own rows alone. A purge that comes while two are merged keeps those of both.
+#[test]
+fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
+    let disk = Arc::new(MemDisk::default());
+    let shared: Arc<dyn Disk> = disk.clone();
+    let waiting = duewheel_core::message::Stage::Waiting { token: None };
+    let runs: Vec<(Arc<Run>, Live)> = [[1, 2, 3], [4, 5, 6]]
+        .into_iter()
+        .zip(1..)
+        .map(|(ids, no)| {
+            let row =
+                |id| model::row(id, 0, duewheel_core::Due::After(EngineMs(id)), waiting.clone(), None, 5);
+            let rows = ids.into_iter().map(|id| (MessageId(id), row(id))).collect();
+            let run = open(&disk, &write(&disk, no, &Model { rows, ..Model::default() }, Default::default()));
+            let live = Live::all(&run);
+            (run, live)
+        })
+        .collect();
+    let began = runs.iter().map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
+    let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(0)).unwrap();
+    let entry = loop {
+        if let Some(entry) = merge.step(u64::MAX).unwrap() {
+            break entry;
+        }
+    };
+    let output = Run::open(&*disk, &entry, &mut Interner::default()).unwrap();
+    let purged: Vec<Live> = runs
+        .iter()
+        .zip([2, 5])
+        .map(|((run, live), kept)| {
+            let mut live = live.clone();
+            let mask = Mask { before: MessageId(7), keep: vec![MessageId(kept)] };
+            live.mask(run.queue_no(&queue(0)).unwrap(), mask);
+            live
+        })
+        .collect();
+    let now: Vec<_> = runs.iter().zip(&purged).map(|((run, then), now)| (&**run, then, now)).collect();
+    let merged = Live::of_merged(&output, &now);
+    let no = output.queue_no(&queue(0)).unwrap();
+    let kept: Vec<u64> = (1..=6).filter(|id| merged.has(MessageId(*id), no)).collect();
+    assert_eq!(kept, [2, 5]);
+}

@@ -22,8 +22,17 @@ pub(crate) struct Live {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mask {
     pub(crate) before: MessageId,
-    /// The ids that it kept, ascending.
+    /// The ids that it kept and that were live in the run then, ascending. (Others may be among them.)
     pub(crate) keep: Vec<MessageId>,
+}
+
+impl Mask {
+    /// Adds what the same purge kept of another run.
+    fn keep_also(&mut self, ids: &[MessageId]) {
+        self.keep.extend_from_slice(ids);
+        self.keep.sort_unstable();
+        self.keep.dedup();
+    }
 }
 
 impl Live {
@@ -106,8 +115,9 @@ impl Live {
                 let Some(queue) = run.queues().get(queue as usize) else { continue };
                 let Some(queue) = output.queue_no(&queue.name) else { continue };
                 let known = merged.masks.entry(queue).or_default();
-                if !known.contains(mask) {
-                    known.push(mask.clone());
+                match known.iter_mut().find(|known| known.before == mask.before) {
+                    Some(known) => known.keep_also(&mask.keep),
+                    None => known.push(mask.clone()),
                 }
             }
         }

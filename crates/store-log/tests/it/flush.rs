@@ -476,6 +476,46 @@ fn a_purge_takes_what_is_in_runs_without_reading_it() {
     assert!(tallies < 50, "{tallies} rows are still in runs");
 }
 
+/// Story: the ids that a purge keeps were written to the state file once for each run, so its size was the product of
+/// the two, for which no room was kept.
+#[test]
+fn the_state_has_each_id_that_a_purge_kept_once() {
+    const RUNS: u64 = 8;
+    const EACH: u64 = 100;
+    let disk = SimDisk::new(12);
+    let mut store = open(&disk, Options { small_runs: 100, ..eager() }).expect("open");
+    let hands = store.hands();
+    let mut append = appender();
+    let state_bytes = || disk.names("state/").iter().map(|name| disk.read(name).len() as u64).sum();
+    for run in 0..RUNS {
+        let ids = run * EACH + 1..=(run + 1) * EACH;
+        let leased = ids.flat_map(|id| {
+            let was = was("orders", due(id), 53);
+            [put(id, 50), Record::Granted { id: MessageId(id), attempt: 1, lease: lease(id), was }]
+        });
+        append(&mut store, leased.collect());
+        while hands.flush() == Worked::Done {}
+    }
+    assert_eq!(figure(&store, "runs"), RUNS);
+    let before: u64 = state_bytes();
+    let purged = Record::Purged {
+        queue: QueueName::new("orders").expect("a good name"),
+        keep: (1..=RUNS * EACH).map(MessageId).collect::<Vec<_>>().into(),
+        before: MessageId(RUNS * EACH + 1),
+        purged: 0,
+    };
+    append(&mut store, vec![purged]);
+    append(&mut store, vec![put(RUNS * EACH + 1, 50)]);
+    while hands.flush() == Worked::Done {}
+    let more = state_bytes() - before;
+    assert!((RUNS * EACH..2 * RUNS * EACH).contains(&more), "{more} bytes more");
+    drop(store);
+    let mut store = open(&disk, eager()).expect("open");
+    work_all(&store.hands());
+    assert!(figure(&store, "runs") < RUNS, "runs are merged");
+    assert_eq!(all_rows(&mut store).len() as u64, RUNS * EACH + 1, "all were kept");
+}
+
 /// A look-up of thousands of ids and keys, most of them in runs, by several threads.
 #[test]
 fn large_look_ups_are_shared_out() {

@@ -9,7 +9,7 @@ use duewheel_core::store::{Capacity, ErrorKind, Store};
 use duewheel_core::{Due, EngineMs, Lsn, MessageId};
 use duewheel_store_log::{Options, Worked, Workers};
 
-use duewheel_sim_disk::SimDisk;
+use duewheel_sim_disk::{Denial, SimDisk, Trouble};
 
 use crate::rig::{Rig, by_hand, figure, open, was, work, work_all};
 
@@ -56,6 +56,70 @@ fn a_full_disk_keeps_the_ballast_for_settling() {
         rig.append(9);
     }
     rig.assert_reopens(&disk, lazy());
+}
+
+/// Story: any error of making a segment counted as want of room, so a disk that failed was reported to callers as full.
+#[test]
+fn a_disk_that_fails_is_not_a_full_one() {
+    let disk = SimDisk::new(9);
+    let journal = |denial| Some(Trouble { folders: &["journal/"], denial, one_in: 1 });
+    let mut rig = Rig::open(&disk, lazy(), History::new(9));
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    // A step by hand makes the segments within `room`.
+    for groups in 0.. {
+        assert!(groups < 1_000, "no segment was wanted");
+        disk.trouble(journal(Denial::Failed));
+        if rig.store.room() == Capacity::SettleOnly {
+            break;
+        }
+        disk.trouble(None);
+        rig.append(9);
+    }
+    let error = rig.store.room_error().expect("the disk fails");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("journal/"), "{error}");
+    disk.trouble(journal(Denial::Full));
+    assert_eq!(hands.prepare(), Worked::Later);
+    assert_eq!(
+        (rig.store.room(), rig.store.room_error().map(|e| e.to_string())),
+        (Capacity::SettleOnly, None)
+    );
+    disk.trouble(journal(Denial::Failed));
+    assert_eq!(hands.prepare(), Worked::Later);
+    assert!(rig.store.room_error().is_some());
+    disk.trouble(None);
+    assert_eq!(hands.prepare(), Worked::Done);
+    assert_eq!(
+        (rig.store.room(), rig.store.room_error().is_none()),
+        (Capacity::Enough, true),
+        "it came back"
+    );
+    rig.append(9);
+    rig.assert_reopens(&disk, lazy());
+}
+
+/// While runs cannot be written the memtables fill up to their bound. That is no full disk either.
+#[test]
+fn a_flush_that_fails_is_not_a_full_disk() {
+    let disk = SimDisk::new(10);
+    let options = Options { journal_bytes: 8 * 1024, ..by_hand() };
+    let mut rig = Rig::open(&disk, options.clone(), History::new(10));
+    while rig.store.hands().prepare() == Worked::Done {}
+    disk.trouble(Some(Trouble { folders: &["runs/"], denial: Denial::Failed, one_in: 1 }));
+    for _ in 0..2_000 {
+        if rig.store.room() == Capacity::RemoveOnly {
+            break;
+        }
+        rig.append(9);
+        let _ = work(&rig.store.hands());
+    }
+    assert_eq!(rig.store.room(), Capacity::RemoveOnly);
+    assert_eq!(rig.store.room_error().expect("the disk fails").kind(), ErrorKind::Unavailable);
+    disk.trouble(None);
+    work_all(&rig.store.hands());
+    assert_eq!((rig.store.room(), rig.store.room_error().is_none()), (Capacity::Enough, true));
+    rig.assert_reopens(&disk, options);
 }
 
 /// The owner that ignores `room()` gets an error that says what to do, and nothing written before is lost.

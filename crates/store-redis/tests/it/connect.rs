@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::ShardId;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Store};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Ownership, Store};
 use duewheel_redis_rig::{Certificates, Login, Redis, RedisCluster, Settings, Transport, Value, free_port};
 use duewheel_store_redis::{Options, RedisCoordinator, RedisStore};
 
@@ -99,7 +99,7 @@ fn a_user_that_may_do_little() {
     };
     let joined = nodes.join(&candidate).unwrap();
     assert_eq!(nodes.beat(&joined.node).unwrap(), vec![joined.node.clone()]);
-    assert_eq!(nodes.owners().unwrap(), vec![None; 2]);
+    assert_eq!(nodes.owners().unwrap(), vec![Ownership::Free; 2]);
     nodes.leave(&joined.node).unwrap();
 }
 
@@ -167,7 +167,7 @@ fn a_failover_is_another_reign() {
         .filter(|shard| *shard != SHARD.0)
         .map(|shard| nodes.open(&joined.node, ShardId(shard), Arc::new(|| {})).unwrap())
         .collect();
-    assert!(nodes.owners().unwrap().iter().all(Option::is_some));
+    assert!(nodes.owners().unwrap().iter().all(|owner| owner.owner().is_some()));
     let epoch = store.recovered().epoch;
     let group = history.group(20);
     store.append(&group).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duewheel_core::ShardId;
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Secrets, Store};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Ownership, Secrets, Store};
 use duewheel_redis_rig::{RedisCluster, Settings};
 use duewheel_store_redis::{Options, RedisCoordinator, Rotation};
 
@@ -32,7 +32,8 @@ fn a_master_that_hangs_is_left_for_its_replica() {
     let master = cluster.master_of_key("{duewheel:cluster}:nodes").unwrap();
     cluster.pause(master).unwrap();
     until("its replica is asked", || nodes.beat(&me).is_ok());
-    until("and knows the owners", || nodes.owners().is_ok());
+    let is_known = |owner: &Ownership| !matches!(owner, Ownership::Unknown(_));
+    until("and knows the owners", || nodes.owners().is_ok_and(|owners| owners.iter().all(is_known)));
     cluster.resume(master).unwrap();
 }
 
@@ -114,18 +115,18 @@ fn nodes_join_and_share_shards() {
     assert_eq!(kind(b.join(&candidate("a"))), Some(ErrorKind::Fenced), "a is alive");
     assert_eq!(a.beat(&of_a.node).unwrap(), vec![of_a.node.clone(), of_b.node.clone()]);
 
-    assert_eq!(a.owners().unwrap(), vec![None; 4]);
+    assert_eq!(a.owners().unwrap(), vec![Ownership::Free; 4]);
     let mut first = a.open(&of_a.node, ShardId(2), Arc::new(|| {})).unwrap();
     let epoch = first.recovered().epoch;
     assert_eq!(kind(b.open(&of_b.node, ShardId(2), Arc::new(|| {}))), Some(ErrorKind::Fenced));
-    let owner = b.owners().unwrap()[2].clone().expect("an owner");
+    let owner = b.owners().unwrap()[2].owner().cloned().expect("an owner");
     assert_eq!((owner.node, owner.epoch), (of_a.node.clone(), epoch));
 
     // A clean end is quick, and nothing is lost by it.
     let mut history = History::new(1);
     first.append(&history.group(20)).unwrap();
     first.close(ClockPair::default()).unwrap();
-    assert_eq!(b.owners().unwrap(), vec![None; 4]);
+    assert_eq!(b.owners().unwrap(), vec![Ownership::Free; 4]);
     let mut second = b.open(&of_b.node, ShardId(2), Arc::new(|| {})).unwrap();
     let recovered = second.recovered();
     assert!(recovered.epoch > epoch);

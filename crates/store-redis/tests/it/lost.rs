@@ -45,7 +45,7 @@ fn refusal<T>(result: Result<T, StoreError>) -> String {
 /// Serves all shards until everybody knows that they were made.
 fn serve_once(nodes: &RedisCoordinator, me: &Node) {
     let mut stores: Vec<_> = (0..SHARDS).map(|shard| take(nodes, me, shard).expect("open")).collect();
-    assert!(nodes.owners().expect("owners").iter().all(Option::is_some));
+    assert!(nodes.owners().expect("owners").iter().all(|owner| owner.owner().is_some()));
     nodes.beat(me).expect("a beat");
     for store in &mut stores {
         store.close(ClockPair::default()).expect("close");

@@ -48,6 +48,10 @@ pub struct DuewheelCluster {
     pub forgets: Duration,
     /// Replicas of the store that must have a change before it is answered.
     pub wait: u32,
+    /// How late one fault may make the messages of a shard, in ms.
+    pub moves_ms: u64,
+    /// More options of each node.
+    pub more: Vec<String>,
     tokens: Arc<AtomicU64>,
 }
 
@@ -81,7 +85,16 @@ impl DuewheelCluster {
     pub fn new(door: Door, shard_lease: Duration) -> Self {
         // A replica that follows at all is not further behind.
         let forgets = Duration::from_secs(2);
-        DuewheelCluster { door, shard_lease, shards: 6, forgets, wait: 0, tokens: Arc::default() }
+        DuewheelCluster {
+            door,
+            shard_lease,
+            shards: 6,
+            forgets,
+            wait: 0,
+            moves_ms: MOVES,
+            more: Vec::new(),
+            tokens: Arc::default(),
+        }
     }
 
     /// Starts a node; it says where it listens for HTTP.
@@ -100,6 +113,7 @@ impl DuewheelCluster {
         if self.wait > 0 {
             command.args(["--redis-wait", &self.wait.to_string()]);
         }
+        command.args(&self.more);
         if member.build == Build::Next {
             command.env("DUEWHEEL_TEST_NEXT_VERSION", "yes").args(["--log", "debug"]);
         }
@@ -150,7 +164,7 @@ impl System for DuewheelCluster {
             failover_ms: ms(self.forgets),
             // Shards move at the start, too.
             slack_ms: alone.slack_ms + STANDS_STILL,
-            move_ms: MOVES,
+            move_ms: self.moves_ms,
             ..alone
         }
     }

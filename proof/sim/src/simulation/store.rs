@@ -171,6 +171,10 @@ impl Store for Gated {
         self.store.room()
     }
 
+    fn room_error(&self) -> Option<StoreError> {
+        self.store.room_error()
+    }
+
     fn max_group_bytes(&self) -> usize {
         self.store.max_group_bytes()
     }

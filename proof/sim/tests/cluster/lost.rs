@@ -2,10 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
-use duewheel_redis_rig::{Redis, Settings, free_port};
+use duewheel_redis_rig::{Appendonly, Redis, Settings, free_port};
 use duewheel_sim::blackbox::cluster::{Build, Door, DuewheelCluster, Member};
 use duewheel_sim::http;
 use duewheel_sim::process::{Server, binary, until};
@@ -21,6 +21,27 @@ struct Node {
 }
 
 impl Node {
+    fn on(redis: &Redis, more: &[&str]) -> Self {
+        let address = || (Ipv4Addr::LOCALHOST, free_port().expect("a port")).into();
+        let member = Member {
+            name: "node-0".into(),
+            peers: address(),
+            beanstalk: address(),
+            store: redis.url(0),
+            build: Build::This,
+        };
+        let mut system = DuewheelCluster::new(Door::Http, LEASE);
+        system.more = more.iter().map(|word| (*word).to_owned()).collect();
+        Node { system, member }
+    }
+
+    fn reset(&self, yes: &[&str]) -> Output {
+        let mut command = Command::new(binary().expect("a binary"));
+        command.args(["cluster", "reset", "--store", &self.member.store]).args(yes);
+        command.args(["--shard-lease", "1s", "--shards", &self.system.shards.to_string()]);
+        command.output().expect("it runs")
+    }
+
     fn start(&self, folder: &Path) -> (Server, SocketAddr) {
         let mut server = self.system.node(&self.member, folder).expect("a node");
         let address = server.address(PATIENCE).expect("it listens");
@@ -48,17 +69,58 @@ fn says(address: SocketAddr, status: u16, word: &str) {
 /// Story: after FLUSHALL health was green, and messages got the ids 1, 2, 3 again, which others had had.
 #[test]
 fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
+    let mut redis = Redis::start(Settings::default()).expect("a redis-server");
+    lose_everything(&mut redis, &[], |redis| {
+        redis.command(&["FLUSHALL"]).expect("a reply");
+    });
+}
+
+/// The same by a restart of a Redis that has no file, as of a pod without a volume.
+#[test]
+fn a_redis_without_a_file_that_restarts_is_refused_until_a_person_resets_the_cluster() {
+    let settings = Settings { appendonly: Appendonly::Off, ..Settings::default() };
+    let mut redis = Redis::start(settings).expect("a redis-server");
+    lose_everything(&mut redis, &["--redis-without-aof"], |redis| {
+        redis.kill().expect("kill");
+        redis.restart().expect("restart");
+    });
+}
+
+#[test]
+fn an_empty_redis_is_refused_where_no_cluster_may_be_created_until_a_person_creates_one() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let folder = tempfile::tempdir().expect("a folder");
-    let address = || (Ipv4Addr::LOCALHOST, free_port().expect("a port")).into();
-    let member = Member {
-        name: "node-0".into(),
-        peers: address(),
-        beanstalk: address(),
-        store: redis.url(0),
-        build: Build::This,
-    };
-    let node = Node { system: DuewheelCluster::new(Door::Http, LEASE), member };
+    let node = Node::on(&redis, &["--redis-create", "never"]);
+    let mut server = node.system.node(&node.member, folder.path()).expect("a node");
+    let mut code = None;
+    until("it gives up", PATIENCE, || {
+        code = server.ended().map_err(|e| e.to_string())?;
+        Ok(code.map(drop))
+    })
+    .expect("it ends");
+    assert_eq!(code.and_then(|status| status.code()), Some(1));
+    let log = std::fs::read_to_string(folder.path().join("node-0.log")).expect("a log");
+    assert!(log.contains("--redis-create never") && log.contains("duewheel cluster reset"), "{log}");
+    assert_eq!(redis.command(&["DBSIZE"]).expect("a reply").number(), Some(0), "nothing was made");
+
+    let done = node.reset(&["--yes"]);
+    assert!(done.status.success(), "{done:?}");
+    let (server, http) = node.start(folder.path());
+    says(http, 200, "");
+    let (status, first) = enqueue(http);
+    assert_eq!(status, 201, "{first}");
+    server.stop(PATIENCE).expect("it ends");
+    // A cluster that is there is served as always.
+    let (server, http) = node.start(folder.path());
+    says(http, 200, "");
+    server.stop(PATIENCE).expect("it ends");
+}
+
+/// A node serves, its Redis loses everything, and neither the node nor one that is started anew takes it for a new
+/// cluster. `duewheel cluster reset` makes one, and no id is given again.
+fn lose_everything(redis: &mut Redis, more: &[&str], lose: impl FnOnce(&mut Redis)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let node = Node::on(redis, more);
     let (server, http) = node.start(folder.path());
     says(http, 200, "");
     let (status, first) = enqueue(http);
@@ -70,7 +132,7 @@ fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
         Ok((made.text().as_deref() == Some("1")).then_some(()))
     })
     .expect("it is stored");
-    redis.command(&["FLUSHALL"]).expect("a reply");
+    lose(redis);
     says(http, 503, "is not there");
     let (status, refused) = enqueue(http);
     assert_eq!(status, 503, "{refused}");
@@ -79,17 +141,11 @@ fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
     // A node that is started anew does not take it for a new cluster either.
     let (server, http) = node.start(folder.path());
     says(http, 503, "is not there");
-    let reset = |yes: &[&str]| {
-        let mut command = Command::new(binary().expect("a binary"));
-        command.args(["cluster", "reset", "--store", &node.member.store]).args(yes);
-        command.args(["--shard-lease", "1s", "--shards", &node.system.shards.to_string()]);
-        command.output().expect("it runs")
-    };
-    let refused = reset(&["--yes"]);
+    let refused = node.reset(&["--yes"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stop them first"), "{refused:?}");
     server.stop(PATIENCE).expect("it ends");
-    assert_eq!(reset(&[]).status.code(), Some(2), "it is done by nobody who does not mean it");
-    let done = reset(&["--yes"]);
+    assert_eq!(node.reset(&[]).status.code(), Some(2), "it is done by nobody who does not mean it");
+    let done = node.reset(&["--yes"]);
     assert!(
         done.status.success() && String::from_utf8_lossy(&done.stdout).contains("6 shards made anew"),
         "{done:?}"

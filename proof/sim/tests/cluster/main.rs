@@ -1,6 +1,6 @@
 //! Three nodes of duewheel on a real Redis, or on a real Redis Cluster of three masters and three replicas, under faults, judged
 //! by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`), failovers of Redis
-//! Cluster (`failover`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost
+//! Cluster (`failover`), a master of it that hangs (`hanging`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost
 //! everything (`lost`), nodes that come and go (`joining`), nodes that are replaced by those of the next version (`upgrade`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the cluster,
@@ -13,8 +13,10 @@
 //! | `DUEWHEEL_NODE_PAUSES` (3) | how often a node is stopped past its lease |
 //! | `DUEWHEEL_STORE_FAULTS` (1) | how often a single Redis is killed, stopped, cut off from a node, and away |
 //! | `DUEWHEEL_FAILOVERS` (1) | how often a master of Redis Cluster is killed, stopped, and all of it is restarted |
+//! | `DUEWHEEL_HANGING_MASTERS` (1) | how often one of several masters hangs while a node dies |
 //! | `DUEWHEEL_SLOT_MOVES` (12) | how often the slot of a shard moves from one master to another, or half of the way and back |
-//! | `DUEWHEEL_CLOCK_STEPS` (3) | how often the clock of Redis goes ten minutes forward |
+//! | `DUEWHEEL_OPEN_SLOTS` (2) | how often such a slot stays open for longer than a lease |
+//! | `DUEWHEEL_CLOCK_STEPS` (3) | how often the clock of Redis goes ten minutes forward, or an hour back |
 //! | `DUEWHEEL_ROLLS` (1) | how often a node joins and leaves, and all are restarted one after the other |
 //! | `DUEWHEEL_UPGRADES` (1) | how often all nodes are replaced by those of the next version, and again by those of this one |
 //! | `DUEWHEEL_SEED` | the decisions of another run |
@@ -22,6 +24,7 @@
 
 mod clocks;
 mod failover;
+mod hanging;
 mod joining;
 mod lost;
 mod moving;

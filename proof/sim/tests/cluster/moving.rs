@@ -53,6 +53,86 @@ fn move_slots(moves: u64) {
     });
 }
 
+/// A resharding that is interrupted: a slot stays open for longer than a lease, with some of its keys at either master.
+/// A shard's own slot, and that of the keys by which the nodes agree.
+#[test]
+fn a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes_on_afterwards() {
+    in_runs("DUEWHEEL_OPEN_SLOTS", 2, 20, open_slots);
+}
+
+fn open_slots(moves: u64) {
+    let redis = RedisCluster::start(MASTERS, 0, Settings::default()).expect("a Redis Cluster");
+    let hosts: Vec<String> = redis.addresses().iter().map(ToString::to_string).collect();
+    let system = DuewheelCluster::new(Door::Http, Duration::from_secs(2));
+    let (shards, lease) = (system.shards, system.shard_lease);
+    let play = Play {
+        name: "moving::a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes_on_afterwards",
+        count: ("DUEWHEEL_OPEN_SLOTS", moves),
+        system,
+        stores: vec![format!("redis-cluster://{}", hosts.join(",")); NODES],
+        nodes: NODES,
+        facts: vec![
+            (Fact::Struck(Blow::SlotMoved), moves),
+            (Fact::CancelsWon, moves),
+            (Fact::DelayedByABlow, moves.div_ceil(2)),
+        ],
+    };
+    perform(play, |stage| {
+        let worst = stage.worst_of(moves, |stage, round| {
+            stage.sleep(200, 1_000);
+            let shard = stage.rng.below(u64::from(shards));
+            let name = if round % 2 == 1 { "cluster".to_owned() } else { shard.to_string() };
+            leave_open(stage, &redis, &name, lease)
+        })?;
+        stage.say(format!("served again at most {} ms after a slot had moved", ms(worst)));
+        Ok(())
+    });
+}
+
+fn leave_open(
+    stage: &mut Stage<'_>,
+    redis: &RedisCluster,
+    name: &str,
+    lease: Duration,
+) -> Result<Duration, String> {
+    let fail = |e: std::io::Error| format!("an open slot of {name}: {e}");
+    let slot = redis.slot_of_key(&format!("{{duewheel:{name}}}:owner")).map_err(fail)?;
+    let from = redis.master_of_slot(slot).map_err(fail)?;
+    let since = stage.strike(Blow::SlotMoved);
+    let moving = redis.begin_move(slot, (from + 1) % MASTERS).map_err(fail)?;
+    let opened = Instant::now();
+    // The owner of a shard, or the list of the nodes, is at the new master; all else is at the old one.
+    let first = if name == "cluster" { "nodes" } else { "owner" };
+    moving.take(&[format!("{{duewheel:{name}}}:{first}")]).map_err(fail)?;
+    let trouble = |stage: &Stage<'_>| {
+        let mut all = Vec::new();
+        for node in 0..NODES {
+            let (status, health) = stage.call(node, "GET", "/healthz", &Value::Null)?;
+            let why = health["trouble"].as_str().unwrap_or_default().to_owned();
+            all.push((status, why));
+        }
+        Ok::<_, String>(all)
+    };
+    let says = |all: &[(u16, String)]| all.iter().any(|(status, why)| *status == 503 && why.contains("slot"));
+    stage.until("a node says that a slot is moving", |stage| Ok(says(&trouble(stage)?).then_some(())))?;
+    while opened.elapsed() < lease * 2 {
+        stage.sleep(100, 200);
+    }
+    // It is still said, and nobody has made the shard anew meanwhile.
+    let said = trouble(stage)?;
+    if !says(&said) {
+        return Err(format!("an open slot that is forgotten: {said:?}"));
+    }
+    moving.finish().map_err(fail)?;
+    let took = stage.probe()?.until_whole(Instant::now(), PATIENCE)?;
+    stage.must_be_short("after a slot was open for long", took)?;
+    stage.until("all is well", |stage| {
+        Ok(trouble(stage)?.iter().all(|(status, _)| *status == 200).then_some(()))
+    })?;
+    stage.heal(since)?;
+    Ok(took)
+}
+
 fn move_slot(
     stage: &mut Stage<'_>,
     redis: &RedisCluster,

@@ -386,6 +386,14 @@ impl Stage<'_> {
         http::ask(self.http(node)?, PATIENCE, method, path, body)
     }
 
+    /// What a node answers to a `GET`, as text.
+    pub(crate) fn text(&self, node: usize, path: &str) -> Result<String, String> {
+        let fail = |e: io::Error| format!("GET {path}: {e}");
+        let mut connection = http::Connection::open(self.http(node)?, PATIENCE).map_err(fail)?;
+        let answer = connection.request("GET", path, "text/plain", b"").map_err(fail)?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
     /// Asks until it is so.
     pub(crate) fn until(
         &self,

@@ -115,7 +115,7 @@ async fn a_shard_whose_lease_is_over_moves_and_its_node_lives_on() {
     }
     assert!(a.shared.health().trouble.is_none());
     let epochs: Vec<u32> =
-        coordinator.owners().unwrap().iter().map(|owner| owner.as_ref().unwrap().epoch.0).collect();
+        coordinator.owners().unwrap().iter().map(|owner| owner.owner().unwrap().epoch.0).collect();
     assert!(epochs.iter().all(|epoch| *epoch >= 4), "{epochs:?}");
 }
 
@@ -137,6 +137,39 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
     until("all is well", || [&a, &b].iter().all(|node| node.shared.health().trouble.is_none())).await;
     settled(&[&a, &b]).await;
     assert_eq!(coordinator.owners().unwrap(), before, "no shard has moved, and no reign has ended");
+}
+
+/// Story: when one master of several did not answer, nothing was known of any shard, and those of a dead node stayed
+/// without an owner, also where it was known that they had none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_known_to_have_no_owner_is_taken_and_what_is_not_known_is_left_alone() {
+    let (coordinator, a, b) = pair().await;
+    let (of_a, of_b) = (a.fleet.here(), b.fleet.here());
+    let hidden = [of_a[0], of_b[0]];
+    coordinator.hide(&hidden);
+    kill(&coordinator, &a);
+    let mut all: Vec<ShardId> =
+        of_a.iter().chain(&of_b).copied().filter(|shard| *shard != hidden[0]).collect();
+    all.sort_unstable();
+    until("b has what is known, and keeps what it has", || b.fleet.here() == all).await;
+    enqueue(&b, hidden[1], "it is served by its owner, whether others know or not").await.unwrap();
+    until("it is said", || {
+        b.shared.health().trouble.is_some_and(|why| {
+            why.contains(&format!(
+                "who owns shards {}, {}",
+                hidden[0].min(hidden[1]),
+                hidden[0].max(hidden[1])
+            ))
+        })
+    })
+    .await;
+    assert_eq!(b.fleet.here(), all);
+    let view = b.fleet.view();
+    let unknown = view.shards.iter().filter(|shard| shard.unknown.is_some());
+    assert!(unknown.eq(view.shards.iter().filter(|shard| hidden.contains(&shard.shard))));
+    coordinator.hide(&[]);
+    settled(&[&b]).await;
+    until("all is well", || b.shared.health().trouble.is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ use duewheel_core::engine::{Enqueue, Enqueued, Grant, Op, Proof, Reply, Reserve,
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
-use duewheel_core::store::Coordinator;
+use duewheel_core::store::{Coordinator, Ownership};
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Admission, WhenBusy};

@@ -42,7 +42,7 @@ fn said(error: &CallError) -> (String, Outcome, bool) {
         CallError::Store { error, .. } => format!("{error:?}"),
         CallError::Overloaded | CallError::Draining => error.to_string(),
         // These name a driver on another machine: it is the store of a shard that cannot be had, for the caller.
-        CallError::Closed(why) | CallError::Lost(why) => format!("Unavailable: {why}"),
+        CallError::Closed(why) | CallError::Lost(why) | CallError::Bug(why) => format!("Unavailable: {why}"),
     };
     let retryable = error.is_retryable() || matches!(error, CallError::Closed(_) | CallError::Lost(_));
     (text, error.outcome(), retryable)

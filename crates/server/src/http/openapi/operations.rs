@@ -335,8 +335,14 @@ pub(crate) fn wheel() -> OperationDoc {
 }
 
 pub(crate) fn cluster() -> OperationDoc {
-    let shard =
-        ShardAnswer { shard: 0, owner: Some("a"), wanted: Some("a"), epoch: Some(1), here: "serving" };
+    let shard = ShardAnswer {
+        shard: 0,
+        owner: Some("a"),
+        unknown: None,
+        wanted: Some("a"),
+        epoch: Some(1),
+        here: "serving",
+    };
     let example = ClusterAnswer {
         node: "a",
         age_ms: 120,

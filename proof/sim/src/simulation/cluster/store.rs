@@ -14,7 +14,7 @@ use duewheel::Clock;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
     Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, Node, Owner,
-    Progress, Recovered, Secrets, Store, StoreError, Table, Waker,
+    Ownership, Progress, Recovered, Secrets, Store, StoreError, Table, Waker,
 };
 use duewheel_core::{Epoch, Lsn, ShardId, WallMs};
 use duewheel_judge::rng::Rng;
@@ -444,10 +444,11 @@ impl Coordinator for Way {
         Ok(Secrets { current: [7; 32], former: None })
     }
 
-    fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
         let mut state = self.world.state();
         state.reaches(self.place)?;
-        Ok((0..state.shards.len()).map(|shard| state.owner(shard)).collect())
+        let owner = |shard| state.owner(shard).map_or(Ownership::Free, Ownership::Owned);
+        Ok((0..state.shards.len()).map(owner).collect())
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {

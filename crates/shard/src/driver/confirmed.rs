@@ -1,0 +1,59 @@
+//! The counts of one run: what the store has applied, and not what was decided and may have been refused.
+
+use std::collections::VecDeque;
+
+use duewheel_core::engine::RecordedCounts;
+use duewheel_core::id::Lsn;
+
+/// Counts up to the last group that the store has reported, and those of the groups behind it.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed {
+    counts: RecordedCounts,
+    /// The last position of each group that was appended since, and the counts up to there.
+    open: VecDeque<(Lsn, RecordedCounts)>,
+}
+
+impl Confirmed {
+    /// Notes a group that ends at this position.
+    pub(super) fn append(&mut self, last: Lsn, counts: RecordedCounts) {
+        self.open.push_back((last, counts));
+    }
+
+    /// The store has reported everything up to here.
+    pub(super) fn report(&mut self, upto: Lsn) {
+        while let Some((last, counts)) = self.open.front()
+            && *last <= upto
+        {
+            self.counts = *counts;
+            self.open.pop_front();
+        }
+    }
+
+    pub(super) fn counts(&self) -> RecordedCounts {
+        self.counts
+    }
+
+    /// What is in doubt when the store has failed; it knows that it has applied nothing from `nothing_from` on.
+    pub(super) fn into_doubtful(mut self, nothing_from: Option<Lsn>) -> Doubtful {
+        if let Some(first) = nothing_from {
+            self.open.retain(|(last, _)| *last < first);
+        }
+        Doubtful { since: self.counts, groups: self.open }
+    }
+}
+
+/// The groups of a failed run that the store may have applied or not.
+#[derive(Debug, Default)]
+pub(crate) struct Doubtful {
+    since: RecordedCounts,
+    groups: VecDeque<(Lsn, RecordedCounts)>,
+}
+
+impl Doubtful {
+    /// The counts of those of them that the store had applied, as it shows when it is open again: the next record gets
+    /// this position.
+    pub(crate) fn applied(&self, next: Lsn) -> RecordedCounts {
+        let applied = self.groups.iter().rev().find(|(last, _)| *last < next);
+        applied.map_or_else(RecordedCounts::default, |(_, counts)| counts.since(&self.since))
+    }
+}

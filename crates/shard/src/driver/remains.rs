@@ -1,0 +1,73 @@
+//! What a failed run leaves to the next one.
+
+use std::collections::VecDeque;
+
+use duewheel_core::engine::{Named, Op};
+use duewheel_core::id::{Lsn, ReplyTo};
+
+use super::calls::Calls;
+use super::confirmed::Doubtful;
+use crate::error::CallError;
+
+/// What a driver leaves when its store has failed.
+#[derive(Debug, Default)]
+pub struct Remains {
+    /// Counts of groups whose outcome is not known yet.
+    pub(crate) doubtful: Doubtful,
+    pub(super) calls: Calls,
+    /// Operations that were certainly not applied, in order: the next driver decides them anew.
+    pub(super) again: VecDeque<(ReplyTo, Op)>,
+    pub(super) spares: Spares,
+}
+
+/// Whether a failure concerns only the operations that need room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Spares {
+    Yes,
+    #[default]
+    No,
+}
+
+impl Remains {
+    /// Whether requests that wait meanwhile are for the next driver, too.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.spares == Spares::Yes
+    }
+
+    /// Answers everything that was to be decided anew with this error, because there is no next driver yet. The counts
+    /// stay.
+    #[must_use]
+    pub(crate) fn refuse(mut self, error: &CallError) -> Remains {
+        self.calls.fail(error, &VecDeque::new());
+        Remains { doubtful: self.doubtful, ..Remains::default() }
+    }
+}
+
+/// Operations that end leases or cancel, in groups that the store has not reported. A store without memory refuses a
+/// whole group, and what frees memory must go on.
+#[derive(Debug, Default)]
+pub(super) struct Settling(VecDeque<(Lsn, ReplyTo, Op)>);
+
+impl Settling {
+    /// A copy of an operation that is kept until its group is reported; `None`: it is of another kind.
+    pub(super) fn copy(op: &Op) -> Option<Op> {
+        (op.operation().settles && op.names() != Named::Nothing).then(|| op.clone())
+    }
+
+    /// Keeps an operation whose records end at this position.
+    pub(super) fn decided(&mut self, last: Lsn, to: ReplyTo, op: Op) {
+        self.0.push_back((last, to, op));
+    }
+
+    /// The store has reported everything up to here.
+    pub(super) fn report(&mut self, upto: Lsn) {
+        while self.0.front().is_some_and(|(last, ..)| *last <= upto) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Those of them that are to be decided anew, in order.
+    pub(super) fn into_again(self, mut is_refused: impl FnMut(ReplyTo) -> bool) -> VecDeque<(ReplyTo, Op)> {
+        self.0.into_iter().filter(|(_, to, _)| is_refused(*to)).map(|(_, to, op)| (to, op)).collect()
+    }
+}

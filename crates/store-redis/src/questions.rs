@@ -1,0 +1,105 @@
+//! Questions to several masters side by side: one that does not answer holds back nothing that the others say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
+use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
+
+use crate::fault;
+use crate::wire::HostPort;
+
+/// How long a master is waited for that answered its last question: half of a lease, within these. Whoever asks has the
+/// node's beats to send, too.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long a master is waited for that did not answer its last question.
+const BRIEFLY: Duration = Duration::from_millis(20);
+
+/// A question that is under way, whether its answer is waited for or not.
+type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
+
+/// The masters that did not answer their last question. A question without an answer stays open and is not asked again,
+/// so a master that is slow is heard as soon as it answers, and one that hangs costs the others hardly any time.
+pub(crate) struct Questions<T>(Mutex<BTreeMap<HostPort, Option<Question<T>>>>);
+
+impl<T> Default for Questions<T> {
+    fn default() -> Self {
+        Questions(Mutex::default())
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Questions<T> {
+    /// Asks these masters, or waits for the answers to their open questions. While none of them has answered, it waits
+    /// until one has, or until no question is open.
+    ///
+    /// # Cancel safety
+    /// Questions go on; their answers are lost.
+    pub(crate) async fn ask<F>(
+        &self,
+        lease: Duration,
+        asked: Vec<(HostPort, F)>,
+    ) -> Vec<(HostPort, Result<T, StoreError>)>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let usual = (lease / 2).clamp(PATIENCE[0], PATIENCE[1]);
+        let mut silent = std::mem::take(&mut *self.silent());
+        let questions: Vec<(HostPort, Question<T>, Duration)> = asked
+            .into_iter()
+            .map(|(master, new)| match silent.remove(&master) {
+                Some(Some(open)) => (master, open, BRIEFLY),
+                Some(None) => (master, under_way(new), BRIEFLY),
+                None => (master, under_way(new), usual),
+            })
+            .collect();
+        let answers = questions.iter().map(|(_, question, patience)| timeout(*patience, question.clone()));
+        let answers = join_all(answers).await;
+        if !answers.iter().any(|answer| matches!(answer, Ok(Ok(_)))) {
+            let mut open: FuturesUnordered<_> = questions
+                .iter()
+                .filter(|(_, question, _)| question.peek().is_none())
+                .map(|(_, question, _)| question.clone())
+                .collect();
+            while let Some(Err(_)) = open.next().await {}
+        }
+        let answers = questions.into_iter().map(|(master, question, _)| {
+            let answer = match question.peek() {
+                Some(Ok(answer)) => return (master, Ok(answer.clone())),
+                Some(Err(error)) => (error.clone(), None),
+                None => {
+                    let what = format_args!("{}:{} does not answer", master.0, master.1);
+                    (StoreError::new(ErrorKind::Unavailable, what), Some(question))
+                }
+            };
+            self.silent().insert(master.clone(), answer.1);
+            (master, Err(answer.0))
+        });
+        answers.collect()
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<HostPort, Option<Question<T>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins a question. Must be called on a thread of the connections.
+fn under_way<T: Clone + Send + Sync + 'static>(
+    question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Question<T> {
+    let task = tokio::spawn(question);
+    async move { task.await.unwrap_or_else(|_| Err(fault::bug("a question has ended without an answer"))) }
+        .boxed()
+        .shared()
+}
+
+impl<T> fmt::Debug for Questions<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Questions")
+    }
+}
