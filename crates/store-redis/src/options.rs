@@ -1,11 +1,13 @@
 //! Address and settings.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::percent;
+use duewheel_core::percent;
+
 use crate::remembered::RememberedShards;
 use crate::span::SpanReadLimits;
 
@@ -374,9 +376,9 @@ fn host(text: &str) -> Result<(String, u16), BadOption> {
 }
 
 fn decoded(field: &'static str, text: &str) -> Result<String, BadOption> {
-    percent::decode(text).ok_or_else(|| {
-        BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8")
-    })
+    percent::decode(text)
+        .map(Cow::into_owned)
+        .map_err(|_| BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8"))
 }
 
 fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, BadOption> {

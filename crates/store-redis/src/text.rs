@@ -4,6 +4,7 @@
 //! Bytes that would end a word, and `%`, are written as `%` and two hexadecimal digits. A message's body follows its
 //! words behind a line's end, byte for byte. `docs/redis.md` describes them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,9 +16,9 @@ use duewheel_core::message::{
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::{Created, DedupeRow};
 use duewheel_core::time::{Due, EngineMs, WallMs};
-use duewheel_core::{Key, QueueName};
+use duewheel_core::{Key, QueueName, percent};
 
-use crate::{lex, percent};
+use crate::lex;
 
 /// The name of the word that could not be read.
 pub(crate) type Bad = &'static str;
@@ -87,7 +88,7 @@ pub(crate) fn escape(out: &mut Vec<u8>, text: &str) {
 }
 
 fn unescape(text: &str, what: Bad) -> ParseResult<String> {
-    percent::decode(text).ok_or(what)
+    percent::decode(text).map(Cow::into_owned).map_err(|_| what)
 }
 
 /// The words of a text, in order.

@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use duewheel::core::engine::Target;
-use duewheel::core::{Key, MessageId, QueueName};
+use duewheel::core::{Key, MessageId, QueueName, percent};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -126,7 +126,7 @@ impl Call {
     /// The n-th segment of the path, decoded. `{queue}` and `{id}` are always the third, `{key}` the fifth.
     fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
         let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
-        decode(raw).map_err(|what| Problem::field(field, what))
+        percent::decode(raw).map_err(|bad| Problem::field(field, bad))
     }
 
     pub(crate) fn queue(&self) -> Result<QueueName, Problem> {
@@ -152,8 +152,8 @@ impl Call {
         let Some(query) = self.parts.uri.query() else { return Ok(()) };
         let mut seen: Vec<Cow<'_, str>> = Vec::new();
         for (name, _) in pairs(query) {
-            let name =
-                decode(name).map_err(|what| Problem::new(ErrorCode::BadRequest, format!("query: {what}")))?;
+            let name = percent::decode(name)
+                .map_err(|bad| Problem::new(ErrorCode::BadRequest, format!("query: {bad}")))?;
             if !allowed.contains(&&*name) {
                 let hint = if allowed.is_empty() {
                     "none is".to_owned()
@@ -176,9 +176,10 @@ impl Call {
     /// A query parameter, decoded. `+` is a plus: instants have them.
     pub(crate) fn param(&self, wanted: &'static str) -> Result<Option<Cow<'_, str>>, Problem> {
         let query = self.parts.uri.query().unwrap_or_default();
-        let value =
-            pairs(query).find(|(name, _)| decode(name).is_ok_and(|name| name == wanted)).map(|(_, v)| v);
-        value.map(|value| decode(value).map_err(|what| Problem::field(wanted, what))).transpose()
+        let value = pairs(query)
+            .find(|(name, _)| percent::decode(name).is_ok_and(|name| name == wanted))
+            .map(|(_, v)| v);
+        value.map(|value| percent::decode(value).map_err(|bad| Problem::field(wanted, bad))).transpose()
     }
 
     /// A whole number from 1 to `max`, or what counts without one.
@@ -215,7 +216,7 @@ impl Call {
         self.bytes(limit).await
     }
 
-    /// What the body says it is.
+    /// The format of the body, by its `Content-Type`.
     pub(crate) fn content(&self) -> BodyFormat {
         let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return BodyFormat::Json };
         let value = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
@@ -282,7 +283,7 @@ async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Pro
     }
 }
 
-/// What a body says it is.
+/// The format of a body, by its `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
     /// One JSON object.
@@ -353,32 +354,4 @@ fn discard(mut body: Body) {
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-}
-
-/// Percent-decodes. A `%` without two hexadecimal digits is an error, and so is what is not UTF-8 afterwards.
-fn decode(raw: &str) -> Result<Cow<'_, str>, &'static str> {
-    if !raw.contains('%') {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let bytes = raw.as_bytes();
-    for (i, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'%') {
-        let digits = bytes.get(i + 1..i + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
-        if !digits {
-            return Err("bad percent-encoding: a % must be followed by two hexadecimal digits");
-        }
-    }
-    percent_encoding::percent_decode_str(raw).decode_utf8().map_err(|_| "is not UTF-8 after percent-decoding")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_encoding_is_checked() {
-        assert_eq!(decode("a%2Fb%C3%BC+").as_deref(), Ok("a/bü+"));
-        for bad in ["%", "%2", "%zz", "a%", "%%20", "%ff", "%C3"] {
-            assert!(decode(bad).is_err(), "{bad}");
-        }
-    }
 }
