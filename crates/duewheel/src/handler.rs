@@ -12,6 +12,7 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
+use duewheel_shard::backoff::doubled;
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::error::CallError;
 use duewheel_shard::lifecycle::Lifecycle;
@@ -172,6 +173,9 @@ struct Worker<F> {
 
 /// How long a reserve of the loop waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
+/// The pause after a reserve that failed; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl<F, Fut> Worker<F>
 where
@@ -182,7 +186,7 @@ where
         let this = Arc::new(self);
         let _end = this.life.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
-        let mut pause = Duration::from_millis(10);
+        let mut failures = 0;
         loop {
             testing::place("handler loop");
             let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
@@ -206,7 +210,7 @@ where
             };
             match reserved {
                 Ok(Reserved::Grants(grants)) => {
-                    pause = Duration::from_millis(10);
+                    failures = 0;
                     for (grant, hand) in grants.into_iter().zip(hands) {
                         this.activity.started.fetch_add(1, Ordering::SeqCst);
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
@@ -224,12 +228,12 @@ where
                     | Reserved::Overloaded
                     | Reserved::TooManyQueues
                     | Reserved::HeldBack(_),
-                ) => tokio::time::sleep(pause).await,
+                ) => tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await,
                 Err(_) if this.life.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
+                    tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
+                    failures = failures.saturating_add(1);
                 }
             }
         }

@@ -36,14 +36,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How a shard is reached.
+/// The route to a shard.
 #[derive(Clone, Debug)]
 pub(crate) enum ShardRoute {
-    /// Nobody is known to own it.
+    /// No owner is known.
     None,
-    /// It is here.
+    /// This node owns the shard.
     Here(Arc<Inbox>),
-    /// Another node owns it.
+    /// Another node owns the shard.
     There(Arc<Peer>),
 }
 
@@ -58,7 +58,7 @@ impl ShardRoute {
     }
 }
 
-/// The ways to all shards. Clones are the same.
+/// The routes to all shards. Clones share one table.
 #[derive(Clone)]
 pub(crate) struct RouteTable(Arc<RoutesInner>);
 
@@ -71,9 +71,9 @@ struct RoutesInner {
     /// Of the node.
     shared: Arc<DriverShared>,
     inbox: Arc<Inbox>,
-    /// Somebody should look who owns what.
+    /// Asks for a look at the owners of all shards.
     look: Box<dyn Fn() + Send + Sync>,
-    /// What waits on behalf of this node ends, when this does.
+    /// Ends the waits on behalf of this node.
     waits: watch::Sender<WaitsForOwner>,
     /// Submissions sent to other nodes, by their names.
     forwarded: Mutex<BTreeMap<Box<str>, u64>>,
@@ -103,7 +103,7 @@ struct RouteState {
     pause: RetryPause,
 }
 
-/// Whether a task looks after the line.
+/// Whether a task retries the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryTask {
     None,
@@ -215,17 +215,17 @@ impl RouteTable {
         self.slot(shard).map_or(ShardRoute::None, |slot| slot.state().way.clone())
     }
 
-    /// All shards that are here.
+    /// The shards that this node owns.
     pub(crate) fn all_here(&self) -> Vec<ShardId> {
         self.shards().filter(|shard| self.here(*shard).is_some()).collect()
     }
 
-    /// Shards to which no way is known.
+    /// The number of shards to which no route is known.
     pub(crate) fn lost(&self) -> usize {
         self.0.slots.iter().filter(|slot| matches!(slot.state().way, ShardRoute::None)).count()
     }
 
-    /// All shards there are.
+    /// All shards.
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..u32::try_from(self.0.slots.len()).unwrap_or(u32::MAX)).map(ShardId)
     }
@@ -235,7 +235,7 @@ impl RouteTable {
         self.0.waits.send_replace(WaitsForOwner::Ended);
     }
 
-    /// Nobody stands in line any more: this node ends.
+    /// Answers everything that waits for a route, because this node ends.
     pub(crate) fn refuse_all(&self, error: &CallError) {
         for slot in &self.0.slots {
             let line = {
@@ -293,7 +293,7 @@ impl RouteTable {
         }
     }
 
-    /// Puts a parcel in line, in its place.
+    /// Adds a submission to the line, in the order of submission.
     fn stand(&self, state: &mut RouteState, mut parcel: PendingSubmission) {
         parcel.stands(self.now());
         state.bytes += parcel.weight;
@@ -309,7 +309,7 @@ impl RouteTable {
         }
     }
 
-    /// Sends it on its way; it comes back if it cannot be sent now.
+    /// Sends a submission; returns it if it cannot be sent now.
     fn dispatch(&self, state: &mut RouteState, mut parcel: PendingSubmission) -> Option<PendingSubmission> {
         match &state.way {
             ShardRoute::None => return Some(parcel),
@@ -407,7 +407,7 @@ impl RouteTable {
         });
     }
 
-    /// Waits for what becomes of a parcel.
+    /// Waits for the outcome of a submission.
     async fn follow(&self, mut parcel: PendingSubmission, outcome: impl Future<Output = PeerOutcome>) {
         let mut outcome = std::pin::pin!(outcome);
         let outcome = if parcel.waiters.is_empty() {
@@ -477,7 +477,7 @@ impl RouteTable {
         self.stand(&mut state, parcel);
     }
 
-    /// Looks after a line until nobody stands in it.
+    /// Retries the submissions of a line until it is empty.
     async fn push(&self, shard: ShardId) {
         let Some(slot) = self.slot(shard) else { return };
         loop {
@@ -512,7 +512,7 @@ impl RouteTable {
         }
     }
 
-    /// Sends everybody on who stands in line, in order, up to the first that cannot go.
+    /// Sends the submissions of a line in order, up to the first one that cannot be sent.
     fn push_line(&self, state: &mut RouteState) {
         if matches!(state.way, ShardRoute::None) && !state.line.is_empty() {
             return (self.0.look)();
@@ -537,7 +537,7 @@ impl RouteTable {
     }
 }
 
-/// Whether somebody should look who owns what.
+/// Whether the owners of shards must be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerLookup {
     Yes,

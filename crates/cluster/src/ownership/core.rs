@@ -15,7 +15,7 @@ use crate::ownership::locals::LocalCounters;
 use crate::ownership::view::ClusterView;
 use crate::transport::Host;
 
-/// What the parts of a fleet share.
+/// The state that the parts of a node share.
 pub(crate) struct Core {
     pub(crate) me: Node,
     pub(crate) shards: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Core {
     pub(crate) ways: RouteTable,
     pub(crate) shared: Arc<DriverShared>,
     pub(crate) inbox: Arc<Inbox>,
-    /// Somebody should look who owns what.
+    /// Asks for a look at the owners of all shards.
     pub(crate) look: Arc<AtomicBool>,
     /// Another node says that who takes part may have changed, too.
     pub(crate) nudged: AtomicBool,
@@ -55,7 +55,7 @@ impl Host for Core {
 }
 
 impl Core {
-    /// Has the fleet's thread look who owns what, soon.
+    /// Makes the reconciler read the owners of shards soon.
     pub(crate) fn look(&self) {
         self.look.store(true, Ordering::SeqCst);
         self.inbox.wake();

@@ -34,31 +34,31 @@ use crate::transport::wire::FrameLimits;
 use crate::transport::wire::dialect::SupportedVersions;
 use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConfig, listen};
 
-/// How a node takes part.
+/// The options of a node.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
-    /// Its name; no other living node has it.
+    /// The name of the node; no other living node has it.
     pub name: String,
     /// Where other nodes reach it, host and port; `None`: it is alone. A port 0 becomes the one that it listens on.
     pub advertise: Option<String>,
     /// Where it listens, if that is not what it advertises.
     pub bind: Option<String>,
-    /// How many shards there are to be in a new cluster.
+    /// Number of shards of a new cluster.
     pub shards_if_new: u32,
     /// What it shows to other nodes; `None`: a key that is drawn at its start.
     pub certificates: Option<PeerCertificates>,
     /// Versions of the nodes' protocol that it speaks. Only tests have others.
     pub(crate) speaks: SupportedVersions,
-    /// How long a node that comes must stay before this one gives shards up to it.
+    /// How long a new node must stay before this one gives up shards to it.
     pub settle_delay: Duration,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub seed: Option<u64>,
-    /// The quotas of all its shards.
+    /// The quotas of all shards.
     pub quotas: QuotaSource,
 }
 
 impl FleetOptions {
-    /// A node of this name that is alone; a new cluster has one shard.
+    /// The options of a single node with this name; a new cluster has one shard.
     pub fn new(name: impl Into<String>) -> Self {
         FleetOptions {
             name: name.into(),
@@ -74,7 +74,7 @@ impl FleetOptions {
     }
 }
 
-/// A node that takes part, for whoever puts a client on top.
+/// A node that has joined, with what a client needs.
 #[derive(Debug)]
 pub struct Started {
     /// The way to all shards; the same as a trait object is what a router takes.
@@ -221,7 +221,7 @@ impl Fleet {
     }
 }
 
-/// A node whose start was given up stops.
+/// Stops a node whose start was given up.
 struct StopOnDrop(Option<Arc<Core>>);
 
 impl Drop for StopOnDrop {
@@ -232,7 +232,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Listens; gives the address to tell others, too.
+/// Binds the listener for other nodes; returns it with the address to advertise.
 async fn bind(advertise: &str, bind: Option<&str>) -> Result<(Option<TcpListener>, String), FleetError> {
     let at = bind.unwrap_or(advertise);
     let failed = |error| FleetError::Listen(at.to_owned(), error);
@@ -306,7 +306,7 @@ impl Candidacy {
     }
 }
 
-/// Takes part, with pauses between the attempts.
+/// Joins, with pauses between the attempts.
 async fn join(
     coordinator: &Arc<dyn Coordinator>,
     mut candidacy: Candidacy,
@@ -351,7 +351,7 @@ impl FleetOptions {
     }
 }
 
-/// The parts of a node that has joined.
+/// Builds the parts of a node that has joined.
 pub(crate) fn assemble(
     coordinator: Arc<dyn Coordinator>,
     joined: &Joined,

@@ -21,10 +21,12 @@
 //! meanwhile, and so may any by a reserve that does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use duewheel_core::engine::{Grant, Reserve, Reserved, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::QueueName;
+use duewheel_shard::backoff::{Jitter, doubled};
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::Answers;
 use tokio::sync::oneshot;
@@ -38,18 +40,18 @@ const LINGER: u64 = 5_000 * MS;
 /// Demands of one submission, at most. It begins with one and doubles as long as all get what they want.
 const MOST: usize = 64;
 /// The pause after being told in vain twice; doubled up to the longest. The first time another node has been faster, most likely.
-const FIRST_REST: u64 = MS;
-const LONGEST_REST: u64 = 64 * MS;
-/// The pause after an error; doubled up to the longest, and up to a quarter longer at random.
-const FIRST_PAUSE: u64 = 50 * MS;
-const LONGEST_PAUSE: u64 = 2_000 * MS;
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(64);
+/// The pause after an error; doubled up to the longest, and up to a quarter shorter at random.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What must be done. Everything but answers is followed by a call of the method named.
+/// An action for the caller to carry out. After each one but `Answer`, the caller calls the method that is named.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Wait at a shard until it has something; then [`Demands::told`] or [`Demands::not_told`].
     Arm { queue: QueueName, shard: ShardId, waiter: WaiterId },
-    /// Wait there no more; nothing follows.
+    /// End the wait at a shard; no call follows.
     Withdraw { shard: ShardId, waiter: WaiterId },
     /// Reserve for these; then [`Demands::asked`].
     Ask { queue: QueueName, shard: ShardId, demands: Vec<(Arrival, Reserve)> },
@@ -59,11 +61,11 @@ pub(crate) enum Action {
     Answer { to: oneshot::Sender<Answers>, with: Result<Reserved, CallError> },
 }
 
-/// A demand's place in line, over all queues of this node.
+/// The position of a demand among all demands of this node, by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Arrival(u64);
 
-/// What a shard has given to a demand.
+/// The grants of a shard for one demand.
 pub(crate) type ShardGrants = (Arrival, Result<Vec<Grant>, CallError>);
 
 /// All lines. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], but for the pauses of posts ([`Demands::at`]).
@@ -83,29 +85,31 @@ pub(crate) struct Demands {
     running: u64,
     arrivals: u64,
     next_waiter: u64,
+    /// Of pauses after errors, out of the names of waiters: nodes have different ones.
+    jitter: Jitter,
 }
 
-/// A reserve that waits.
+/// A reserve that waits for a message.
 #[derive(Debug)]
 pub(crate) struct WaitingReserve {
     pub(crate) reserve: Reserve,
     pub(crate) answer: oneshot::Sender<Answers>,
-    /// When its wait is over.
+    /// When its wait ends.
     pub(crate) deadline: u64,
-    /// When a lease of its session is about to run out.
+    /// When the reserve ends early because a lease of its session is about to run out.
     pub(crate) soon: Option<u64>,
     pub(crate) stand: DemandState,
 }
 
-/// Where a demand stands.
+/// The state of a demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DemandState {
-    /// In its queues' lines.
+    /// The demand waits in the lines of its queues.
     #[default]
     InLine,
-    /// Something was asked for it.
+    /// A shard was asked on its behalf, and has not answered yet.
     Away,
-    /// The same, and its wait is over: it does not come back.
+    /// A shard was asked, and the wait ended meanwhile: the demand does not return to its lines.
     Leaving,
 }
 
@@ -117,7 +121,7 @@ struct QueueDemands {
     posts: Vec<ShardWaiter>,
     /// Where to look first for something.
     turn: usize,
-    /// Since when nobody stands here.
+    /// Since when the line has no demands.
     idle: Option<u64>,
 }
 
@@ -142,7 +146,7 @@ enum ShardWaiterState {
     },
     Told,
     Asking,
-    /// Told in vain, or failed.
+    /// The shard had nothing after all, or failed; the wait there begins again after a pause.
     Resting {
         until: u64,
     },
@@ -164,6 +168,7 @@ impl Demands {
             running: 0,
             arrivals: 0,
             next_waiter: names,
+            jitter: Jitter::seeded(names),
         }
     }
 
@@ -172,7 +177,7 @@ impl Demands {
         self.running = running;
     }
 
-    /// A demand takes its place behind the others.
+    /// Adds a demand behind the others.
     pub(crate) fn join(&mut self, now: u64, demand: WaitingReserve, out: &mut Vec<Action>) {
         if self.demands.len() >= self.max_demands {
             return out.push(Action::Answer { to: demand.answer, with: Ok(Reserved::Overloaded) });
@@ -200,7 +205,7 @@ impl Demands {
         }
     }
 
-    /// A shard has something, or has waited long enough.
+    /// Handles the answer of a shard that was waited at: it has a message, or the wait there is over.
     pub(crate) fn told(
         &mut self,
         now: u64,
@@ -223,7 +228,7 @@ impl Demands {
         self.pump(now, queue, out);
     }
 
-    /// It could not be waited there.
+    /// Handles the failure of a wait at a shard.
     pub(crate) fn not_told(
         &mut self,
         now: u64,
@@ -239,7 +244,7 @@ impl Demands {
         }
     }
 
-    /// A shard has answered what was asked for these demands.
+    /// Handles the answer of a shard that was asked for these demands.
     pub(crate) fn asked(
         &mut self,
         now: u64,
@@ -276,12 +281,10 @@ impl Demands {
                     self.fail(now, queue, shard, error, out)
                 }
                 (ShardWaiterState::Asking, ShardOutcome::Full) => post.state = ShardWaiterState::Told,
-                (ShardWaiterState::Asking, ShardOutcome::Dry) => {
-                    match pause(FIRST_REST, LONGEST_REST, post.misses.checked_sub(2)) {
-                        0 => self.arm(now, queue, shard, out),
-                        rest => self.rest(rest, queue, shard),
-                    }
-                }
+                (ShardWaiterState::Asking, ShardOutcome::Dry) => match post.misses.checked_sub(2) {
+                    None => self.arm(now, queue, shard, out),
+                    Some(times) => self.rest(doubled(FIRST_REST, LONGEST_REST, times), queue, shard),
+                },
                 // It was armed behind what was asked, and tells how it goes on.
                 (
                     ShardWaiterState::Bare
@@ -323,14 +326,14 @@ impl Demands {
         }
     }
 
-    /// The wait of this one is over.
+    /// Ends the wait of this demand.
     pub(crate) fn cancel(&mut self, now: u64, waiter: WaiterId, out: &mut Vec<Action>) {
         if let Some(&arrival) = self.by_name.get(&waiter) {
             self.send_away(now, arrival, out);
         }
     }
 
-    /// The waits of a session are over.
+    /// Ends the waits of a session.
     pub(crate) fn close(&mut self, now: u64, session: SessionId, out: &mut Vec<Action>) {
         let of = (session, Arrival(0))..=(session, Arrival(u64::MAX));
         let all: Vec<Arrival> = self.by_session.range(of).map(|&(_, arrival)| arrival).collect();
@@ -339,7 +342,7 @@ impl Demands {
         }
     }
 
-    /// All waits are over.
+    /// Ends all waits.
     pub(crate) fn end_all(&mut self, now: u64, out: &mut Vec<Action>) {
         let all: Vec<Arrival> = self.demands.keys().copied().collect();
         for arrival in all {
@@ -347,7 +350,7 @@ impl Demands {
         }
     }
 
-    /// Does what time asks for.
+    /// Handles everything that is due by now.
     pub(crate) fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
         while let Some(&(time, arrival)) = self.by_time.first()
             && time <= now
@@ -428,7 +431,7 @@ impl Demands {
         self.lines.get_mut(queue)?.posts.get_mut(shard.0 as usize)
     }
 
-    /// Asks for the first in line where something is.
+    /// Asks for the first demands in line, at the shards that have something.
     fn pump(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         loop {
             let Some(line) = self.lines.get_mut(queue) else { return };
@@ -475,7 +478,7 @@ impl Demands {
         }
     }
 
-    /// Puts a demand that is away back to its places, unless its time has come.
+    /// Returns a demand to its lines, unless its wait has ended.
     fn come_back(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
         if demand.stand != DemandState::Leaving && demand.soon.is_some_and(|soon| soon <= now) {
@@ -516,7 +519,7 @@ impl Demands {
         }
     }
 
-    /// A demand goes for good.
+    /// Removes a demand.
     fn leave(&mut self, now: u64, arrival: Arrival) -> Option<WaitingReserve> {
         self.step_out(arrival);
         let demand = self.demands.remove(&arrival)?;
@@ -535,7 +538,7 @@ impl Demands {
         Some(demand)
     }
 
-    /// Arms what is bare.
+    /// Begins a wait at each shard where none is in progress.
     fn arm_all(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
         let bare = |(at, post): (usize, &ShardWaiter)| (post.state == ShardWaiterState::Bare).then_some(at);
@@ -545,7 +548,7 @@ impl Demands {
         }
     }
 
-    /// Waits at a shard, if anybody waits here.
+    /// Begins a wait at a shard, if the line has demands.
     fn arm(&mut self, now: u64, queue: &QueueName, shard: ShardId, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get_mut(queue) else { return };
         let standing = line.standing;
@@ -560,31 +563,30 @@ impl Demands {
         out.push(Action::Arm { queue: queue.clone(), shard, waiter });
     }
 
-    fn rest(&mut self, length: u64, queue: &QueueName, shard: ShardId) {
-        let until = self.running.saturating_add(length);
+    fn rest(&mut self, length: Duration, queue: &QueueName, shard: ShardId) {
+        let until = self.running.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
         if let Some(post) = self.post(queue, shard) {
             post.state = ShardWaiterState::Resting { until };
             self.rests.insert((until, queue.clone()));
         }
     }
 
-    /// A shard cannot be waited or asked at. When all have failed, whoever waits hears of it.
+    /// Handles the failure of a shard. When all shards have failed, the demands in line are answered with the error.
     fn fail(&mut self, now: u64, queue: &QueueName, shard: ShardId, error: CallError, out: &mut Vec<Action>) {
-        let jitter = self.next_waiter.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         let Some(line) = self.lines.get_mut(queue) else { return };
         let Some(post) = line.posts.get_mut(shard.0 as usize) else { return };
-        let length = pause(FIRST_PAUSE, LONGEST_PAUSE, Some(post.failures));
+        let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, post.failures);
         post.failures = post.failures.saturating_add(1);
         post.failing = Some(error.clone());
         let all_fail = line.posts.iter().all(|post| post.failing.is_some());
         let waiting: Vec<Arrival> = if all_fail { line.waiting.iter().copied().collect() } else { vec![] };
-        self.rest(length + length / 1_024 * jitter, queue, shard);
+        self.rest(self.jitter.of(pause), queue, shard);
         for arrival in waiting {
             self.answer(now, arrival, Err(error.clone()), out);
         }
     }
 
-    /// Withdraws the posts of a line where nobody has stood for long.
+    /// Ends the waits at shards for a line that has been empty for long.
     fn leave_alone(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
         if line.idle.is_none_or(|since| now < since.saturating_add(LINGER)) {
@@ -598,7 +600,7 @@ impl Demands {
         }
     }
 
-    /// Arms posts that have rested.
+    /// Begins the waits again whose pause is over.
     fn arm_rested(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
         let running = self.running;
@@ -617,11 +619,11 @@ impl Demands {
     }
 }
 
-/// How a shard has answered what was asked for several demands.
+/// The result of asking a shard for several demands.
 enum ShardOutcome {
-    /// All got all they wanted: there may be more.
+    /// All demands got all they wanted: the shard may have more messages.
     Full,
-    /// There is no more.
+    /// The shard has no more messages.
     Dry,
     Failed(CallError),
 }
@@ -653,11 +655,6 @@ impl QueueDemands {
         self.turn = (at + 1) % n;
         Some(at)
     }
-}
-
-/// A pause that doubles; none before the first time.
-fn pause(first: u64, longest: u64, doubled: Option<u32>) -> u64 {
-    doubled.map_or(0, |doubled| first.saturating_mul(1 << doubled.min(20)).min(longest))
 }
 
 #[cfg(test)]

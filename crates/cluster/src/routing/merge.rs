@@ -12,7 +12,7 @@ use duewheel_core::record::{Pause, Totals};
 use duewheel_core::store::Level;
 use duewheel_core::time::WallMs;
 
-/// What this node knows of a queue.
+/// The part of a queue's view that this node knows by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LocalQueue {
     /// The number of holds of each `Hold`.
@@ -23,7 +23,7 @@ pub(crate) struct LocalQueue {
     pub(crate) standing: usize,
 }
 
-/// A queue of which nothing is there.
+/// The view of a queue that has nothing.
 pub(crate) fn empty_queue(name: QueueName) -> QueueView {
     QueueView {
         name,

@@ -22,6 +22,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
+use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::budget::CallBudget;
 use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
@@ -47,13 +48,15 @@ const TOGETHER: usize = 64;
 const LOOK: Duration = Duration::from_millis(2);
 /// They look at any other clock at least so often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Attempts to give grants back that reached nobody, and the first pause between them; doubled each time.
+/// Number of attempts to return grants that could not be delivered.
 const GIVE_BACK: u32 = 8;
+/// The pause between two attempts to tell a shard something; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The table sends an operation here that this router does not know: a bug of ours.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The error for an operation that the table routes here and the router does not know, which is a bug.
 pub(super) const NOT_ROUTED: CallError = CallError::Closed("the router does not know this operation");
 
-/// Brings operations to shards, and merges their answers.
+/// Sends operations to their shards and merges the answers.
 pub struct Router {
     pub(super) me: Weak<Router>,
     pub(super) shards: Arc<dyn Shards>,
@@ -65,14 +68,16 @@ pub struct Router {
     pub(super) sessions: Sessions,
     pub(super) quotas: QuotaSource,
     pub(super) used_up: ExhaustedShards,
-    /// Shards that did not answer lately: not asked for messages until then.
+    /// Shards that did not answer lately, and until when they are not asked for messages.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
     rooms: Arc<CallBudget>,
+    /// Of pauses, out of the names of waiters: nodes have different ones.
+    jitter: Jitter,
     lines: Mutex<Demands>,
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
-    /// Whose turn it is.
+    /// The shard that is next, where any shard will do.
     turn: AtomicUsize,
-    /// When the lines are looked at next, by the clock that runs.
+    /// When the lines are checked next, by [`Clock::running`].
     alarm: AtomicU64,
     changed: Arc<Notify>,
     ended: AtomicBool,
@@ -84,7 +89,7 @@ impl fmt::Debug for Router {
     }
 }
 
-/// What goes out together.
+/// A step of a submission: operations that are sent together.
 #[derive(Debug)]
 enum DispatchStep {
     /// Operations of one shard each, and their places among the answers.
@@ -93,7 +98,7 @@ enum DispatchStep {
     Alone(usize, Op),
 }
 
-/// Operations of one shard that are under way.
+/// Operations of one shard that are in progress.
 #[derive(Debug)]
 struct ShardBatch {
     shard: ShardId,
@@ -126,6 +131,7 @@ impl Router {
             used_up: ExhaustedShards::default(),
             away: Mutex::default(),
             rooms: CallBudget::new(&policy),
+            jitter: Jitter::seeded(names),
             lines: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
             holds: Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -145,7 +151,7 @@ impl Router {
         router
     }
 
-    /// Runs a task of the router's.
+    /// Runs a task of the router.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let end = EndOnPanic::new(&self.shared, &self.inbox, "a task of the router");
         self.runtime.spawn(async move {
@@ -175,7 +181,7 @@ impl Router {
         self.turn.fetch_add(1, SeqCst)
     }
 
-    /// Changes the lines, and does what follows from it.
+    /// Changes the lines and carries out the actions that follow.
     pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Demands, u64, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let result = {
@@ -404,7 +410,7 @@ impl Router {
         }
     }
 
-    /// Takes grants back that nobody has received.
+    /// Returns grants that could not be delivered.
     pub(super) fn take_back(&self, answers: Answers) {
         let leases: Leases = answers.iter().flatten().flat_map(Reply::leases).collect();
         for (shard, leases) in by_shard(&leases, self.count()) {
@@ -415,21 +421,21 @@ impl Router {
         }
     }
 
-    /// Tells a shard until it has heard, for a bounded number of times: at the latest the leases' own end does the same.
+    /// Repeats an operation until a shard has applied it, at most `times`; if all attempts fail, leases end by
+    /// themselves.
     pub(super) async fn insist(&self, shard: ShardId, op: Op, times: u32) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = RetryPause::new(FIRST_PAUSE, LONGEST_PAUSE, &self.jitter);
         let operation = op.operation().name;
         for _ in 0..times {
             match self.shards.submit(shard, vec![op.clone()], WhenBusy::Refuse).await.pop() {
                 Some(Err(error)) => tracing::debug!(%shard, operation, %error, "not told yet"),
                 Some(Ok(_)) | None => return,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(5));
+            tokio::time::sleep(pause.take()).await;
         }
     }
 
-    /// One shard takes everything.
+    /// Submits to the only shard.
     fn straight(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         // Those that wait are not under way meanwhile.
         let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
+use duewheel_shard::backoff::RetryPause;
 use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
@@ -72,7 +73,7 @@ enum Sent {
     Maybe,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum PeerOutcome {
     /// It was answered.
@@ -85,7 +86,7 @@ pub(crate) enum PeerOutcome {
     Lost(Box<str>),
 }
 
-/// Why nothing was asked.
+/// Why a request was not sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
     /// Too much waits to be sent.
@@ -210,7 +211,7 @@ impl Peer {
     /// Connects, and connects again, until it is closed.
     pub(crate) async fn run(&self) {
         let pace = self.terms.pace;
-        let mut pause = pace.pause;
+        let mut pause = RetryPause::new(pace.pause, pace.longest_pause, &self.terms.jitter);
         loop {
             let ended = match timeout(pace.greet, self.connect()).await {
                 Ok(Ok((stream, agreed))) => {
@@ -222,7 +223,7 @@ impl Peer {
                     tracing::debug!(node = %self.node.name, version, "connected to a node");
                     // It may not know yet that this node takes part.
                     self.nudge();
-                    pause = pace.pause;
+                    pause.reset();
                     self.talk(stream, agreed).await
                 }
                 Ok(Err(error)) => error,
@@ -233,8 +234,7 @@ impl Peer {
             if self.fail(LinkPhase::Down(why.as_str().into()), &why) {
                 return;
             }
-            tokio::time::sleep(self.terms.jitter.of(pause)).await;
-            pause = (pause * 2).min(pace.longest_pause);
+            tokio::time::sleep(pause.take()).await;
             if !self.turn(LinkPhase::Connecting) {
                 return;
             }

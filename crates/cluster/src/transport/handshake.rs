@@ -25,7 +25,7 @@ pub(super) const MAGIC: [u8; 8] = *b"duewheel";
 /// Secrets that are known at a time at most, and so proofs of one asker.
 const MAX_SECRETS: usize = 2;
 
-/// A node, as it introduces itself.
+/// The identity of a node in a handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NodeIdentity {
     pub(super) name: Box<str>,
@@ -38,7 +38,7 @@ impl From<&Node> for NodeIdentity {
     }
 }
 
-/// What a node takes in one frame.
+/// The largest frame that a node accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FrameCapacity {
     bytes: u64,
@@ -61,7 +61,7 @@ impl From<FrameCapacity> for FrameLimits {
     }
 }
 
-/// The asker's first word.
+/// The first message of the node that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) magic: [u8; 8],
@@ -72,11 +72,11 @@ pub(super) struct Hello {
     pub(super) to: NodeIdentity,
 }
 
-/// The asker's second word: a proof by each secret that it knows.
+/// The second message of the node that connects: a proof for each secret that it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 
-/// The owner's answer.
+/// The answer of the node that accepts the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Welcome {
     /// Ask, in this version.
@@ -89,7 +89,7 @@ pub(super) enum Welcome {
     OtherNode(NodeIdentity),
 }
 
-/// Who proves.
+/// The side of a handshake that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeRole {
     Asker,

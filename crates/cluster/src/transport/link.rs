@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::tls::{Binding, PeerTls};
 
-/// Both directions of a connection.
+/// A connection that is read and written.
 #[allow(unreachable_pub)] // the feature `testing` exports it
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -58,7 +58,7 @@ impl Connector {
         }
     }
 
-    /// Speaks TLS with whoever has connected over TCP.
+    /// Accepts TLS on a TCP connection. A simulated node has none.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(PeerStream, Binding)> {
         match self {
             Connector::Tls(tls) => {

@@ -41,7 +41,7 @@ pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
 use self::wire::dialect::{Dialect, SupportedVersions};
 use self::wire::{FrameLimits, LENGTH};
 
-/// Who this node is, and what it goes by with others.
+/// The identity of this node, and its settings for connections to others.
 #[derive(Clone, Debug)]
 pub(crate) struct TransportConfig {
     me: duewheel_core::store::Node,
@@ -56,7 +56,7 @@ pub(crate) struct TransportConfig {
     ends: watch::Sender<AcceptsRequests>,
 }
 
-/// Whether this node takes requests of others.
+/// Whether this node accepts requests of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AcceptsRequests {
     No,
@@ -144,7 +144,7 @@ impl Drop for OpenGuard {
     }
 }
 
-/// How long things may take.
+/// The time limits of connections.
 #[derive(Clone, Copy, Debug)]
 struct TransportTimings {
     /// Until a connection is there, and until the two know each other.
@@ -171,7 +171,7 @@ impl TransportTimings {
     }
 }
 
-/// When the other side was heard of last.
+/// When bytes of the other side arrived last.
 #[derive(Debug)]
 struct LastReceived {
     /// By [`Clock::running`].
@@ -193,7 +193,7 @@ impl LastReceived {
     }
 }
 
-/// Cuts what comes into frames.
+/// Cuts the bytes of a connection into frames.
 #[derive(Debug)]
 struct FrameReader<R> {
     from: R,

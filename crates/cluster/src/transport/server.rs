@@ -430,7 +430,7 @@ fn take_in(
     });
 }
 
-/// Waits for the answers of a request, and sends them.
+/// Waits for the answers to a request and sends them.
 async fn follow(
     mut request: ServedRequest,
     mut answers: oneshot::Receiver<Answers>,

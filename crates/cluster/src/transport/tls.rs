@@ -132,7 +132,7 @@ impl PeerCertificates {
 #[derive(Clone, Debug)]
 pub(crate) struct PeerTls(Arc<RwLock<TlsConfigs>>);
 
-/// How it speaks TLS as the one who asks, and as the one who is asked.
+/// The TLS configurations of both roles.
 #[derive(Clone, Debug)]
 struct TlsConfigs {
     server: Arc<ServerConfig>,
@@ -209,7 +209,7 @@ impl PeerTls {
         Ok((stream, binding.map_err(io::Error::other)?))
     }
 
-    /// Speaks TLS with whoever has connected.
+    /// Accepts TLS on a connection.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,
