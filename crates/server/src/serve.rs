@@ -150,10 +150,10 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     result
 }
 
-/// Why a server that serves goes on no longer.
+/// The reason why a running server stops.
 #[derive(Debug, PartialEq, Eq)]
 enum StopReason {
-    /// By a signal.
+    /// A signal.
     Told,
     /// The wheel ended by itself.
     Ended(String),

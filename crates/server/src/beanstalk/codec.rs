@@ -74,7 +74,7 @@ pub(super) struct Put {
     pub(super) body: Bytes,
 }
 
-/// What happens with a put whose key is taken.
+/// The effect of a put whose key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfTaken {
     Refuse,

@@ -62,7 +62,7 @@ struct BeanstalkState {
     kernel: Kernel,
 }
 
-/// What `stats` says about the machine.
+/// The figures of the machine in `stats`.
 #[derive(Clone, Debug)]
 struct Kernel {
     hostname: String,

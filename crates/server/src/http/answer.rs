@@ -5,14 +5,14 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::room::AnswerPermit;
+use super::answer_budget::AnswerPermit;
 use crate::error::Problem;
 use crate::json::written;
 
 /// Answers from this size on take long enough to write that others would notice.
 const LARGE_ANSWER: usize = 256 * 1024;
 
-/// What a handler gives: an answer or a problem.
+/// The result of a handler: an answer or a problem.
 pub(crate) type Answer = Result<Response, Problem>;
 
 /// An answer in JSON.

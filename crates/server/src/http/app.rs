@@ -12,17 +12,17 @@ use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel};
 
+use super::answer_budget::AnswerBudget;
 use super::reading::{BodyBudget, PATIENCE};
-use super::room::AnswerBudget;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
 
-/// What all requests share. Cheap to clone.
+/// The state that all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct App(Arc<AppState>);
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct AppState {
     pub(super) wheel: Duewheel,
@@ -77,7 +77,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// What the listener has seen, for `/metrics`.
+/// Counters of the listener, for `/metrics`.
 #[derive(Debug, Default)]
 pub(super) struct HttpCounters {
     /// By the first digit of the status.

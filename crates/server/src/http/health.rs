@@ -21,7 +21,7 @@ const MAX_TICK_AGE_MS: u64 = 5_000;
 /// store, and `/healthz` has been red for long.
 const MAX_STALL_MS: u64 = 120_000;
 
-/// What the probes are answered by.
+/// The state that decides the answers to the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProbeState {
     /// Whether there was a bug of ours.

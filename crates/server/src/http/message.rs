@@ -7,9 +7,9 @@ use duewheel::core::message::MaxAttempts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::answer_budget::AnswerPermit;
 use super::call::Call;
 use super::line::{PastWord, body, when};
-use super::room::AnswerPermit;
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};

@@ -246,7 +246,7 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
     }
 }
 
-/// What the stores tell: counters of all reigns of this process, and states of the shards that it owns.
+/// Writes the figures of the stores: counters of all reigns of this process, and states of the shards that it owns.
 fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
     // By family, and within it by shard and reason.
     let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();

@@ -4,8 +4,10 @@
 //! buffer. Every path stands in one table, `routes`.
 
 mod answer;
+mod answer_budget;
 mod app;
 mod backup;
+mod budget;
 mod call;
 mod cancel;
 mod cluster;
@@ -33,7 +35,6 @@ mod quota;
 mod reach;
 mod reading;
 mod reserve;
-mod room;
 mod routes;
 mod settle;
 mod stall;

@@ -132,7 +132,7 @@ impl LineAnswers {
     }
 }
 
-/// What is known of a line before its answer comes.
+/// The outcome of a line, or what is known before its answer comes.
 #[derive(Debug)]
 enum Outcomes {
     /// It was submitted.

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
 /// How long a request waits altogether, for room to read its body and then for its lines to be taken.
@@ -26,8 +27,8 @@ const PART_BYTES: usize = 256 * 1024;
 /// Bytes of bodies that are being read, all connections together.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
-    /// For all; in bytes.
-    pool: Arc<Semaphore>,
+    /// For all.
+    pool: ByteBudget,
     /// For the one that goes on without the pool.
     lane: Arc<Semaphore>,
     max: usize,
@@ -38,9 +39,9 @@ pub(crate) struct BodyBudget {
 impl BodyBudget {
     /// `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that need not wait.
     pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<BodyBudget> {
-        let pool = max.saturating_sub(largest).max(max / 2).min(Semaphore::MAX_PERMITS);
+        let pool = max.saturating_sub(largest).max(max / 2);
         Arc::new(BodyBudget {
-            pool: Arc::new(Semaphore::new(pool)),
+            pool: ByteBudget::new(pool),
             lane: Arc::new(Semaphore::new(1)),
             max,
             small: SMALL_BYTES.min(max / 64),
@@ -48,24 +49,30 @@ impl BodyBudget {
         })
     }
 
-    /// Bytes for which nobody need wait.
+    /// Bytes that are free.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
-        self.pool.available_permits()
+        self.pool.free()
     }
 
     /// For a request of which nothing has been read.
     pub(crate) fn share(self: &Arc<Self>) -> BodyShare {
-        BodyShare { of: Arc::clone(self), bytes: 0, held: None, lane: None, left: self.patience }
+        BodyShare {
+            of: Arc::clone(self),
+            bytes: 0,
+            held: self.pool.nothing(),
+            lane: None,
+            left: self.patience,
+        }
     }
 }
 
-/// What one request holds of [`BodyBudget`].
+/// The share of one request in a [`BodyBudget`].
 #[derive(Debug)]
 pub(crate) struct BodyShare {
     of: Arc<BodyBudget>,
     bytes: usize,
-    held: Option<OwnedSemaphorePermit>,
+    held: BytePermit,
     lane: Option<OwnedSemaphorePermit>,
     /// How much longer the request may wait.
     left: Duration,
@@ -84,32 +91,23 @@ impl BodyShare {
         if self.lane.is_some() || by == 0 {
             return Ok(Duration::ZERO);
         }
-        let units = u32::try_from(by).unwrap_or(u32::MAX);
-        if let Ok(permit) = Arc::clone(&self.of.pool).try_acquire_many_owned(units) {
-            self.hold(permit);
+        if self.held.try_grow(by) {
             return Ok(Duration::ZERO);
         }
         if self.bytes <= self.of.small {
             return Ok(Duration::ZERO);
         }
         let began = Instant::now();
-        let (pool, lane) = (Arc::clone(&self.of.pool), Arc::clone(&self.of.lane));
+        let lane = Arc::clone(&self.of.lane);
         tokio::select! {
             biased;
-            Ok(permit) = pool.acquire_many_owned(units) => self.hold(permit),
+            () = self.held.grow(by) => {}
             Ok(permit) = lane.acquire_owned() => self.lane = Some(permit),
             () = tokio::time::sleep(self.left) => return Err(self.full()),
         }
         let waited = began.elapsed();
         self.left = self.left.saturating_sub(waited);
         Ok(waited)
-    }
-
-    fn hold(&mut self, permit: OwnedSemaphorePermit) {
-        match &mut self.held {
-            Some(held) => held.merge(permit),
-            None => self.held = Some(permit),
-        }
     }
 
     fn full(&self) -> Problem {
@@ -264,7 +262,7 @@ mod tests {
             drop(first);
             growing.await.unwrap();
         }
-        assert_eq!(third.held.as_ref().map(OwnedSemaphorePermit::num_permits), Some(10_000));
+        assert_eq!(third.held.bytes(), 10_000);
         // Whoever waits is next when the one that need not wait has come to its end.
         let mut fourth = reading.share();
         {

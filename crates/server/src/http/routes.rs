@@ -30,7 +30,7 @@ pub(crate) struct HttpRoute {
     pub(crate) path: &'static str,
     pub(crate) query: &'static [&'static str],
     pub(crate) access: AccessRule,
-    /// What is told of it.
+    /// Its description in `openapi.json`.
     pub(crate) doc: fn() -> OperationDoc,
     handler: MethodRouter<App>,
 }

@@ -80,7 +80,7 @@ async fn acks(
     Ok(found.into_iter().map(result).collect())
 }
 
-/// What a caller finds whose token is limited to some queues.
+/// Whether a message is in a queue that the caller's token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueVerdict {
     Within,

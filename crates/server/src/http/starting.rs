@@ -36,10 +36,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_BYTES: usize = 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(2);
 
-/// What a start waits for, in words for people.
+/// The reason why a start takes long, as text.
 pub(crate) type StartWords = watch::Sender<String>;
 
-/// Who is told what the start waits for: it names servers and folders.
+/// Who may read what the start waits for, which names servers and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     Everybody,

@@ -51,11 +51,12 @@ pub(super) fn write(page: &mut MetricsPage, shards: &[LocalShard]) {
         }
     }
     let counted: Vec<(&LocalShard, Counted)> = shards.iter().map(|shard| (shard, shard.counted())).collect();
-    for (place, (name, _)) in totals(&Counted::default().totals).into_iter().enumerate() {
+    for (place, (name, help, _)) in totals(&Counted::default().totals).into_iter().enumerate() {
         let name = format!("duewheel_{name}_total");
-        page.head(&name, "counter", "Messages since the start.");
+        let help = format!("{help} Since the start.");
+        page.head(&name, "counter", &help);
         for (shard, counted) in &counted {
-            page.line(&name, &labels(shard, ""), totals(&counted.totals)[place].1);
+            page.line(&name, &labels(shard, ""), totals(&counted.totals)[place].2);
         }
     }
     for (name, help, of) in COUNTERS {
@@ -91,4 +92,20 @@ fn lateness(page: &mut MetricsPage, name: &str, shard: &LocalShard, counted: &Co
     }
     page.text(&format!("{name}_sum"), &labels(shard, ""), &seconds(counted.lateness_sum_ms));
     page.line(&format!("{name}_count"), &labels(shard, ""), sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Story: the help of eight counters was "Messages since the start.", which said what none of them counts.
+    #[test]
+    fn the_help_of_each_total_says_what_it_counts() {
+        let all = totals(&Counted::default().totals);
+        let helps: BTreeSet<&str> = all.iter().map(|(_, help, _)| *help).collect();
+        assert_eq!(helps.len(), all.len());
+        assert!(helps.iter().all(|help| help.ends_with('.') && help.len() > 5), "{helps:?}");
+    }
 }
