@@ -13,7 +13,7 @@ use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
 use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
 
-/// Why no copy was made.
+/// The reason why no copy was made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {

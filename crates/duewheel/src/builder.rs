@@ -81,7 +81,7 @@ impl Common {
     }
 }
 
-/// A store that somebody has brought.
+/// A store that the caller provides.
 struct CustomStore(Opener);
 
 impl fmt::Debug for CustomStore {

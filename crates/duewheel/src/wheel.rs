@@ -43,7 +43,7 @@ struct WheelInner {
     abort: watch::Sender<bool>,
 }
 
-/// The parts that a wheel is built from, once its store is open.
+/// The parts of a wheel whose store is open.
 pub(crate) struct WheelParts {
     pub(crate) client: Client,
     pub(crate) life: Lifecycle,

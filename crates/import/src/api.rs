@@ -35,16 +35,16 @@ pub trait HttpApi: fmt::Debug {
     fn delete(&self, path: &str) -> Result<Value, ApiError>;
 }
 
-/// A request that got no good answer.
+/// The failure of a request.
 #[derive(Debug)]
 pub enum ApiError {
-    /// Nobody listens there, or the connection broke.
+    /// The server cannot be reached, or the connection broke.
     Unreachable(String),
     /// The server refused.
     Refused(ServerRefusal),
 }
 
-/// What a server refused, and why.
+/// A refusal of the server, and its reason.
 #[derive(Debug)]
 pub struct ServerRefusal {
     /// The stable code of the error.
@@ -88,7 +88,7 @@ impl ServerRefusal {
         }
     }
 
-    /// Whether the server only asked to come back a little later.
+    /// Whether the request may succeed a little later.
     pub fn is_passing(&self) -> bool {
         self.is_full() || self.code == "draining"
     }

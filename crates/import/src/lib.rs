@@ -36,7 +36,7 @@ const RESCANS: u32 = 2;
 /// Between two looks at jobs that workers of the source have.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What is moved, and from where.
+/// The options of an import.
 #[derive(Clone, Debug)]
 pub struct ImportPlan {
     /// The running beanstalkd, `HOST:PORT` or `unix:PATH`.
@@ -51,7 +51,7 @@ pub struct ImportPlan {
     pub wait: Duration,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug)]
 pub struct Summary {
     /// All of it as JSON.
@@ -244,7 +244,7 @@ impl ImportRun {
         Ok(counts)
     }
 
-    /// Jobs that the source counts, and nobody knows where they are.
+    /// Jobs that the source counts and that were not found.
     fn missing(&mut self) -> Result<u64, ImportError> {
         let counted = self.count()?.total();
         let report = &self.mover.report;

@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     Copy,
 }
 
-/// What to do with jobs that are buried.
+/// The treatment of buried jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buried {
     Take,
@@ -68,7 +68,7 @@ struct MovingJob {
     body: Vec<u8>,
 }
 
-/// What became of a job in duewheel.
+/// The outcome of copying a job to duewheel.
 #[derive(Debug)]
 enum CopyOutcome {
     /// It is there, under this id.

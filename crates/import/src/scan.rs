@@ -18,12 +18,12 @@ pub(crate) struct FoundJobs {
     highest: u64,
 }
 
-/// When to stop before the ids come to an end.
+/// When a scan stops before it has tried all ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanLimit {
-    /// So many were found.
+    /// The number of jobs that are enough.
     pub(crate) jobs: Option<u64>,
-    /// So many ids in a row had none.
+    /// The number of ids in a row without a job after which the scan stops.
     pub(crate) misses: Option<u64>,
 }
 

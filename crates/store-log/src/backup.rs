@@ -15,7 +15,7 @@ use duewheel_core::{Epoch, Lsn};
 
 use crate::destination::{Destination, EmptyFolder, FolderProblem};
 use crate::disk::{Disk, FileAccess, LockKind, RealDisk};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign;
 use crate::journal::replay::{self, Walk};
@@ -165,7 +165,7 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
         return Err(problem.clone().into());
     }
     let Some(mut manifest) = Manifest::read(&from)? else {
-        return Err(Problem::new(MANIFEST, 0, "the manifest is missing").into());
+        return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
     };
     let kept = reign::keep(&from, &manifest, &mut Interner::default())?;
     let epoch = replay::replay(&from, &manifest, &kept.books)?.epoch;

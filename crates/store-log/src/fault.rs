@@ -1,13 +1,13 @@
-//! Problems of a data folder, with file and offset.
+//! Damage in the files of a data folder, with file and offset.
 
 use std::fmt;
 use std::io;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-/// Damage in a file.
+/// A damaged place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Damage {
     /// The file, relative to the data folder.
     pub file: String,
     /// The offset of its first byte.
@@ -16,13 +16,13 @@ pub struct Problem {
     pub what: String,
 }
 
-impl Problem {
+impl Damage {
     pub(crate) fn new(file: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
-        Problem { file: file.into(), offset, what: what.into() }
+        Damage { file: file.into(), offset, what: what.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}: {}", self.file, self.offset, self.what)
     }
@@ -31,14 +31,14 @@ impl fmt::Display for Problem {
 /// Why a read failed: damage, or an error of the disk.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadFault {
-    Damaged(Problem),
+    Damaged(Damage),
     Failed(StoreError),
     /// A look-up would bring more messages into memory than its bound. The caller that set the bound asks for less.
     TooMuch,
 }
 
-impl From<Problem> for ReadFault {
-    fn from(problem: Problem) -> Self {
+impl From<Damage> for ReadFault {
+    fn from(problem: Damage) -> Self {
         ReadFault::Damaged(problem)
     }
 }

@@ -14,7 +14,7 @@ use duewheel_core::message::{Kind, Row};
 use duewheel_core::store::{DEAD_FOUND, FOUND_AHEAD, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 use crate::folder::JOURNAL;
 use crate::mem::{Mem, MemAnswer, Patch, StageAfter};
 use crate::readers::{ReadPriority, ReadTask, Readers};
@@ -440,8 +440,8 @@ impl Finder<'_> {
 }
 
 /// The problem of a change without its message: leaving it out would lose the message.
-pub(crate) fn nowhere(id: MessageId) -> Problem {
-    Problem::new(
+pub(crate) fn nowhere(id: MessageId) -> Damage {
+    Damage::new(
         JOURNAL,
         0,
         format!("a record changes message {id}, which is in no run and in no record before it"),

@@ -48,7 +48,7 @@ mod work;
 
 pub use backup::{Backup, BackupReport, restore};
 pub use destination::{Destination, EmptyFolder, FolderProblem};
-pub use fault::Problem;
+pub use fault::Damage;
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from};
 pub use shared::Worked;

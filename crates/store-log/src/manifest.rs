@@ -7,7 +7,7 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use crate::disk::{Disk, FileAccess};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
@@ -136,8 +136,8 @@ impl Manifest {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Problem> {
-        let bad = |offset, what: &str| Err(Problem::new(MANIFEST, offset, what));
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let bad = |offset, what: &str| Err(Damage::new(MANIFEST, offset, what));
         if bytes.len() < HEAD {
             return bad(0, "the file is shorter than a manifest's head");
         }
@@ -217,7 +217,7 @@ impl Manifest {
         };
         let size = file.size().map_err(failed("measure", MANIFEST))?;
         let size =
-            usize::try_from(size).map_err(|_| Problem::new(MANIFEST, 0, "the file is absurdly long"))?;
+            usize::try_from(size).map_err(|_| Damage::new(MANIFEST, 0, "the file is absurdly long"))?;
         let mut bytes = vec![0; size];
         file.read_at(&mut bytes, 0).map_err(failed("read", MANIFEST))?;
         Ok(Some(Self::decode(&bytes)?))

@@ -37,7 +37,7 @@ use duewheel_core::{Lsn, MessageId};
 use roaring::RoaringTreemap;
 
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, STATE};
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
 use crate::manifest::{FORMAT, StateEntry, knows_format, unknown_format};
@@ -234,19 +234,19 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, Rea
     let file = match disk.open(&name, FileAccess::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Problem::new(name, 0, "the manifest lists this state, which is missing").into());
+            return Err(Damage::new(name, 0, "the manifest lists this state, which is missing").into());
         }
         Err(error) => return Err(failed("open", &name)(error).into()),
     };
     let size = file.size().map_err(failed("measure", &name))?;
     if size != entry.bytes || size < FILE_HEAD as u64 {
         let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
-        return Err(Problem::new(name, size.min(entry.bytes), what).into());
+        return Err(Damage::new(name, size.min(entry.bytes), what).into());
     }
     let mut bytes = [0; FILE_HEAD];
     file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
     if bytes[..8] != MAGIC {
-        return Err(Problem::new(name, 0, "this is not a state of duewheel").into());
+        return Err(Damage::new(name, 0, "this is not a state of duewheel").into());
     }
     let version = u32_at(&bytes, 8);
     if bytes[..] != head(entry, version) || !knows_format(version) {
@@ -256,7 +256,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, Rea
         } else {
             "the head is damaged, or of another state than the manifest lists".into()
         };
-        return Err(Problem::new(name, 0, what).into());
+        return Err(Damage::new(name, 0, what).into());
     }
     let mut reading = StateReader { file, name, entry: *entry, at: FILE_HEAD as u64, seen: [0; 4] };
     let mut state = StateFile::default();
@@ -279,8 +279,8 @@ struct StateReader {
 }
 
 impl StateReader {
-    fn problem(&self, at: u64, what: impl Into<String>) -> Problem {
-        Problem::new(&*self.name, at, what)
+    fn problem(&self, at: u64, what: impl Into<String>) -> Damage {
+        Damage::new(&*self.name, at, what)
     }
 
     fn block(&mut self, state: &mut StateFile) -> Result<(), ReadFault> {

@@ -8,7 +8,7 @@ use duewheel_core::store::{Sequence, StoreError};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
 use crate::disk::{Disk, LockKind, RealDisk};
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 use crate::find::Finder;
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign::{self, Kept};
@@ -40,7 +40,7 @@ pub struct VerifyReport {
     /// again.
     pub unproven_groups: u64,
     /// Damage. Empty: the folder opens, and nothing that was durable is missing.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Damage>,
 }
 
 /// Checks a data folder.
@@ -109,12 +109,12 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     Ok(report)
 }
 
-fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
+fn missing_manifest(disk: &dyn Disk) -> Option<Damage> {
     let data = [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")].into_iter().any(|(dir, ending)| {
         disk.list(dir).is_ok_and(|names| names.iter().any(|name| name.ends_with(ending)))
     });
     let what = if data { "the manifest is missing" } else { "this is not a data folder of duewheel" };
-    Some(Problem::new(MANIFEST, 0, what))
+    Some(Damage::new(MANIFEST, 0, what))
 }
 
 fn note(replayed: &Replayed, report: &mut VerifyReport) {
@@ -141,7 +141,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
         None => Ok(()),
         Some((queue, left)) => {
             let what = format!("by the books queue {queue} has {left} messages more than there are");
-            Err(Problem::new(MANIFEST, 0, what).into())
+            Err(Damage::new(MANIFEST, 0, what).into())
         }
     }
 }
@@ -181,7 +181,7 @@ fn check_frames(
     segment: SegmentReader,
     header: &Header,
     end: Lsn,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Damage>,
 ) -> Result<(), ReadFault> {
     let entry = segment.entry;
     let mut walk = Walk::new(segment, header.first);

@@ -27,7 +27,7 @@ use super::replay::{self, Replayed, Unproven};
 use super::segment::{BLOCK, Header, Prepared, Sealed};
 use super::writer::Active;
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
@@ -137,8 +137,8 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
 }
 
 /// The epoch of the next owner.
-pub(crate) fn next_epoch(last: Epoch) -> Result<Epoch, Problem> {
-    last.0.checked_add(1).map(Epoch).ok_or_else(|| Problem::new(MANIFEST, 16, "all epochs are used up"))
+pub(crate) fn next_epoch(last: Epoch) -> Result<Epoch, Damage> {
+    last.0.checked_add(1).map(Epoch).ok_or_else(|| Damage::new(MANIFEST, 16, "all epochs are used up"))
 }
 
 /// The content of a folder up to the last cut.
@@ -159,7 +159,7 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
         let of_run = lost.iter().position(|lost| lost.no == run.no).map(|i| lost.swap_remove(i));
         let Some(Lost { removed, gone, masks, .. }) = of_run else {
             let what = format!("the state says nothing of {}", run.no.run());
-            return Err(Problem::new(entry.no.state(), 0, what).into());
+            return Err(Damage::new(entry.no.state(), 0, what).into());
         };
         let run = Run::open(disk, run, names)?;
         let mut live = Live::without(&run, &removed, gone);
@@ -185,7 +185,7 @@ fn start_folder(disk: &dyn Disk) -> Result<Manifest, ReadFault> {
         let names = disk.list(dir).map_err(failed("list", dir))?;
         if let Some(name) = names.iter().find(|name| name.ends_with(ending)) {
             let what = format!("the manifest is missing, and {dir}/{name} is there");
-            return Err(Problem::new(MANIFEST, 0, what).into());
+            return Err(Damage::new(MANIFEST, 0, what).into());
         }
     }
     let manifest = Manifest::empty();

@@ -22,7 +22,7 @@ use duewheel_core::{Epoch, Lsn};
 use super::frame::{Frame, FrameHead};
 use super::segment::{BLOCK, Header, Sealed, SegmentReader};
 use crate::disk::Disk;
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
@@ -122,7 +122,7 @@ impl Walk {
     }
 
     /// Damage at the position of the walk.
-    fn problem(&self, what: impl Into<String>) -> Problem {
+    fn problem(&self, what: impl Into<String>) -> Damage {
         self.segment.problem(self.at, what)
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn records(
     mut visit: impl FnMut(Lsn, Record, &[u8]) -> Result<(), ReadFault>,
 ) -> Result<(), ReadFault> {
     for record in frame.records() {
-        let (lsn, record, bytes) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
+        let (lsn, record, bytes) = record.map_err(|(at, what)| Damage::new(entry.no.segment(), at, what))?;
         visit(lsn, record, &bytes)?;
     }
     Ok(())
@@ -200,7 +200,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Re
         let (proven, last) = (replayed.proven.0, replayed.applied.0);
         let what = format!("the journal ends with LSN {last}, LSN {proven} was durable");
         let file = prepared.first().map_or(MANIFEST.into(), |entry| entry.no.segment());
-        return Err(Problem::new(file, 0, what).into());
+        return Err(Damage::new(file, 0, what).into());
     }
     Ok(replayed)
 }
@@ -214,7 +214,7 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Rea
             Some(_) => {
                 let damaged = entries[headers.len()].no.segment();
                 return Err(
-                    Problem::new(damaged, 0, "the header is damaged, and a later segment is in use").into()
+                    Damage::new(damaged, 0, "the header is damaged, and a later segment is in use").into()
                 );
             }
             None => {}
@@ -224,7 +224,7 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Rea
 }
 
 /// Checks that a segment starts right behind the one before; the first one may start before the cut.
-fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Problem> {
+fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Damage> {
     let fits = header.first == applied.next() || (no == 0 && header.first <= applied);
     if fits && header.first > Lsn(0) && header.first.0 <= header.watermark.0.saturating_add(1) {
         return Ok(());

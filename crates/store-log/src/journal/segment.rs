@@ -33,7 +33,7 @@ use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Frame, NoFrame};
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
 use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
 
@@ -139,14 +139,14 @@ impl SegmentReader {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let what = "the manifest lists this segment, which is missing";
-                return Err(Problem::new(name, 0, what).into());
+                return Err(Damage::new(name, 0, what).into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),
         };
         let size = file.size().map_err(failed("measure", &name))?;
         if size != entry.bytes || size < BLOCK as u64 {
             let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
-            return Err(Problem::new(name, size.min(entry.bytes), what).into());
+            return Err(Damage::new(name, size.min(entry.bytes), what).into());
         }
         Ok(SegmentReader { entry: *entry, file, name, piece: Bytes::new(), piece_at: 0 })
     }
@@ -215,8 +215,8 @@ impl SegmentReader {
         Ok(best)
     }
 
-    pub(crate) fn problem(&self, offset: u64, what: impl Into<String>) -> Problem {
-        Problem::new(&*self.name, offset, what)
+    pub(crate) fn problem(&self, offset: u64, what: impl Into<String>) -> Damage {
+        Damage::new(&*self.name, offset, what)
     }
 
     /// The bytes from an offset on: at least `least`, which the file has, and any others that were read with them.

@@ -7,7 +7,7 @@ use duewheel_core::record::DecodeError;
 
 use super::block::{self, BLOCK, BlockHead, FILE_HEAD, Kind};
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed};
 use crate::manifest::RunEntry;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl RunFile {
         let file = match disk.open(&name, FileAccess::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Problem::new(name, 0, "the manifest lists this run, which is missing").into());
+                return Err(Damage::new(name, 0, "the manifest lists this run, which is missing").into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),
         };
@@ -35,7 +35,7 @@ impl RunFile {
             || size % 8 != 0
         {
             let what = format!("the file has {size} bytes, and should have {}", run.bytes);
-            return Err(Problem::new(name, size.min(run.bytes), what).into());
+            return Err(Damage::new(name, size.min(run.bytes), what).into());
         }
         let opened = RunFile { file, name, run: *run };
         let mut head = [0; FILE_HEAD];
@@ -102,8 +102,8 @@ impl RunFile {
     }
 
     /// Damage in the block at an offset.
-    pub(crate) fn problem(&self, at: u64, what: impl Into<String>) -> Problem {
-        Problem::new(&*self.name, at, what)
+    pub(crate) fn problem(&self, at: u64, what: impl Into<String>) -> Damage {
+        Damage::new(&*self.name, at, what)
     }
 
     /// The problem of an unreadable row in the block at an offset.

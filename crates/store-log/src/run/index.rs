@@ -3,7 +3,7 @@
 use super::block::{self, BLOCK, Kind};
 use super::file::RunFile;
 use super::leaf::{LeafEntry, LeafLayout};
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 use crate::le::u64_at;
 
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl<const C: usize> IndexScan<C> {
         }
         self.leaf = None;
         let (at, end) = index.bounds(leaf);
-        let bad = || -> Problem { file.problem(at, "the leaf's entries do not fit its length") };
+        let bad = || -> Damage { file.problem(at, "the leaf's entries do not fit its length") };
         let head = file.block(index.kind, at, end, &mut self.buffer)?;
         self.buffer.truncate(block::HEAD + head.payload);
         let shape: LeafLayout<C> = LeafLayout::read(self.payload(), head.entries).ok_or_else(bad)?;

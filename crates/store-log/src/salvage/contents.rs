@@ -14,7 +14,7 @@ use super::read_only::ReadOnlyDisk;
 use super::report::SalvageReport;
 use super::state::SalvagedBooks;
 use crate::disk::{Disk, FileAccess};
-use crate::fault::{Problem, failed};
+use crate::fault::{Damage, failed};
 use crate::le::u64_at;
 use crate::manifest::RunEntry;
 use crate::run::Mask;
@@ -66,7 +66,7 @@ impl RunContents {
             if error.kind() != std::io::ErrorKind::NotFound {
                 return Err(failed("open", &name)(error));
             }
-            report.damage.push(Problem::new(&*name, 0, "the run is missing"));
+            report.damage.push(Damage::new(&*name, 0, "the run is missing"));
             report.losses.push(Loss::Run { file: name.clone(), messages: None });
             report.losses.push(Loss::Answers { file: name });
             return Ok(None);
@@ -92,7 +92,7 @@ impl RunContents {
         }
         for (from, to) in &blocks.gaps {
             let what = format!("there is no whole block up to byte {to}");
-            report.damage.push(Problem::new(&*name, *from, what));
+            report.damage.push(Damage::new(&*name, *from, what));
         }
         pieces.gaps = blocks.gaps;
         let rows = met.footer.map(|footer| footer.rows).or(met.told);

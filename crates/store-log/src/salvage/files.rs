@@ -7,7 +7,7 @@ use super::blocks::FILE_HEAD;
 use super::read_only::ReadOnlyDisk;
 use super::report::{SalvageReport, note};
 use crate::disk::{Disk, FileAccess};
-use crate::fault::{Problem, failed};
+use crate::fault::{Damage, failed};
 use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};
 use crate::le::u64_at;
 use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
@@ -39,7 +39,7 @@ impl SalvageFiles {
             return Ok(SalvageFiles { epoch, proven, segments, runs, state, by: ListingSource::Manifest });
         }
         if report.damage.is_empty() {
-            report.damage.push(Problem::new(MANIFEST, 0, "the manifest is missing"));
+            report.damage.push(Damage::new(MANIFEST, 0, "the manifest is missing"));
         }
         let (epoch, proven) = (Epoch(0), Lsn(0));
         let mut listing = SalvageFiles {

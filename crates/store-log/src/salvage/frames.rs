@@ -8,7 +8,7 @@ use super::files::SalvageFiles;
 use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
 use super::report::{SalvageReport, note};
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 use crate::journal::frame::Frame;
 use crate::journal::segment::{BLOCK, Header, SegmentReader};
 use crate::manifest::SegmentEntry;
@@ -88,7 +88,7 @@ impl<'a> JournalFrames<'a> {
                 continue;
             }
             if segment.header.is_none() {
-                report.damage.push(Problem::new(&*file, 0, "the header is damaged"));
+                report.damage.push(Damage::new(&*file, 0, "the header is damaged"));
             }
             self.lose(visited.next, Some(segment.first), report);
             visited.clocks.extend(segment.header.and_then(|header| header.clock));
@@ -178,7 +178,7 @@ impl<'a> JournalFrames<'a> {
                 }
                 Ok(_) => break,
                 Err((at, what)) => {
-                    report.damage.push(Problem::new(entry.no.segment(), at, what));
+                    report.damage.push(Damage::new(entry.no.segment(), at, what));
                     self.lose(next, Some(frame.next()), report);
                 }
             }

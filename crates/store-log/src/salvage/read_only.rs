@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
-use crate::fault::Problem;
+use crate::fault::Damage;
 
 /// Number of bytes that are given up together when the disk cannot read them.
 const PAGE: usize = 4096;
@@ -22,14 +22,11 @@ impl<'a> ReadOnlyDisk<'a> {
     }
 
     /// Pages that the disk could not read.
-    pub(super) fn unreadable(&self) -> Vec<Problem> {
+    pub(super) fn unreadable(&self) -> Vec<Damage> {
         let mut places = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
         places.sort_unstable();
         places.dedup();
-        places
-            .into_iter()
-            .map(|(file, at)| Problem::new(file, at, "the disk cannot read this page"))
-            .collect()
+        places.into_iter().map(|(file, at)| Damage::new(file, at, "the disk cannot read this page")).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use duewheel_core::store::StoreError;
 
 use super::loss::Loss;
-use crate::fault::{Problem, ReadFault};
+use crate::fault::{Damage, ReadFault};
 
 /// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct SalvageReport {
     /// Remembered answers in the new folder.
     pub answers: u64,
     /// Places of the old folder that could not be read.
-    pub damage: Vec<Problem>,
+    pub damage: Vec<Damage>,
     /// The losses. Empty: nothing is lost.
     pub losses: Vec<Loss>,
 }

@@ -13,7 +13,7 @@ use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
 use super::report::SalvageReport;
 use crate::disk::{Disk, FileAccess};
-use crate::fault::{Problem, failed};
+use crate::fault::{Damage, failed};
 use crate::folder::FileNo;
 use crate::state::{self, Lost, StateFile};
 
@@ -60,17 +60,17 @@ impl SalvagedBooks {
                             &mut state,
                         );
                         if let Err(what) = taken {
-                            report.damage.push(Problem::new(&*name, block.at, what));
+                            report.damage.push(Damage::new(&*name, block.at, what));
                         }
                     }
                     for (from, to) in &blocks.gaps {
                         let what = format!("there is no whole block up to byte {to}");
-                        report.damage.push(Problem::new(&*name, *from, what));
+                        report.damage.push(Damage::new(&*name, *from, what));
                     }
                     whole = state::is_complete(&seen, &state);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    report.damage.push(Problem::new(&*name, 0, "the state is missing"));
+                    report.damage.push(Damage::new(&*name, 0, "the state is missing"));
                 }
                 Err(error) => return Err(failed("open", &name)(error)),
             }
