@@ -132,7 +132,7 @@ impl Died {
         }
     }
 
-    /// The same, with its engine time.
+    /// This time of death, with its engine time.
     #[must_use]
     pub fn since(self, engine: EngineMs) -> Self {
         Died { engine: Some(engine), ..self }

@@ -18,7 +18,7 @@ pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Largest size of a record without the message's body and headers, in bytes: names, keys, numbers.
 pub const OF_RECORD: usize = 4 * KIB;
-/// What a number or a length takes at most in a record, in bytes.
+/// Largest size of a number or a length in a record, in bytes.
 pub(crate) const OF_A_NUMBER: usize = 10;
 
 /// Largest number of backlog pages that an engine loads at a time.

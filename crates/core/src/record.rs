@@ -305,7 +305,7 @@ impl Totals {
         *total = total.saturating_add(by);
     }
 
-    /// What was counted after `before`, which is an earlier state of the same totals.
+    /// The totals since `before`, which is an earlier state of the same totals.
     #[must_use]
     pub fn since(&self, before: &Totals) -> Totals {
         let part = |of: fn(&Totals) -> u64| of(self).saturating_sub(of(before));
@@ -386,7 +386,7 @@ pub struct BootAnchor {
     pub boot: BootId,
     /// Engine time at one moment of the boot.
     pub engine: EngineMs,
-    /// That moment: elapsed time since the boot, suspend included, in ns.
+    /// The elapsed time since the boot at that engine time, suspend included, in ns.
     pub elapsed_ns: u64,
 }
 

@@ -37,7 +37,7 @@ impl WallMs {
         }
     }
 
-    /// The same instant as a [`SystemTime`].
+    /// This instant as a [`SystemTime`].
     pub fn to_system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.0)
     }

@@ -36,7 +36,7 @@ pub use self::calls::take_back;
 use self::confirmed::Confirmed;
 use self::kinds::is_of_one_group;
 pub use self::remains::Remains;
-use self::remains::{Settling, Spares};
+use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
 use crate::inbox::{Submission, WhenBusy};
@@ -505,14 +505,24 @@ impl<S: Store> Driver<S> {
     /// nothing of them, operations that end leases or cancel, and all those not decided yet, are left to the next
     /// driver ([`Driver::take_over`]).
     pub fn fail(mut self, error: &StoreError) -> Remains {
-        let first = error.nothing_from();
-        let spares =
-            if error.kind() == ErrorKind::Full && first.is_some() { Spares::Yes } else { Spares::No };
+        let (first, counted) = (error.nothing_from(), self.confirmed.counts());
+        let scope = if error.kind() == ErrorKind::Full && first.is_some() {
+            RefusalScope::NeedsRoom
+        } else {
+            RefusalScope::Everything
+        };
         let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        if scope == RefusalScope::NeedsRoom
+            && let Some(progress) = error.reached()
+        {
+            // The owner is sure of its lease, and hears of it with the refusal.
+            let progress = self.note(progress);
+            self.release(progress);
+        }
         let (mut refused, repeated) = first.map(|first| self.refused_from(first)).unwrap_or_default();
         let undecided = mem::take(&mut self.undecided);
         let mut again = VecDeque::new();
-        if spares == Spares::Yes {
+        if scope == RefusalScope::NeedsRoom {
             let settling = mem::take(&mut self.settling);
             again = settling.into_again(|to| refused.remove(&to.0) || repeated.contains(&to.0));
             again.extend(undecided);
@@ -525,8 +535,8 @@ impl<S: Store> Driver<S> {
         }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
         self.open.fail(&unknown, &again);
-        let doubtful = mem::take(&mut self.confirmed).into_doubtful(first);
-        Remains { doubtful, calls: self.open, again, spares }
+        let doubtful = mem::take(&mut self.confirmed).into_doubtful(counted, first);
+        Remains { doubtful, calls: self.open, again, scope }
     }
 
     /// Replaces the quotas.

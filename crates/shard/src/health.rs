@@ -8,7 +8,7 @@ pub struct Health {
     /// How long its thread has shown no activity, in ms: it has neither completed a round nor returned from a call to
     /// the store. 0 while it is in such a call.
     pub quiet_ms: u64,
-    /// What keeps the loop from completing a round.
+    /// The reason why the loop does not complete a round.
     pub thread: ThreadIn,
     /// Why it does not work, if it does not.
     pub trouble: Option<String>,

@@ -69,7 +69,7 @@ struct InboxState {
     door: Admission,
 }
 
-/// What the driver's thread is waiting for, so that it is not woken in vain.
+/// The event that the driver's thread is waiting for, so that it is not woken without need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sleep {
     #[default]

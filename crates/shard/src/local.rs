@@ -65,7 +65,7 @@ impl LocalShard {
         self.reign.as_ref().map(|(_, shared)| shared.figures().stats)
     }
 
-    /// What tenants use of their quotas in this shard.
+    /// Use of quotas by tenants, in this shard.
     pub fn quotas(&self) -> Vec<QuotaUse> {
         self.reign.as_ref().map(|(_, shared)| shared.figures().quotas).unwrap_or_default()
     }

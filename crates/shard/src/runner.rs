@@ -297,7 +297,7 @@ impl Runner {
     /// To be called after a sleep.
     pub fn woke(&mut self, nap: SleepLimit) {
         if let (WakeOn::Gathering | WakeOn::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
-            // Whoever waited goes on while the next ones gather. An error shows again in the next step.
+            // Callers that waited continue while the next requests gather. An error shows again in the next step.
             let _ = driver.answer();
         }
     }
@@ -537,7 +537,7 @@ impl Runner {
 
 fn refuse(submissions: &mut Vec<Submission>, refusal: &CallError) {
     for Submission { ops, answer, .. } in submissions.drain(..) {
-        // Nobody there any more: nothing to tell.
+        // The caller is gone: there is nothing to send.
         let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
     }
 }

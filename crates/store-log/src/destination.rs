@@ -181,7 +181,7 @@ impl EmptyFolder {
     }
 }
 
-/// The same path, not ending with `/` or `/.`: with either, a link would be followed.
+/// The path without `/` or `/.` at its end: with either, a link would be followed.
 fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }

@@ -21,7 +21,7 @@ pub(crate) fn without_gone(parts: &[LiveRun], tables: &[Arc<Mem>]) -> Result<Vec
     Ok(parts)
 }
 
-/// The same ids as a set. They come in order.
+/// A set of the ids, which are in ascending order.
 pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, ReadFault> {
     let ids = RoaringTreemap::from_sorted_iter(ids);
     Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)

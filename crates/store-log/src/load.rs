@@ -156,7 +156,7 @@ impl Loader {
         if page.loaded.more == More::Yes {
             older.at = page.loaded.upto;
             let mut kept = lock(&self.kept);
-            // Whoever replaces the view afterwards takes this lock, too.
+            // A later replacement of the view takes this lock, too.
             if Arc::ptr_eq(&view, &current()) {
                 if kept.len() >= KEPT {
                     kept.pop_front();

@@ -20,7 +20,7 @@ pub struct Options {
     /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
     /// a run, while the next half gathers. Opening the store reads about as much journal.
     pub journal_bytes: u64,
-    /// The same for the number of records.
+    /// Largest number of records in memory. It works as `journal_bytes`; the limit that is reached first counts.
     pub journal_records: u64,
     /// Approximate largest number of messages of a run.
     pub run_rows: u64,

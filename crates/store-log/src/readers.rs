@@ -86,7 +86,7 @@ impl Readers {
             for read in reads {
                 let done = done.clone();
                 jobs.waiting[whom as usize].push_back(Box::new(move || {
-                    let _ = done.send(read()); // nobody waits when another one has failed
+                    let _ = done.send(read()); // the receiver is gone when another read has failed
                 }));
             }
         }

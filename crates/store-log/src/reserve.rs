@@ -7,7 +7,7 @@
 //! | the next state file and the next manifest | the file `RESERVE`, which is given up for them and made again |
 //! | acks, cancels, purges | the ballast of the journal ([`crate::journal::preparer`]) |
 //!
-//! So a flush that has only removals to tell needs no free space at all.
+//! So a flush that only contains removals needs no free space at all.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,7 +46,7 @@ pub(crate) fn cushion(options: &Options) -> u64 {
     2 * options.max_group_bytes
 }
 
-/// What of the disk is spoken for.
+/// Disk space that is reserved, and its purposes.
 #[derive(Debug)]
 pub(crate) struct DiskReserve {
     /// Largest size of the flushes of all memtables, in bytes.

@@ -343,7 +343,7 @@ impl StoreShared {
     }
 
     fn tell_everybody(&self) {
-        drop(self.journal()); // whoever has seen the old state under the lock is waiting by now
+        drop(self.journal()); // a thread that has seen the old state under the lock is waiting by now
         self.journal_changed.notify_all();
         self.syncer.tell_everybody();
         self.preparer_bell.ring();

@@ -402,7 +402,7 @@ impl LogStore {
     /// Requests pages again that could not be read, after a pause. The requests are new, as of now: a waiting request
     /// would keep the memtables of its time.
     fn ask_again(&mut self) {
-        // Whoever works by hand makes the pauses.
+        // With work by hand, the caller makes the pauses.
         let by_hand = self.shared.options.workers == Workers::ByHand;
         let is_time = |at: Instant| by_hand || at.elapsed() >= self.shared.options.retry_after;
         if self.unread_at.is_none_or(is_time) {

@@ -1,4 +1,4 @@
-//! What the background worker has for itself.
+//! State that only the background worker uses.
 
 use std::fmt;
 use std::time::Instant;

@@ -201,7 +201,9 @@ impl RedisStore {
             let result = result.map(|reach| shared.level(reach));
             let result = result.map_err(|failure| match (failure.begun, first) {
                 // Later groups follow this one, so they are refused, too; earlier ones have been answered.
-                (Begun::No, Some(first)) => failure.error.with_nothing_from(first),
+                (Begun::No, Some(first)) => {
+                    failure.error.with_nothing_from(first).with_reached(shared.progress())
+                }
                 (Begun::No, None) | (Begun::Maybe, _) => failure.error,
             });
             shared.put(puts);

@@ -1,4 +1,4 @@
-//! What the pointer has reached: the only part of the wheel that is in order.
+//! The entries that the pointer has reached: the only part of the wheel that is in order.
 //!
 //! ```text
 //! first    a run: some entries of the slot under the pointer, put in order when they were taken in
@@ -9,7 +9,7 @@
 //! A run has at most [`RUN`] entries, so that no call puts more than that in order: a crowded slot becomes several runs, which are
 //! merged as they are handed out. A heap of late entries that has grown as large as a run becomes one.
 //!
-//! The next one to go is the smaller of both heads. Both heads are live: whoever cancels or takes a head
+//! The next one to go is the smaller of both heads. Both heads are live: a call that cancels or takes a head
 //! clears the dead ones behind it. So the next due time can be read without touching anything.
 
 use std::cmp::{Ordering, Reverse};

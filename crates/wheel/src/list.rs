@@ -18,14 +18,14 @@ use std::collections::VecDeque;
 use crate::chunk::{Chunk, Entry, Pool};
 use crate::liveness::Liveness;
 
-/// What [`Wheel::next_due_within`](crate::Wheel::next_due_within) has found.
+/// The result of [`Wheel::next_due_within`](crate::Wheel::next_due_within).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FirstDue {
     /// The exact due time of the next entry.
     At(u64),
     /// The wheel is empty.
     Nothing,
-    /// As many entries were looked at as was allowed. Ask again.
+    /// The allowed number of entries was examined without a result. Call again to continue.
     NotYet,
 }
 

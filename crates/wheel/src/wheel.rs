@@ -125,7 +125,7 @@ pub struct Waiting<'a, T> {
     pub value: &'a T,
 }
 
-/// What [`Wheel::pop_due_within`] has found.
+/// The result of [`Wheel::pop_due_within`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Popped<T> {
     /// The next entry.
@@ -504,7 +504,7 @@ impl<T> Wheel<T> {
     }
 
     /// Goes on with a cut: takes out what comes after its place, the latest lists first, looks at about `most` entries and at no more
-    /// than some thousands beyond that. Says whether it has to be gone on with.
+    /// than some thousands beyond that. Returns whether it has to be continued.
     ///
     /// What is inserted or moved down while a cut goes on may stay, although it comes after the place.
     ///

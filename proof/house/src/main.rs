@@ -13,6 +13,8 @@ mod documents;
 mod lengths;
 mod limits;
 mod names;
+#[cfg(test)]
+mod scripts;
 mod source;
 
 use std::path::Path;

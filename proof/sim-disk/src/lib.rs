@@ -13,9 +13,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use duewheel_core::store::conformance::Dice;
 use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
+mod gated;
 mod inode;
 mod plan;
 
+pub use gated::{GateRule, GatedCalls, GatedDisk};
 use inode::{Inode, Keep};
 use plan::Kind;
 pub use plan::{Denial, Lie, Plan, Rates, Seen, Survivors, Trouble};

@@ -1,5 +1,5 @@
-//! Tables that grow in small steps, whatever their size: everybody waits for a step, and a table that doubles moves all
-//! that it holds.
+//! Tables that grow in small steps, whatever their size: all callers wait for a step, and a table that doubles moves
+//! all that it holds.
 
 use hashbrown::HashTable;
 

@@ -25,7 +25,7 @@ pub(super) struct Horizon {
     pub(super) known: [Option<Cursor>; 2],
     /// The page behind that which is loading.
     pub(super) near: [Option<Near>; 2],
-    /// What was scheduled behind the horizon and is on its way out of memory.
+    /// Messages scheduled behind the horizon that are leaving memory.
     pub(super) cuts: [Option<Cut>; 2],
     /// Number of scheduled messages in memory behind the horizon.
     pub(super) beyond: [usize; 2],

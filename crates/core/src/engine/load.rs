@@ -263,8 +263,7 @@ impl Engine {
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let mut until = self.horizon.known[c].map_or(0, |(time, _)| time);
         if !room {
-            // What is due takes no room in the wheel. Nobody asks for it more often than every now and then, unless a
-            // consumer does.
+            // What is due takes no room in the wheel. Without a consumer it is requested again only after a pause.
             let reached = reached_at(limit);
             if reached > today {
                 self.horizon.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));

@@ -112,7 +112,7 @@ pub struct Config {
     pub policy: Policy,
     /// Seeds the jitter of backoffs and the hash tables. Any number; a different one for each shard and start is best.
     pub seed: u64,
-    /// What happens at the start with leases that are bound to a connection.
+    /// What startup does with leases that are bound to a connection.
     pub bound: BoundLeases,
     /// The ids that it gives.
     pub ids: Ids,
@@ -138,7 +138,7 @@ pub enum Input {
     Quotas(Quotas),
 }
 
-/// What becomes, at the start, of leases that are bound to a connection.
+/// What startup does with leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
     /// They are released: the process is new, and their connections are closed.

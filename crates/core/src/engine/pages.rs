@@ -62,7 +62,7 @@ pub(super) struct Flight {
     pub(super) what: PagePurpose,
 }
 
-/// What a page is for.
+/// The purpose of a page.
 #[derive(Debug)]
 pub(super) enum PagePurpose {
     /// Leases, at the start.

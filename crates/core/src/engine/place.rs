@@ -267,7 +267,7 @@ impl Engine {
             life.stage = if dead {
                 Stage::Dead { reason: DeadReason::MaxAttempts, at }
             } else {
-                // Whoever held the lease may still ack or nack until somebody else has the message; a connection that
+                // The holder of the lease may still ack or nack until another one has the message; a connection that
                 // is gone will not.
                 let token = (how == Ended::LeaseExpired).then_some(lease.token);
                 Stage::Waiting { token }

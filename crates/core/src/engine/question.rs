@@ -35,7 +35,7 @@ pub(super) struct Pages {
     pub(super) pages: Vec<Loaded>,
 }
 
-/// What a question asks for.
+/// The request of a question.
 #[derive(Debug)]
 pub(super) enum Want {
     Peek(State),

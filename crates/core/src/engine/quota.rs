@@ -468,7 +468,7 @@ impl TenantUse {
     }
 }
 
-/// What a rate allows at one moment.
+/// The number of operations that a rate allows at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Enqueues that are accepted now.

@@ -142,7 +142,7 @@ impl Reply {
     }
 }
 
-/// What a change has done, and how safe that is. It can be used as what it holds.
+/// The result of a change, and the durability that it reached. It dereferences to the result.
 ///
 /// Between nodes it travels without its level, which is beside the answer: an earlier version does not say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,7 +198,7 @@ pub enum EnqueueRefusal {
     InThePast,
     /// The due time is further away than this many ms.
     TooFar(u64),
-    /// The same `dedupe_id` stands for another content.
+    /// The same `dedupe_id` was used for another content.
     DedupeMismatch(MessageId),
     /// A part is larger than this many bytes.
     TooLarge(RefusedPart, usize),
@@ -637,7 +637,7 @@ pub struct RecordedCounts {
 }
 
 impl RecordedCounts {
-    /// What was counted after `before`, which is an earlier state of the same counts.
+    /// The counts since `before`, which is an earlier state of the same counts.
     #[must_use]
     pub fn since(&self, before: &RecordedCounts) -> RecordedCounts {
         let mut lateness = self.lateness;

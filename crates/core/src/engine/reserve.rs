@@ -47,7 +47,8 @@ impl Engine {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
         });
-        // Whoever waits longer is served first. That may end queues, so it comes before any of them is held on to.
+        // The consumer that has waited longest is served first. That may end queues, so it comes before any of them is
+        // held on to.
         for name in &r.queues {
             if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
                 self.granted = 0;
@@ -155,7 +156,8 @@ impl Engine {
             }
             self.revive(now, slot, fx);
         } else if self.rows.get(slot).state(now) == State::Scheduled {
-            // Whoever takes it before its time has it now: when the lease ends it is ready, as beanstalkd has it.
+            // A message that is taken before it is due counts as due now: when the lease ends it is ready, as in
+            // beanstalkd.
             self.take_now(now, slot, fx);
         }
         let idx = self.rows.get(slot).queue;
@@ -234,7 +236,7 @@ impl Engine {
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
         let mut heads = self.heads(now, &waiter.queues);
         if waiter.max == 0 {
-            // It wants to be told, and to have nothing: whoever comes next is served.
+            // It is to be notified without a message: the next waiting consumer is served.
             let told = self.best_ready(now, &mut heads, fx).is_some();
             if told {
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);

@@ -16,7 +16,7 @@ pub(super) struct Schedule {
     leases: Wheel<RowIdx>,
 }
 
-/// What the pointer has met.
+/// An event that the pointer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScheduleEvent {
     /// This one has its turn.

@@ -6,7 +6,7 @@ use crate::time::EngineMs;
 
 use super::index::QueueIdx;
 
-/// What a queue has to do with the memory for ready messages.
+/// A queue's share of the memory for ready messages.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     pub(super) demand: HasDemand,

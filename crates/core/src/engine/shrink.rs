@@ -61,7 +61,7 @@ impl Engine {
         self.unfinished = true;
     }
 
-    /// Takes more of what lies behind the horizon out of memory; whether that has to be gone on with.
+    /// Takes more of what lies behind the horizon out of memory. Returns whether that has to be continued.
     fn go_on_cutting(&mut self) -> bool {
         let mut left = self.policy.max_step;
         for class in CLASSES {

@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// What the pointer meets next; counts what is looked at for it.
+    /// The next event of the pointer; counts the entries that were examined for it.
     fn turn(
         &mut self,
         looks: &mut usize,
@@ -107,8 +107,8 @@ impl Engine {
     }
 
     /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out
-    /// together, that takes more than one step. Whoever proves to have had that lease still settles the message itself.
-    /// For what concerns a queue or all of them, as many are ended as in a step.
+    /// together, that takes more than one step. A caller that proves to have had that lease still settles the message
+    /// itself. For what concerns a queue or all of them, as many are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
         match op.operation().lease {
             OnLease::Extends | OnLease::Ends => return,

@@ -1,4 +1,4 @@
-//! What is left of work that takes several steps.
+//! Remaining work of operations that take several steps.
 
 use std::collections::{BTreeMap, VecDeque};
 

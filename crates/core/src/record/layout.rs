@@ -1,4 +1,4 @@
-//! What both readers of records go by: some tags, and what is wrong with bytes.
+//! Definitions that both readers of records share: some tags, and errors of decoding.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(super) const MARKED: u8 = 4;
 /// Largest number of kept ids that a purge's record lists one by one, as every version of the format reads them.
 pub(super) const LISTED: usize = 4_096;
 
-/// What was read, or why it cannot be.
+/// The decoded value, or why the bytes cannot be decoded.
 pub(super) type Decoded<T> = Result<T, DecodeError>;
 
 /// Why bytes are no record: damage that a checksum did not detect, or a format of another version.

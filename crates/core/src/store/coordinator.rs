@@ -85,7 +85,7 @@ pub struct Owner {
     pub epoch: Epoch,
 }
 
-/// What is known of the ownership of a shard.
+/// The known ownership of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
     /// This owner's lease runs.

@@ -521,13 +521,15 @@ pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
     nothing_from: Option<Lsn>,
+    /// Boxed: errors travel in results, and few have it.
+    reached: Option<Box<Progress>>,
     page: Option<u64>,
 }
 
 impl StoreError {
     /// An error with a sentence for people, which names file and offset where there are any.
     pub fn new(kind: ErrorKind, detail: impl fmt::Display) -> Self {
-        StoreError { kind, detail: detail.to_string().into(), nothing_from: None, page: None }
+        StoreError { kind, detail: detail.to_string().into(), nothing_from: None, reached: None, page: None }
     }
 
     /// The same error, for the page with this ticket ([`Load::ticket`]).
@@ -552,6 +554,17 @@ impl StoreError {
     /// The first position from which on certainly nothing was applied; `None`: the outcome is unknown.
     pub fn nothing_from(&self) -> Option<Lsn> {
         self.nothing_from
+    }
+
+    /// The same error of a store that knows what was durable when it occurred.
+    #[must_use]
+    pub fn with_reached(self, reached: Progress) -> Self {
+        StoreError { reached: Some(Box::new(reached)), ..self }
+    }
+
+    /// What was durable when the error occurred; `None`: it is unknown.
+    pub fn reached(&self) -> Option<Progress> {
+        self.reached.as_deref().copied()
     }
 
     /// The kind, which says what to do.

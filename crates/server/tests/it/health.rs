@@ -1,15 +1,16 @@
 //! What `/healthz` says when something is wrong, and that it says so only as long as it is.
 
-use std::io;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use duewheel::core::id::ShardId;
-use duewheel::store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind, RealDisk};
+use duewheel::store_log::disk::RealDisk;
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
 use duewheel_server::http::HttpLimits;
+use duewheel_sim_disk::{Denial, GateRule, GatedCalls, GatedDisk};
 use serde_json::Value;
 
 use crate::fixture::{PATIENCE, Server};
@@ -27,14 +28,9 @@ async fn until(server: &Server, status: u16, word: &str) -> Value {
     }
 }
 
-/// Waits until the journal has its next segments: a disk that fails while they are made has too little room, and says so.
-async fn until_prepared(server: &Server) {
-    let deadline = Instant::now() + PATIENCE;
-    let ready = |metrics: &str| metrics.lines().any(|line| line == "duewheel_store_journal_segments 3");
-    while !ready(&String::from_utf8_lossy(&server.call("GET", "/metrics", "").await.body)) {
-        assert!(Instant::now() < deadline, "the next segments are never made");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+/// A real disk whose writes wait or fail as a test says.
+fn gated(dir: &Path) -> GatedDisk<RealDisk> {
+    GatedDisk::new(RealDisk::new(&dir.join("data")), GatedCalls::Writes, GateRule::Open)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,13 +49,13 @@ async fn health_is_red_after_a_bug_and_says_which() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");
-    let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
+    let disk = Arc::new(gated(dir.path()));
     let clock = Hurried::default();
     let open = Duewheel::builder().disk(disk.clone()).clock(clock.clone()).open();
     let wheel = open.await.expect("wheel");
     let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
-    disk.gate.close();
+    disk.set(GateRule::After(0));
     let request = r#"{"body": "a", "delay": "1h"}"#;
     let (stuck, said) = tokio::join!(server.call("POST", "/v1/queues/q/messages", request), async {
         // However long it takes until the driver is at the disk.
@@ -77,7 +73,7 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
         // Requests had better go elsewhere; a restart would stand before the same disk.
         let (ready, live) = (server.call("GET", "/readyz", "").await, server.call("GET", "/livez", "").await);
         assert_eq!((ready.status, &ready.json()["status"], live.status), (503, &"store_hangs".into(), 200));
-        disk.gate.open();
+        disk.set(GateRule::Open);
         said
     });
     assert!(said["tick_age_ms"].as_u64() >= Some(600_000), "{said}");
@@ -136,21 +132,26 @@ async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");
-    let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
+    let disk = Arc::new(gated(dir.path()));
     let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");
     let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
-    until_prepared(&server).await;
-    disk.gate.take_away();
     let request = r#"{"body": "a", "delay": "1h"}"#;
+    let first = server.call("POST", "/v1/queues/q/messages", request).await.json();
+    disk.set(GateRule::Denied(Denial::Failed));
     let answer = server.call("POST", "/v1/queues/q/messages", request).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (503, &"storage_unavailable".into()));
+    // Without the segments that come next the store refuses a new message by itself. It takes a cancel in any case,
+    // and writes that.
+    let path = format!("/v1/messages/{}", first["id"].as_str().expect("an id"));
+    let answer = server.call("DELETE", &path, "").await;
     assert_eq!((answer.status, &answer.json()["code"]), (503, &"storage_unavailable".into()));
     let said = until(&server, 503, "failing").await;
     assert!(said["trouble"].as_str().is_some_and(|why| why.contains("os error 5")), "{said}");
     for path in ["/livez", "/readyz"] {
         assert_eq!(server.call("GET", path, "").await.status, 200, "{path}");
     }
-    disk.gate.open();
+    disk.set(GateRule::Open);
     until(&server, 200, "ok").await;
     assert_eq!(server.call("POST", "/v1/queues/q/messages", request).await.status, 201);
 }
@@ -172,124 +173,5 @@ impl Clock for Hurried {
 
     fn running(&self) -> Duration {
         SystemClock.running() + Duration::from_secs(self.0.load(Ordering::SeqCst))
-    }
-}
-
-/// A disk whose writes can be made to wait, or to fail.
-#[derive(Debug)]
-struct SlowDisk {
-    real: RealDisk,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<Way>,
-    changed: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
-    #[default]
-    Open,
-    Closed,
-    Gone,
-}
-
-impl Gate {
-    fn set(&self, way: Way) {
-        *self.state.lock().expect("gate") = way;
-        self.changed.notify_all();
-    }
-
-    fn close(&self) {
-        self.set(Way::Closed);
-    }
-
-    fn take_away(&self) {
-        self.set(Way::Gone);
-    }
-
-    fn open(&self) {
-        self.set(Way::Open);
-    }
-
-    fn pass(&self) -> io::Result<()> {
-        let state = self.state.lock().expect("gate");
-        match *self.changed.wait_while(state, |way| *way == Way::Closed).expect("gate") {
-            Way::Gone => Err(io::Error::from_raw_os_error(5)),
-            Way::Open | Way::Closed => Ok(()),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct SlowFile {
-    real: Arc<dyn DiskFile>,
-    gate: Arc<Gate>,
-}
-
-impl Disk for SlowDisk {
-    fn make_dir(&self, dir: &str) -> io::Result<()> {
-        self.real.make_dir(dir)
-    }
-
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.real.list(dir)
-    }
-
-    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
-        self.real.lock(name, hold)
-    }
-
-    fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(SlowFile { real: self.real.open(name, access)?, gate: self.gate.clone() }))
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(SlowFile { real: self.real.create(name)?, gate: self.gate.clone() }))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.real.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.real.remove(name)
-    }
-
-    fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        self.real.sync_dir(dir)
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.real.free_bytes()
-    }
-
-    fn unique(&self) -> u64 {
-        self.real.unique()
-    }
-}
-
-impl DiskFile for SlowFile {
-    fn size(&self) -> io::Result<u64> {
-        self.real.size()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
-        self.real.read_at(buffer, at)
-    }
-
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.gate.pass()?;
-        self.real.write_at(bytes, at)
-    }
-
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
-        self.real.allocate(bytes)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.real.sync_data()
     }
 }

@@ -60,14 +60,14 @@ fn acks_go_on_beside_messages_that_redis_has_no_memory_for() {
                 scope.spawn(move || leases.iter().map(|lease| ack(server, lease)).collect::<Vec<_>>())
             });
             let ackers: Vec<_> = ackers.collect();
-            for acker in ackers {
-                for (status, said) in acker.join().expect("answers") {
-                    assert_eq!(status, 200, "{said}");
-                }
-            }
+            let acked: Vec<_> = ackers.into_iter().map(|acker| acker.join()).collect();
+            // Before anything is asserted: the others wait for it.
             is_over.store(true, SeqCst);
             for filler in fillers {
                 filler.join().expect("no answer is odd");
+            }
+            for (status, said) in acked.into_iter().flat_map(|answers| answers.expect("answers")) {
+                assert_eq!(status, 200, "{said}");
             }
         });
     }
@@ -119,19 +119,25 @@ fn messages_that_redis_has_refused_are_not_counted() {
     for _ in 0..5 {
         assert_eq!(enqueue(), 201);
     }
+    let sum = |name: &str| {
+        let page = server.text("/metrics");
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
     for _ in 0..3 {
         set(&redis, "min-replicas-to-write", "1");
         until("it is refused", || enqueue() == 503);
         set(&redis, "min-replicas-to-write", "0");
         until("it is taken again", || enqueue() == 201);
-        // Another owner, whose lease is over.
+        // Another owner, whose lease is over. The node takes the shard again, and what was refused goes there once more.
+        let fences = sum("duewheel_store_fences_total");
         let fence = ["HSET", "{duewheel:0}:owner", "incarnation", "other", "until", "0"];
         redis.command(&fence).expect("a reply");
-        until("it is fenced", || enqueue() == 503);
+        until("it is fenced", || {
+            enqueue();
+            sum("duewheel_store_fences_total") > fences
+        });
         until("it is taken again", || enqueue() == 201);
     }
-    let page = server.text("/metrics");
-    let counted = page.lines().filter(|line| line.starts_with("duewheel_enqueued_total"));
-    let counted: f64 = counted.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
-    assert_eq!(counted, f64::from(accepted));
+    assert_eq!(sum("duewheel_enqueued_total"), f64::from(accepted));
 }

@@ -77,7 +77,7 @@ impl Calls {
             if call.missing == 0
                 && let Some(OpenCall { answers, to: Some(to), .. }) = slot.take()
             {
-                // Nobody there any more: nothing to tell.
+                // The caller is gone: there is nothing to send.
                 let _ = to.send(answers.into_iter().flatten().collect());
             }
         }

@@ -33,12 +33,16 @@ impl Confirmed {
         self.counts
     }
 
-    /// What is in doubt when the store has failed; it knows that it has applied nothing from `nothing_from` on.
-    pub(super) fn into_doubtful(mut self, nothing_from: Option<Lsn>) -> Doubtful {
+    /// What has not been counted when the store has failed, after `since`, which has been; the store knows that it has
+    /// applied nothing from `nothing_from` on.
+    pub(super) fn into_doubtful(self, since: RecordedCounts, nothing_from: Option<Lsn>) -> Doubtful {
+        let mut groups = self.open;
         if let Some(first) = nothing_from {
-            self.open.retain(|(last, _)| *last < first);
+            groups.retain(|(last, _)| *last < first);
         }
-        Doubtful { since: self.counts, groups: self.open }
+        // What the store has reported with its failure is in no doubt.
+        groups.push_front((Lsn(0), self.counts));
+        Doubtful { since, groups }
     }
 }
 

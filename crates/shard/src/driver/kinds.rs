@@ -1,4 +1,4 @@
-//! What the driver must know of the kinds of answers.
+//! Properties of answers that the driver needs.
 
 use duewheel_core::engine::Reply;
 

@@ -17,21 +17,23 @@ pub struct Remains {
     pub(super) calls: Calls,
     /// Operations that were certainly not applied, in order: the next driver decides them anew.
     pub(super) again: VecDeque<(ReplyTo, Op)>,
-    pub(super) spares: Spares,
+    /// What the failure concerns.
+    pub(super) scope: RefusalScope,
 }
 
-/// Whether a failure concerns only the operations that need room.
+/// The operations that a failure of the store concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Spares {
-    Yes,
+pub(super) enum RefusalScope {
+    /// Only operations that need room.
+    NeedsRoom,
     #[default]
-    No,
+    Everything,
 }
 
 impl Remains {
     /// Whether requests that wait meanwhile are for the next driver, too.
     pub(crate) fn goes_on(&self) -> bool {
-        self.spares == Spares::Yes
+        self.scope == RefusalScope::NeedsRoom
     }
 
     /// Answers everything that was to be decided anew with this error, because there is no next driver yet. The counts

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use duewheel_core::engine::{Config, Grant, Op, Reply, Reserved};
 use duewheel_core::record::Totals;
-use duewheel_core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, StoreError};
+use duewheel_core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, Progress, StoreError};
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::{CallError, Outcome};
@@ -121,6 +121,26 @@ fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
     assert!(answers[0].is_ok(), "{answers:?}");
     let totals = rig.totals();
     assert_eq!((totals.enqueued, totals.acked), (4, 3), "{totals:?}");
+}
+
+/// Story: Redis had confirmed an ack, and refused the group behind it. The driver heard of both together, and the ack was
+/// answered as unknown.
+#[test]
+fn what_was_durable_before_the_refusal_is_answered() {
+    let mut rig = Rig::new();
+    rig.call(put(0));
+    let grants = rig.granted();
+    let before = rig.submit(vec![ack(&grants[0])]);
+    let durable = rig.disk.groups().last().unwrap().last();
+    let refused = rig.submit(vec![put(60_000)]);
+    let reached = Progress { written: durable, durable, level: Level::Fsync };
+    let error = StoreError::new(ErrorKind::Full, "no memory").with_nothing_from(durable.next());
+    rig.disk.fail(error.with_reached(reached));
+    let answers = rig.answers(before);
+    assert!(matches!(answers[0], Ok(Reply::Settle(Ok(_)))), "{answers:?}");
+    let answers = rig.answers(refused);
+    assert!(is_refused(&answers[0]), "{answers:?}");
+    assert_eq!(rig.totals().acked, 1);
 }
 
 /// A store that is full for another reason, or that says nothing, promises nothing about them.

@@ -239,7 +239,7 @@ impl Folders for Machine {
 
     fn make(&mut self, path: &Path) -> io::Result<()> {
         match DirBuilder::new().mode(OWNER_ONLY).create(path) {
-            // Somebody else was quicker.
+            // Another thread has made it meanwhile.
             Err(_) if path.is_dir() => Ok(()),
             made => made,
         }

@@ -41,7 +41,7 @@ pub(crate) fn run(shared: &StoreShared) {
         }
         match worked {
             Worked::Done => {}
-            // Somebody else may fill the disk.
+            // Another process may fill the disk.
             Worked::Nothing => shared.preparer_bell.wait(Some(LOOK)),
             Worked::Later => shared.preparer_bell.wait(Some(shared.options.retry_after)),
         }

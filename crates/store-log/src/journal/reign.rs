@@ -168,7 +168,7 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
         }
         parts.push(LiveRun { run: Arc::new(run), live: Arc::new(live) });
     }
-    // What is left of `lost` tells of runs of which nothing counted any more: they are unlisted without a new state.
+    // The rest of `lost` names runs without live rows: they are unlisted without a new state.
     Ok(Kept { books: ledger, parts })
 }
 

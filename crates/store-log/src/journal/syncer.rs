@@ -124,7 +124,7 @@ impl Syncer {
     /// Waits until everything written is durable, also what is written meanwhile. `go_on` is called before each wait.
     ///
     /// # Errors
-    /// That of `go_on`.
+    /// The error of `go_on`.
     pub(super) fn wait(&self, go_on: impl Fn() -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.wait_for(|state| state.synced.writes >= state.written.writes, go_on)
     }
@@ -132,7 +132,7 @@ impl Syncer {
     /// Waits until everything up to a written position is durable. `go_on` is called before each wait.
     ///
     /// # Errors
-    /// That of `go_on`.
+    /// The error of `go_on`.
     pub(super) fn wait_until(
         &self,
         lsn: Lsn,

@@ -45,7 +45,7 @@ pub(crate) fn sync_here(shared: &StoreShared) {
     }
     syncer.ask_for_this_thread();
     if sync_once(shared) == Worked::Nothing {
-        // The worker is at it, and goes on with what was asked now.
+        // The worker is syncing, and makes the sync that was just requested afterwards.
         syncer.wake_worker();
     }
 }

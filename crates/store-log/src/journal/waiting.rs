@@ -1,4 +1,4 @@
-//! The turn from a full segment to the next one, for which the owner waits for nobody.
+//! Groups between a full segment and the next one. The owner does not wait for either.
 //!
 //! The next segment may take a frame only when the one before is durable: damage can then end the journal in its last segment and
 //! nowhere else. Until a worker has synced it, and has prepared the next one, the groups wait here, in memory. They are in the
@@ -16,14 +16,14 @@ use crate::options::Options;
 pub(crate) struct WaitingGroups {
     /// LSN of the first record of the next segment.
     pub(crate) first: Lsn,
-    /// The next segment, once it is at hand.
+    /// The next segment, once it is prepared.
     pub(crate) next: Option<Prepared>,
     pub(crate) frames: Vec<WaitingFrame>,
     /// Bytes that the frames take in the segment.
     bytes: usize,
 }
 
-/// A frame that is complete but for its head, which tells of the segment that it is written to.
+/// A frame that is complete except for its head, which depends on the segment that the frame is written to.
 #[derive(Debug)]
 pub(crate) struct WaitingFrame {
     pub(crate) frame: Writer,

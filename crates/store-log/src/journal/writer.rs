@@ -22,7 +22,7 @@ use crate::shared::{DiskSpace, StoreShared, Worked};
 pub(crate) struct JournalWriter {
     shared: Arc<StoreShared>,
     active: Active,
-    /// What waits for the next segment; then nothing is written to this one any more.
+    /// Groups that wait for the next segment. While there are any, nothing is written to the present one.
     turn: Option<WaitingGroups>,
     /// The buffer of the present frame, kept to reuse its memory.
     buffer: Writer,

@@ -20,7 +20,7 @@ pub(crate) struct Extent {
 const ROW: u64 = 24;
 /// An entry of the index of ids, and as much while it is sorted.
 const BY_ID: u64 = 2 * 16;
-/// The same of keys, and the key's bits in the filter.
+/// An entry of the index of keys, and as much while it is sorted; and the key's bits in the filter.
 const BY_KEY: u64 = 2 * 24 + 2;
 /// An id in the set of ids.
 const IN_SET: u64 = 4;

@@ -37,7 +37,7 @@ pub(super) fn short(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// The same, spread over all bits of a hash table.
+/// The short hash, spread over all bits that a hash table uses.
 pub(super) fn spread(short: u32) -> u64 {
     u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -356,7 +356,7 @@ impl BySpan {
         after: Option<Cursor>,
         until: u64,
     ) -> Result<bool, ReadFault> {
-        // Nobody has a row of the last span any more, as a rule: its memory is used again.
+        // Usually no row of the last span is in use any more: its memory is used again.
         for part in self.parts.drain(..) {
             self.spare = part.bytes.try_into_mut().ok().or(self.spare.take());
         }

@@ -21,7 +21,7 @@ use crate::run::Mask;
 use crate::run::block::{FOOTER, Footer, HEAD, Kind};
 use crate::run::row::{self, BlockRows};
 
-/// What is known of a run as a whole.
+/// The readable parts of a run.
 #[derive(Debug, Default)]
 pub(super) struct RunContents {
     queues: Vec<QueueName>,

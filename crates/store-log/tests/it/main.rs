@@ -8,7 +8,6 @@ mod failure;
 mod flush;
 mod folder;
 mod full;
-mod gate;
 mod golden;
 mod golden_folders;
 mod keys;

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Capacity, ErrorKind, Found, Store};
-use duewheel_sim_disk::{SimDisk, Survivors};
+use duewheel_sim_disk::{Denial, GateRule, GatedCalls, GatedDisk, SimDisk, Survivors};
 use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked};
 
-use crate::gate::{Gate, GatedDisk};
 use crate::rig::{Rig, all_rows, by_hand, figure, small};
 
 fn going_on() -> Options {
@@ -160,7 +159,7 @@ const FOR_EVER: Duration = Duration::from_secs(60);
 /// room, and nothing of what it wanted to write is applied; when there is room again the store goes on.
 #[test]
 fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
-    let disk = GatedDisk::new(7, Gate::After(1));
+    let disk = GatedDisk::new(SimDisk::new(7), GatedCalls::Creates("journal/"), GateRule::After(1));
     let mut rig = Rig::open(&disk, without_flushes(), History::new(7));
     disk.wait_until_asked();
     let (tell, told) = mpsc::channel();
@@ -175,7 +174,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
         rig
     });
     assert!(told.try_recv().is_err(), "whether there is room is not known yet");
-    disk.set(Gate::Full);
+    disk.set(GateRule::Denied(Denial::Full));
     // How much of the ballast is used by then is a matter of chance.
     let room = told.recv_timeout(FOR_EVER).expect("the owner is told");
     assert!(matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly), "{room:?}");
@@ -190,7 +189,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
         thread::yield_now();
     }
 
-    disk.set(Gate::Open);
+    disk.set(GateRule::Open);
     // How much fits the segments that were made before is a matter of chance, too.
     let deadline = Instant::now() + FOR_EVER;
     while figure(&rig.store, "segment_rotations_total") < 3 {
@@ -208,7 +207,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
 /// written: the store ends, and the next owner does not find it.
 #[test]
 fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
-    let disk = GatedDisk::new(8, Gate::After(1));
+    let disk = GatedDisk::new(SimDisk::new(8), GatedCalls::Creates("journal/"), GateRule::After(1));
     let mut rig = Rig::open(&disk, without_flushes(), History::new(8));
     disk.wait_until_asked();
     while figure(&rig.store, "groups_waited_total") == 0 {
@@ -216,7 +215,7 @@ fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
     }
     let written = rig.store.progress().expect("progress").written;
     assert!(written < rig.history.model().applied());
-    disk.set(Gate::Full);
+    disk.set(GateRule::Denied(Denial::Full));
     let deadline = Instant::now() + FOR_EVER;
     let error = loop {
         match rig.store.progress() {
@@ -229,6 +228,6 @@ fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     drop(rig.store);
     rig.history.forget_after(written);
-    disk.set(Gate::Open);
+    disk.set(GateRule::Open);
     Rig::open(&disk, without_flushes(), rig.history).assert_is("reopened");
 }

@@ -1,0 +1,46 @@
+//! Scripts that decide which tests are run: what they cannot read must not look like success.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn run(script: &str, arguments: &[&str], input: &str) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
+    let mut command = Command::new(script);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("a script of the repository");
+    // A script that has failed reads no further.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("its output")
+}
+
+fn message(profile: &str) -> String {
+    format!(
+        r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/core/Cargo.toml","target":{{"kind":["lib"],"name":"core"}},{profile},"executable":"/t/core-1"}}"#
+    ) + "\n"
+}
+
+/// Story: a line of Cargo's messages that did not match was left out, and so were the tests of that binary.
+#[test]
+fn a_message_of_cargo_that_cannot_be_read_is_an_error() {
+    let good = message(r#""profile":{"opt_level":"0","test":true}"#);
+    let other = r#"{"reason":"build-finished","success":true}"#;
+    let read = run("binaries", &["--read"], &format!("{good}{other}\n"));
+    assert!(read.status.success());
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "/r/crates/core\tlib\tcore\t/t/core-1\n");
+    let unknown = message(r#""profile":{"opt_level":"0","tests":"yes"}"#);
+    let read = run("binaries", &["--read"], &format!("{good}{unknown}{good}"));
+    assert_eq!(read.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&read.stderr).contains("cannot be read"), "{read:?}");
+}
+
+/// Story: a filter that named no test, or a binary without tests, passed.
+#[test]
+fn a_test_binary_without_tests_is_an_error() {
+    let own = std::env::current_exe().expect("this binary");
+    let own = own.to_str().expect("a path in UTF-8");
+    assert!(run("has-tests", &[own, "a_test_binary_without_tests"], "").status.success());
+    let none = run("has-tests", &[own, "no test has this name"], "");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("there is no test in"), "{none:?}");
+}
