@@ -4,6 +4,5 @@ pub mod instant;
 pub mod machine;
 pub mod message;
 pub mod process;
-pub mod random;
 pub mod server;
 pub mod submit;

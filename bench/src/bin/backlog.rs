@@ -14,8 +14,8 @@ use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::{Client, Demand, Duewheel, VirtualClock};
 use duewheel_bench::process::resident_mib;
-use duewheel_bench::random::scatter;
 use duewheel_bench::submit::submit_all;
+use duewheel_judge::rng::scatter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's

@@ -15,8 +15,8 @@ use duewheel::core::store::{Load, Recovered, Sequence, Store, Which};
 use duewheel::core::time::WallMs;
 use duewheel::{CallError, Client, Demand, Duewheel};
 use duewheel_bench::process::resident_mib;
-use duewheel_bench::random::scatter;
 use duewheel_bench::submit::submit_all;
+use duewheel_judge::rng::scatter;
 use duewheel_store_log::LogStore;
 
 #[global_allocator]

@@ -23,8 +23,8 @@ use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
 use duewheel::{Client, Demand, Duewheel};
 use duewheel_bench::process::{processor_time, resident_mib, written_bytes};
-use duewheel_bench::random::scatter;
 use duewheel_bench::submit::submit_all;
+use duewheel_judge::rng::scatter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use clap::Parser;
+use duewheel_judge::rng::Rng;
 use duewheel_wheel::{Geometry, Handle, Wheel};
 use hierarchical_hash_wheel_timer::wheels::Skip;
 use hierarchical_hash_wheel_timer::wheels::cancellable::{
@@ -193,7 +194,7 @@ impl Numbers {
 /// Fills, and hands everything out; fills again, and cancels.
 fn measure<T: Timers>(settings: &Settings) -> Numbers {
     touch_memory(settings.timers * 200);
-    let mut random = SplitMix(settings.seed);
+    let mut random = Rng::new(settings.seed);
     let dues: Vec<u64> = (0..settings.timers).map(|_| 1 + random.below(settings.span - 1)).collect();
     let before = allocated();
     let mut timers = T::new();
@@ -258,29 +259,6 @@ fn processor_time() -> f64 {
 fn allocated() -> f64 {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
-}
-
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
-    }
-
-    fn shuffle<K>(&mut self, keys: &mut [K]) {
-        for at in (1..keys.len()).rev() {
-            let other = self.below(at as u64 + 1);
-            keys.swap(at, usize::try_from(other).expect("an index"));
-        }
-    }
 }
 
 /// A structure under its name.

@@ -21,7 +21,7 @@ mod transport;
 pub use ownership::error::FleetError;
 pub use ownership::member::{Fleet, FleetOptions, Started};
 pub use ownership::presence::DEFAULT_SETTLE_DELAY;
-pub use ownership::view::{ClusterView, ShardView, Stage};
+pub use ownership::view::{ClusterView, ShardStage, ShardView};
 pub use routing::router::Router;
 pub use shards::Shards;
 pub use transport::{BadCertificate, CertificatePart, PeerCertificates};

@@ -12,6 +12,7 @@ pub mod message;
 #[doc(hidden)]
 pub mod mutant;
 pub mod name;
+pub mod percent;
 pub mod policy;
 pub mod record;
 pub mod store;

@@ -13,7 +13,7 @@ use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
 use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
 
-/// Why no copy was made.
+/// The reason why no copy was made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -56,7 +56,7 @@ pub(crate) enum Copier {
 }
 
 /// The single permit to copy; no other copy can start until it is dropped.
-struct Turn(Arc<Newest>);
+struct CopyPermit(Arc<Newest>);
 
 impl Newest {
     pub(crate) fn set(&self, handle: Option<Backup>) {
@@ -68,16 +68,16 @@ impl Newest {
     }
 }
 
-impl Turn {
-    fn take(newest: Arc<Newest>) -> Result<Turn, BackupError> {
+impl CopyPermit {
+    fn take(newest: Arc<Newest>) -> Result<CopyPermit, BackupError> {
         match newest.busy.swap(true, Ordering::AcqRel) {
             true => Err(BackupError::Busy),
-            false => Ok(Turn(newest)),
+            false => Ok(CopyPermit(newest)),
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for CopyPermit {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
@@ -95,7 +95,7 @@ impl Copier {
         end: EndOnPanic,
     ) -> Result<BackupReport, BackupError> {
         let Copier::Of { newest, data } = self else { return Err(BackupError::InMemory) };
-        let turn = Turn::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
+        let turn = CopyPermit::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
         let data = data.clone();
         // The turn is the copying's, not the caller's, who may go away.
         let copying = tokio::task::spawn_blocking(move || {
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn there_is_one_copy_at_a_time() {
         let newest = Arc::new(Newest::default());
-        let turn = Turn::take(newest.clone()).unwrap_or_else(|_| panic!("nobody else copies"));
-        assert!(matches!(Turn::take(newest.clone()), Err(BackupError::Busy)));
+        let turn = CopyPermit::take(newest.clone()).unwrap_or_else(|_| panic!("nobody else copies"));
+        assert!(matches!(CopyPermit::take(newest.clone()), Err(BackupError::Busy)));
         drop(turn);
-        assert!(Turn::take(newest).is_ok());
+        assert!(CopyPermit::take(newest).is_ok());
     }
 
     #[test]

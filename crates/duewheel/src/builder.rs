@@ -49,7 +49,7 @@ pub struct Builder {
     policy: Policy,
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
-    own: Option<OwnStore>,
+    own: Option<CustomStore>,
     elsewhere: Option<Box<dyn Elsewhere>>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
@@ -81,10 +81,10 @@ impl Common {
     }
 }
 
-/// A store that somebody has brought.
-struct OwnStore(Opener);
+/// A store that the caller provides.
+struct CustomStore(Opener);
 
-impl fmt::Debug for OwnStore {
+impl fmt::Debug for CustomStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a store of one's own")
     }
@@ -215,7 +215,7 @@ impl Builder {
         mut self,
         open: impl FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send + 'static,
     ) -> Self {
-        self.own = Some(OwnStore(Box::new(open)));
+        self.own = Some(CustomStore(Box::new(open)));
         self
     }
 
@@ -269,7 +269,7 @@ impl Builder {
         let seed = common.any_seed();
         let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
-            (Some(OwnStore(opener)), _) => (opener, Copier::None),
+            (Some(CustomStore(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => (memory(&policy), Copier::None),
             (None, Durability::Fsync | Durability::Buffered) => {
                 let (data, disk, mut log) = (self.data, self.disk, self.log);

@@ -68,7 +68,7 @@ impl Error for NotYet {}
 
 /// How an unsuccessful run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct HandlerFailure {
     kind: Kind,
     note: String,
 }
@@ -80,10 +80,10 @@ enum Kind {
     Dead,
 }
 
-impl Failure {
+impl HandlerFailure {
     /// A failed attempt.
     pub(crate) fn failed(note: String) -> Self {
-        Failure { kind: Kind::Failed, note }
+        HandlerFailure { kind: Kind::Failed, note }
     }
 
     /// The failure that a handler's error stands for.
@@ -101,7 +101,7 @@ impl Failure {
             }
             next = error.source();
         }
-        Failure { kind, note: error.to_string() }
+        HandlerFailure { kind, note: error.to_string() }
     }
 
     pub(crate) fn note(&self) -> &str {

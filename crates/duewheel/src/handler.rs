@@ -12,6 +12,7 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
+use duewheel_shard::backoff::doubled;
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::error::CallError;
 use duewheel_shard::lifecycle::Lifecycle;
@@ -21,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::failure::Failure;
+use crate::failure::HandlerFailure;
 use crate::message::Message;
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
@@ -172,6 +173,9 @@ struct Worker<F> {
 
 /// How long a reserve of the loop waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
+/// The pause after a reserve that failed; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl<F, Fut> Worker<F>
 where
@@ -182,7 +186,7 @@ where
         let this = Arc::new(self);
         let _end = this.life.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
-        let mut pause = Duration::from_millis(10);
+        let mut failures = 0;
         loop {
             testing::place("handler loop");
             let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
@@ -206,7 +210,7 @@ where
             };
             match reserved {
                 Ok(Reserved::Grants(grants)) => {
-                    pause = Duration::from_millis(10);
+                    failures = 0;
                     for (grant, hand) in grants.into_iter().zip(hands) {
                         this.activity.started.fetch_add(1, Ordering::SeqCst);
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
@@ -224,12 +228,12 @@ where
                     | Reserved::Overloaded
                     | Reserved::TooManyQueues
                     | Reserved::HeldBack(_),
-                ) => tokio::time::sleep(pause).await,
+                ) => tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await,
                 Err(_) if this.life.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
+                    tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
+                    failures = failures.saturating_add(1);
                 }
             }
         }
@@ -275,7 +279,7 @@ where
     }
 
     /// The result of one run. `None`: it was dropped by a shutdown.
-    async fn outcome(&self, message: Message) -> Option<Result<(), Failure>> {
+    async fn outcome(&self, message: Message) -> Option<Result<(), HandlerFailure>> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
         // Dropping the sender ends the run at its next await.
@@ -290,7 +294,7 @@ where
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => {
-                    return Some(Err(Failure::failed(format!("took longer than {:?}", self.time_limit))));
+                    return Some(Err(HandlerFailure::failed(format!("took longer than {:?}", self.time_limit))));
                 }
                 () = tokio::time::sleep(between) => {
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
@@ -309,7 +313,7 @@ where
             Ok(ended) => ended,
             Err(join) => {
                 let panic = join.try_into_panic().ok()?;
-                Some(Err(Failure::failed(format!("panic: {}", panic_text(&*panic)))))
+                Some(Err(HandlerFailure::failed(format!("panic: {}", panic_text(&*panic)))))
             }
         }
     }
@@ -319,13 +323,13 @@ where
         &self,
         message: Message,
         kept: oneshot::Receiver<()>,
-    ) -> JoinHandle<Option<Result<(), Failure>>> {
+    ) -> JoinHandle<Option<Result<(), HandlerFailure>>> {
         let run = self.run.clone();
         let bounded = async move {
             tokio::select! {
                 biased;
                 // The error's text is made here, where a panic is the attempt's own.
-                result = async move { run(message).await.map_err(|e| Failure::of(&*e)) } => Some(result),
+                result = async move { run(message).await.map_err(|e| HandlerFailure::of(&*e)) } => Some(result),
                 _ = kept => None,
             }
         };

@@ -84,7 +84,7 @@ pub use builder::{Builder, Durability, OpenError};
 #[cfg(feature = "cluster")]
 pub use duewheel_cluster::{
     BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,
-    ShardView, Stage,
+    ShardStage, ShardView,
 };
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Applied, Attended, IfExists, Outline, QueueView, View};

@@ -8,7 +8,7 @@ use duewheel_core::engine::Grant;
 use duewheel_core::id::{LeaseToken, MessageId};
 use serde::de::DeserializeOwned;
 
-/// A message that you hold under a lease.
+/// A message under a lease of this consumer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     grant: Grant,

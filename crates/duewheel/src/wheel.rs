@@ -25,11 +25,11 @@ use crate::registered::{HandlerError, Registered};
 /// [`Duewheel::shutdown`].
 #[derive(Clone, Debug)]
 pub struct Duewheel {
-    inner: Arc<Inner>,
+    inner: Arc<WheelInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WheelInner {
     client: Client,
     life: Lifecycle,
     copier: Copier,
@@ -43,7 +43,7 @@ struct Inner {
     abort: watch::Sender<bool>,
 }
 
-/// The parts that a wheel is built from, once its store is open.
+/// The parts of a wheel whose store is open.
 pub(crate) struct WheelParts {
     pub(crate) client: Client,
     pub(crate) life: Lifecycle,
@@ -76,7 +76,7 @@ impl Duewheel {
         let WheelParts { client, life, copier, policy, quotas, node } = parts;
         let session = client.new_session();
         Duewheel {
-            inner: Arc::new(Inner {
+            inner: Arc::new(WheelInner {
                 client,
                 life,
                 copier,
@@ -307,7 +307,7 @@ impl Duewheel {
     }
 }
 
-impl Drop for Inner {
+impl Drop for WheelInner {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.abort.send_replace(true);

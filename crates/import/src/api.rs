@@ -13,40 +13,40 @@ pub trait HttpApi: fmt::Debug {
     /// A GET.
     ///
     /// # Errors
-    /// See [`Trouble`].
-    fn get(&self, path: &str) -> Result<Value, Trouble>;
+    /// See [`ApiError`].
+    fn get(&self, path: &str) -> Result<Value, ApiError>;
 
     /// A POST of JSON.
     ///
     /// # Errors
-    /// See [`Trouble`].
-    fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble>;
+    /// See [`ApiError`].
+    fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError>;
 
     /// A POST of lines of JSON; gives a result for each that was answered.
     ///
     /// # Errors
-    /// See [`Trouble`].
-    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble>;
+    /// See [`ApiError`].
+    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError>;
 
     /// A DELETE.
     ///
     /// # Errors
-    /// See [`Trouble`].
-    fn delete(&self, path: &str) -> Result<Value, Trouble>;
+    /// See [`ApiError`].
+    fn delete(&self, path: &str) -> Result<Value, ApiError>;
 }
 
-/// A request that got no good answer.
+/// The failure of a request.
 #[derive(Debug)]
-pub enum Trouble {
-    /// Nobody listens there, or the connection broke.
+pub enum ApiError {
+    /// The server cannot be reached, or the connection broke.
     Unreachable(String),
     /// The server refused.
-    Refused(Refusal),
+    Refused(ServerRefusal),
 }
 
-/// What a server refused, and why.
+/// A refusal of the server, and its reason.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ServerRefusal {
     /// The stable code of the error.
     pub code: String,
     /// A sentence for people.
@@ -57,16 +57,16 @@ pub struct Refusal {
     pub existing_id: Option<String>,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Unreachable(what) => f.write_str(what),
-            Trouble::Refused(refusal) => refusal.fmt(f),
+            ApiError::Unreachable(what) => f.write_str(what),
+            ApiError::Refused(refusal) => refusal.fmt(f),
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.detail)?;
         match &self.existing_id {
@@ -76,11 +76,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Refusal {
+impl ServerRefusal {
     /// From a problem, or a line of a batch.
-    pub fn from_json(problem: &Value) -> Refusal {
+    pub fn from_json(problem: &Value) -> ServerRefusal {
         let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
-        Refusal {
+        ServerRefusal {
             code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
             detail: text("detail").unwrap_or_default(),
             field: text("field"),
@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the server only asked to come back a little later.
+    /// Whether the request may succeed a little later.
     pub fn is_passing(&self) -> bool {
         self.is_full() || self.code == "draining"
     }

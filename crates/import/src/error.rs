@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::api::Trouble;
+use crate::api::ApiError;
 
 /// Why an import ended early. Nothing is lost: every job is in the source or, durable, in duewheel; run it again.
 #[derive(Debug, thiserror::Error)]
@@ -21,8 +21,8 @@ impl ImportError {
     }
 }
 
-impl From<Trouble> for ImportError {
-    fn from(trouble: Trouble) -> Self {
+impl From<ApiError> for ImportError {
+    fn from(trouble: ApiError) -> Self {
         ImportError::failed(trouble)
     }
 }

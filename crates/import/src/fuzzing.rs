@@ -4,7 +4,7 @@ use crate::reply;
 
 /// One reply read as everything that it could be: what was understood, in words; `None` where it was refused.
 pub fn replies(bytes: &[u8]) -> [Option<String>; 4] {
-    fn said<T: std::fmt::Debug>(read: Result<T, reply::Broken>) -> Option<String> {
+    fn said<T: std::fmt::Debug>(read: Result<T, reply::BadReply>) -> Option<String> {
         match read {
             Ok(read) => Some(format!("{read:?}")),
             Err(broken) => {

@@ -15,9 +15,9 @@ pub use crate::error::ImportError;
 use crate::lineage::{Lineage, MARKER};
 use crate::mover::{Mode, Mover};
 pub use crate::reply::is_name;
-use crate::reply::{Broken, Counts};
-use crate::scan::{Enough, Found, scan};
-use crate::source::Source;
+use crate::reply::{BadReply, TubeCounts};
+use crate::scan::{FoundJobs, ScanLimit, scan};
+use crate::source::BeanstalkSource;
 
 pub mod api;
 mod error;
@@ -36,7 +36,7 @@ const RESCANS: u32 = 2;
 /// Between two looks at jobs that workers of the source have.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What is moved, and from where.
+/// The options of an import.
 #[derive(Clone, Debug)]
 pub struct ImportPlan {
     /// The running beanstalkd, `HOST:PORT` or `unix:PATH`.
@@ -51,7 +51,7 @@ pub struct ImportPlan {
     pub wait: Duration,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug)]
 pub struct Summary {
     /// All of it as JSON.
@@ -72,7 +72,7 @@ pub struct Summary {
 /// # Errors
 /// See [`ImportError`].
 pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Summary, ImportError> {
-    let mut source = Source::connect(&plan.beanstalk)?;
+    let mut source = BeanstalkSource::connect(&plan.beanstalk)?;
     let stats = source.stats()?;
     api.get("/healthz")?;
     let (lineage, upper, mode) = if plan.copies {
@@ -82,7 +82,7 @@ pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Su
         let (lineage, upper) = Lineage::begin(&mut source, &api, &stats)?;
         (lineage, upper, Mode::Move { reserve: source.knows_reserve_job()? })
     };
-    let mut run = Run {
+    let mut run = ImportRun {
         mover: Mover::new(source, Box::new(api), lineage, mode, plan.prefix),
         tubes: plan.tubes,
         upper,
@@ -101,7 +101,7 @@ pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Su
 
 /// An import under way.
 #[derive(Debug)]
-struct Run {
+struct ImportRun {
     mover: Mover,
     /// None for all.
     tubes: BTreeSet<String>,
@@ -110,7 +110,7 @@ struct Run {
     bar: ProgressBar,
 }
 
-impl Run {
+impl ImportRun {
     /// Moves until there is nothing new. Gives how many jobs the source counts that were not found.
     fn all(&mut self, wait: Duration) -> Result<u64, ImportError> {
         let deadline = Instant::now() + wait;
@@ -139,9 +139,9 @@ impl Run {
         }
     }
 
-    fn first_look(&mut self) -> Result<Found, ImportError> {
+    fn first_look(&mut self) -> Result<FoundJobs, ImportError> {
         let jobs = self.count()?.total();
-        let mut found = Found::default();
+        let mut found = FoundJobs::default();
         if jobs > 0 {
             self.look_down(jobs, &mut found)?;
         }
@@ -149,18 +149,18 @@ impl Run {
     }
 
     /// Looks at all ids again for so many jobs that the source counts and that were not found.
-    fn look_at_all(&mut self, missing: u64) -> Result<Found, ImportError> {
-        let mut found = Found::default();
+    fn look_at_all(&mut self, missing: u64) -> Result<FoundJobs, ImportError> {
+        let mut found = FoundJobs::default();
         let top = self.look_down(missing, &mut found)?;
         if found.jobs < missing && self.upper.is_none() {
-            let enough = Enough { jobs: Some(missing), misses: Some(scan::MAX_MISSES) };
+            let enough = ScanLimit { jobs: Some(missing), misses: Some(scan::MAX_MISSES) };
             self.look(top.saturating_add(1)..u64::MAX, scan::MAX_MISSES, enough, &mut found)?;
         }
         Ok(found)
     }
 
     /// Looks at ids from the highest down, until so many jobs are found. Gives the highest.
-    fn look_down(&mut self, jobs: u64, found: &mut Found) -> Result<u64, ImportError> {
+    fn look_down(&mut self, jobs: u64, found: &mut FoundJobs) -> Result<u64, ImportError> {
         let top = match self.upper {
             Some(upper) => upper.saturating_sub(1),
             // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of
@@ -172,18 +172,18 @@ impl Run {
                 scan::highest_head(source, &tubes)?.max(source.stats()?.total_jobs)
             }
         };
-        let enough = Enough { jobs: Some(jobs), misses: None };
+        let enough = ScanLimit { jobs: Some(jobs), misses: None };
         self.look((1..=top).rev(), top, enough, found)?;
         Ok(top)
     }
 
     /// Looks at the ids that were given since the last look.
-    fn look_at_new(&mut self) -> Result<Found, ImportError> {
-        let mut found = Found::default();
+    fn look_at_new(&mut self) -> Result<FoundJobs, ImportError> {
+        let mut found = FoundJobs::default();
         let Some(upper) = self.mover.lineage.renew(&mut self.mover.source)? else { return Ok(found) };
         let from = self.upper.map_or(1, |old| old.saturating_add(1));
         self.upper = Some(upper);
-        self.look((from..upper).rev(), upper.saturating_sub(from), Enough::default(), &mut found)?;
+        self.look((from..upper).rev(), upper.saturating_sub(from), ScanLimit::default(), &mut found)?;
         Ok(found)
     }
 
@@ -191,11 +191,11 @@ impl Run {
         &mut self,
         ids: impl Iterator<Item = u64>,
         length: u64,
-        enough: Enough,
-        found: &mut Found,
+        enough: ScanLimit,
+        found: &mut FoundJobs,
     ) -> Result<(), ImportError> {
         self.show("{bar:30} {human_pos}/{human_len} ids looked at, {msg}, {eta} left", length);
-        let Run { mover: Mover { source, held, report, .. }, tubes, bar, .. } = self;
+        let ImportRun { mover: Mover { source, held, report, .. }, tubes, bar, .. } = self;
         let wanted =
             |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
         bar.set_message("0 jobs found");
@@ -210,7 +210,7 @@ impl Run {
         Ok(())
     }
 
-    fn transfer(&mut self, found: Found) -> Result<(), ImportError> {
+    fn transfer(&mut self, found: FoundJobs) -> Result<(), ImportError> {
         if found.jobs == 0 {
             return Ok(());
         }
@@ -228,9 +228,9 @@ impl Run {
     }
 
     /// Jobs of the wanted tubes that the source counts now.
-    fn count(&mut self) -> Result<Counts, Broken> {
+    fn count(&mut self) -> Result<TubeCounts, BadReply> {
         let source = &mut self.mover.source;
-        let mut counts = Counts::default();
+        let mut counts = TubeCounts::default();
         if self.tubes.is_empty() {
             // One answer for all tubes: nothing moves between two questions. Our own are taken off.
             counts = source.stats()?.counts;
@@ -244,7 +244,7 @@ impl Run {
         Ok(counts)
     }
 
-    /// Jobs that the source counts, and nobody knows where they are.
+    /// Jobs that the source counts and that were not found.
     fn missing(&mut self) -> Result<u64, ImportError> {
         let counted = self.count()?.total();
         let report = &self.mover.report;

@@ -31,10 +31,10 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use crate::api::{HttpApi, Trouble, segment};
+use crate::api::{ApiError, HttpApi, segment};
 use crate::error::ImportError;
-use crate::reply::{Broken, SourceStats};
-use crate::source::{Body, Head, PutAnswer, Source};
+use crate::reply::{BadReply, SourceStats};
+use crate::source::{BeanstalkSource, Body, PutAnswer, TubeHead};
 
 /// The marker's tube in the source, and the queue of names in duewheel.
 pub(crate) const MARKER: &str = "duewheel-import";
@@ -47,14 +47,14 @@ const NEVER: &str = "36500d";
 #[derive(Debug)]
 pub(crate) struct Lineage {
     name: String,
-    place: Place,
+    place: MarkerLocation,
     /// Of a job that a worker took: how many of its copies were cancelled.
     cancelled: HashMap<u64, u32>,
     notes: bool,
 }
 
 #[derive(Debug)]
-enum Place {
+enum MarkerLocation {
     /// The marker's id.
     Source(u64),
     /// The id of a message.
@@ -65,7 +65,7 @@ enum Place {
 impl Lineage {
     /// Goes on with the import that was interrupted, or begins one. Gives an id above those of all jobs, if it can.
     pub(crate) fn begin(
-        source: &mut Source,
+        source: &mut BeanstalkSource,
         remote: &dyn HttpApi,
         stats: &SourceStats,
     ) -> Result<(Lineage, Option<u64>), ImportError> {
@@ -85,12 +85,12 @@ impl Lineage {
                 while let Some((older, _)) = old_marker(source)?.filter(|(older, _)| *older != id) {
                     source.delete(older)?;
                 }
-                (Place::Source(id), name, Some(id))
+                (MarkerLocation::Source(id), name, Some(id))
             }
-            (PutAnswer::Refused(_), Some((id, name))) => (Place::Source(id), name, None),
+            (PutAnswer::Refused(_), Some((id, name))) => (MarkerLocation::Source(id), name, None),
             (PutAnswer::Refused(_), None) => {
                 let (id, name) = name_in_duewheel(remote, stats, &name)?;
-                (Place::Duewheel(id), name, None)
+                (MarkerLocation::Duewheel(id), name, None)
             }
         };
         let mut lineage = Lineage { name, place, cancelled: HashMap::new(), notes: false };
@@ -100,14 +100,14 @@ impl Lineage {
 
     /// For copies only. A probe tells the highest id, and is deleted at once.
     pub(crate) fn copy(
-        source: &mut Source,
+        source: &mut BeanstalkSource,
         remote: &dyn HttpApi,
         stats: &SourceStats,
     ) -> Result<(Lineage, Option<u64>), ImportError> {
         let instance = instance(stats)?;
         let lineage = Lineage {
             name: format!("copy:{instance}"),
-            place: Place::Copy,
+            place: MarkerLocation::Copy,
             cancelled: HashMap::new(),
             notes: false,
         };
@@ -120,12 +120,12 @@ impl Lineage {
     }
 
     /// An id above those of all jobs that were put by now. Nothing if the source takes no job.
-    pub(crate) fn renew(&mut self, source: &mut Source) -> Result<Option<u64>, ImportError> {
+    pub(crate) fn renew(&mut self, source: &mut BeanstalkSource) -> Result<Option<u64>, ImportError> {
         source.use_tube(MARKER)?;
         let old = match self.place {
-            Place::Source(old) => old,
-            Place::Duewheel(_) => return Ok(None),
-            Place::Copy => {
+            MarkerLocation::Source(old) => old,
+            MarkerLocation::Duewheel(_) => return Ok(None),
+            MarkerLocation::Copy => {
                 let PutAnswer::Inserted(id) = source.put_asleep("duewheel probe")? else { return Ok(None) };
                 source.delete(id)?;
                 return Ok(Some(id));
@@ -134,7 +134,7 @@ impl Lineage {
         match source.put_asleep(&format!("{WORDS}{}", self.name))? {
             PutAnswer::Refused(_) => Ok(None),
             PutAnswer::Inserted(id) => {
-                self.place = Place::Source(id);
+                self.place = MarkerLocation::Source(id);
                 if source.delete(old)? {
                     return Ok(Some(id));
                 }
@@ -150,7 +150,7 @@ impl Lineage {
     }
 
     /// A copy is about to be cancelled, and its job is still in the source.
-    pub(crate) fn note(&mut self, remote: &dyn HttpApi, job: u64, copy: &str) -> Result<(), Trouble> {
+    pub(crate) fn note(&mut self, remote: &dyn HttpApi, job: u64, copy: &str) -> Result<(), ApiError> {
         let cancelled = self.cancelled.get(&job).copied().unwrap_or(0).saturating_add(1);
         let note = json!({
             "key": job.to_string(), "if_exists": "replace", "delay": NEVER, "max_attempts": u32::MAX,
@@ -163,7 +163,7 @@ impl Lineage {
     }
 
     /// The copy could not be cancelled: it stays the one that counts.
-    pub(crate) fn withdraw(&mut self, remote: &dyn HttpApi, job: u64) -> Result<(), Trouble> {
+    pub(crate) fn withdraw(&mut self, remote: &dyn HttpApi, job: u64) -> Result<(), ApiError> {
         match self.cancelled.get(&job).copied() {
             None | Some(0) => return Ok(()),
             Some(1) => self.cancelled.remove(&job),
@@ -183,15 +183,15 @@ impl Lineage {
     }
 
     /// The import has come to its end and nothing is in doubt: the next one has another name.
-    pub(crate) fn end(self, source: &mut Source, remote: &dyn HttpApi) -> Result<(), ImportError> {
+    pub(crate) fn end(self, source: &mut BeanstalkSource, remote: &dyn HttpApi) -> Result<(), ImportError> {
         match &self.place {
-            Place::Source(id) => {
+            MarkerLocation::Source(id) => {
                 source.delete(*id)?;
             }
-            Place::Duewheel(id) => {
+            MarkerLocation::Duewheel(id) => {
                 remote.delete(&format!("/v1/messages/{id}"))?;
             }
-            Place::Copy => {}
+            MarkerLocation::Copy => {}
         }
         if self.notes {
             remote.post(&format!("/v1/queues/{}/purge", self.notes_queue()), &json!({}))?;
@@ -224,8 +224,8 @@ impl Lineage {
                 }
                 match remote.delete(&format!("/v1/messages/{copy}")) {
                     Ok(_) => {}
-                    Err(Trouble::Refused(refusal)) if refusal.code == "message_not_found" => {}
-                    Err(Trouble::Refused(_)) => self.withdraw(remote, job)?,
+                    Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {}
+                    Err(ApiError::Refused(_)) => self.withdraw(remote, job)?,
                     Err(trouble) => return Err(trouble.into()),
                 }
             }
@@ -238,8 +238,8 @@ impl Lineage {
 }
 
 /// The marker that is due first: its id and name.
-fn old_marker(source: &mut Source) -> Result<Option<(u64, String)>, Broken> {
-    match source.head(Head::Delayed)? {
+fn old_marker(source: &mut BeanstalkSource) -> Result<Option<(u64, String)>, BadReply> {
+    match source.head(TubeHead::Delayed)? {
         None => Ok(None),
         Some((id, Body::Kept(body))) => match std::str::from_utf8(&body).ok().and_then(marker_name) {
             Some(name) => Ok(Some((id, name.to_owned()))),
@@ -249,8 +249,8 @@ fn old_marker(source: &mut Source) -> Result<Option<(u64, String)>, Broken> {
     }
 }
 
-fn foreign(id: u64) -> Broken {
-    Broken(format!("job {id} of tube {MARKER} is not of an import; that tube is needed, delete the job"))
+fn foreign(id: u64) -> BadReply {
+    BadReply(format!("job {id} of tube {MARKER} is not of an import; that tube is needed, delete the job"))
 }
 
 fn marker_name(body: &str) -> Option<&str> {
@@ -262,7 +262,7 @@ fn marker_name(body: &str) -> Option<&str> {
 fn is_here(remote: &dyn HttpApi, id: u64, body: &str) -> Result<bool, ImportError> {
     match remote.get(&format!("/v1/messages/{id}")) {
         Ok(message) => Ok(message["queue"] == MARKER && message["body"] == body),
-        Err(Trouble::Refused(refusal)) if matches!(&*refusal.code, "message_not_found" | "bad_request") => {
+        Err(ApiError::Refused(refusal)) if matches!(&*refusal.code, "message_not_found" | "bad_request") => {
             Ok(false)
         }
         Err(trouble) => Err(trouble.into()),

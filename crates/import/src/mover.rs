@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use crate::api::{HttpApi, Refusal, Trouble, segment};
+use crate::api::{ApiError, HttpApi, ServerRefusal, segment};
 use crate::error::ImportError;
 use crate::lineage::Lineage;
-use crate::reply::{JobStats, State};
-use crate::report::{RefusedJob, Report};
+use crate::reply::{JobState, JobStats};
+use crate::report::{ImportReport, RefusedJob};
 use crate::scan::commands;
-use crate::source::{Body, Head, Source};
+use crate::source::{BeanstalkSource, Body, TubeHead};
 
 /// Jobs of one request.
 pub(crate) const BATCH: usize = 500;
@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     Copy,
 }
 
-/// What to do with jobs that are buried.
+/// The treatment of buried jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buried {
     Take,
@@ -44,13 +44,13 @@ enum Buried {
 
 #[derive(Debug)]
 pub(crate) struct Mover {
-    pub(crate) source: Source,
+    pub(crate) source: BeanstalkSource,
     pub(crate) remote: Box<dyn HttpApi>,
     pub(crate) lineage: Lineage,
     pub(crate) mode: Mode,
     /// Goes in front of each tube's name.
     pub(crate) prefix: String,
-    pub(crate) report: Report,
+    pub(crate) report: ImportReport,
     /// Jobs that workers of the source had when they were last looked at.
     pub(crate) held: BTreeSet<u64>,
     /// Jobs reserved by this connection.
@@ -61,16 +61,16 @@ pub(crate) struct Mover {
 
 /// A job with its body, on its way.
 #[derive(Debug)]
-struct Job {
+struct MovingJob {
     stats: JobStats,
     /// When its time left was told, or a little later.
     told: Instant,
     body: Vec<u8>,
 }
 
-/// What became of a job in duewheel.
+/// The outcome of copying a job to duewheel.
 #[derive(Debug)]
-enum Outcome {
+enum CopyOutcome {
     /// It is there, under this id.
     There {
         copy: String,
@@ -81,7 +81,7 @@ enum Outcome {
 
 impl Mover {
     pub(crate) fn new(
-        source: Source,
+        source: BeanstalkSource,
         remote: Box<dyn HttpApi>,
         lineage: Lineage,
         mode: Mode,
@@ -93,7 +93,7 @@ impl Mover {
             lineage,
             mode,
             prefix,
-            report: Report::default(),
+            report: ImportReport::default(),
             held: BTreeSet::new(),
             ours: BTreeSet::new(),
             size: BATCH,
@@ -105,7 +105,7 @@ impl Mover {
         &mut self,
         tube: &str,
         ids: &[u64],
-        mut moved: impl FnMut(&Report),
+        mut moved: impl FnMut(&ImportReport),
     ) -> Result<(), ImportError> {
         // Without deleting, only the first of the buried jobs can be seen; then the order of the ids has to do.
         let way = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
@@ -116,7 +116,7 @@ impl Mover {
         }
         let mut unseen: HashSet<u64> = buried.iter().copied().collect();
         self.source.use_tube(tube)?;
-        while let Some((id, _)) = self.source.head(Head::Buried)? {
+        while let Some((id, _)) = self.source.head(TubeHead::Buried)? {
             if self.report.is_refused(id) {
                 break;
             }
@@ -130,7 +130,7 @@ impl Mover {
     }
 
     /// Looks again at the jobs that workers had: they may be done, or given back.
-    pub(crate) fn held_again(&mut self, mut moved: impl FnMut(&Report)) -> Result<(), ImportError> {
+    pub(crate) fn held_again(&mut self, mut moved: impl FnMut(&ImportReport)) -> Result<(), ImportError> {
         let ids: Vec<u64> = self.held.iter().copied().collect();
         let mut tubes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for group in ids.chunks(BATCH) {
@@ -140,7 +140,7 @@ impl Mover {
                     None => {
                         self.held.remove(id);
                     }
-                    Some(job) if job.state == State::Reserved => {}
+                    Some(job) if job.state == JobState::Reserved => {}
                     Some(job) => tubes.entry(job.tube).or_default().push(*id),
                 }
             }
@@ -157,7 +157,7 @@ impl Mover {
         ids: &[u64],
         way: Buried,
         buried: &mut Vec<u64>,
-        moved: &mut impl FnMut(&Report),
+        moved: &mut impl FnMut(&ImportReport),
     ) -> Result<(), ImportError> {
         let mut waiting: VecDeque<u64> = ids.iter().copied().collect();
         while !waiting.is_empty() {
@@ -180,8 +180,8 @@ impl Mover {
         let mut there = Vec::with_capacity(jobs.len());
         for (job, outcome) in jobs.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::There { copy, before } => there.push((job.stats, copy, before)),
-                Outcome::Refused(reason) => self.refuse(&job.stats, job.body.len() as u64, reason)?,
+                CopyOutcome::There { copy, before } => there.push((job.stats, copy, before)),
+                CopyOutcome::Refused(reason) => self.refuse(&job.stats, job.body.len() as u64, reason)?,
             }
         }
         if let Mode::Move { .. } = self.mode {
@@ -205,16 +205,16 @@ impl Mover {
             let Some(mut job) = self.source.read_stats_job(*id)? else { continue };
             let told = Instant::now();
             match job.state {
-                State::Reserved if self.ours.contains(id) => job.state = State::Ready,
-                State::Reserved => {
+                JobState::Reserved if self.ours.contains(id) => job.state = JobState::Ready,
+                JobState::Reserved => {
                     self.held.insert(*id);
                     continue;
                 }
-                State::Buried if way == Buried::Later => {
+                JobState::Buried if way == Buried::Later => {
                     buried.push(*id);
                     continue;
                 }
-                State::Ready | State::Delayed | State::Buried => {}
+                JobState::Ready | JobState::Delayed | JobState::Buried => {}
             }
             looked.push((job, told));
         }
@@ -222,12 +222,12 @@ impl Mover {
     }
 
     /// Fetches the bodies, and reserves those that are ready.
-    fn take(&mut self, looked: Vec<(JobStats, Instant)>) -> Result<(Vec<Job>, Vec<u64>), ImportError> {
+    fn take(&mut self, looked: Vec<(JobStats, Instant)>) -> Result<(Vec<MovingJob>, Vec<u64>), ImportError> {
         let reserve = self.mode == Mode::Move { reserve: true };
         let mut requests = Vec::new();
         let mut words = Vec::with_capacity(looked.len());
         for (job, _) in &looked {
-            let (command, word) = if reserve && job.state == State::Ready && !self.ours.contains(&job.id) {
+            let (command, word) = if reserve && job.state == JobState::Ready && !self.ours.contains(&job.id) {
                 ("reserve-job", "RESERVED")
             } else {
                 ("peek", "FOUND")
@@ -252,7 +252,7 @@ impl Mover {
                     if jobs.is_empty() || (rest.is_empty() && bytes + body.len() <= BATCH_BYTES) =>
                 {
                     bytes += body.len();
-                    jobs.push(Job { stats, told, body });
+                    jobs.push(MovingJob { stats, told, body });
                 }
                 Body::Kept(_) => rest.push(stats.id),
                 // Refused between two answers: what it sends to the source must wait for them.
@@ -270,11 +270,11 @@ impl Mover {
     }
 
     /// Enqueues the jobs of a tube. Returns when each is durable or refused.
-    fn enqueue(&mut self, jobs: &[Job]) -> Result<Vec<Outcome>, ImportError> {
+    fn enqueue(&mut self, jobs: &[MovingJob]) -> Result<Vec<CopyOutcome>, ImportError> {
         let Some(first) = jobs.first() else { return Ok(Vec::new()) };
         let path =
             format!("/v1/queues/{}/messages", segment(&format!("{}{}", self.prefix, first.stats.tube)));
-        let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<CopyOutcome>> = jobs.iter().map(|_| None).collect();
         let mut since = Instant::now();
         loop {
             let open: Vec<usize> = (0..jobs.len()).filter(|n| outcomes[*n].is_none()).collect();
@@ -297,20 +297,21 @@ impl Mover {
                 }
                 // The connection broke before the last result.
                 Ok(_) => {}
-                Err(Trouble::Unreachable(what)) if since.elapsed() >= PATIENCE => {
+                Err(ApiError::Unreachable(what)) if since.elapsed() >= PATIENCE => {
                     return Err(ImportError::failed(what));
                 }
-                Err(Trouble::Unreachable(_)) => {}
-                Err(Trouble::Refused(refusal)) if is_passing(&refusal) => {
+                Err(ApiError::Unreachable(_)) => {}
+                Err(ApiError::Refused(refusal)) if is_passing(&refusal) => {
                     if since.elapsed() >= PATIENCE {
                         return Err(ImportError::failed(refusal));
                     }
                 }
-                Err(Trouble::Refused(refusal)) if is_about_the_server(&refusal) => {
+                Err(ApiError::Refused(refusal)) if is_about_the_server(&refusal) => {
                     return Err(ImportError::failed(refusal));
                 }
-                Err(Trouble::Refused(refusal)) => {
-                    open.into_iter().for_each(|n| outcomes[n] = Some(Outcome::Refused(refusal.to_string())));
+                Err(ApiError::Refused(refusal)) => {
+                    open.into_iter()
+                        .for_each(|n| outcomes[n] = Some(CopyOutcome::Refused(refusal.to_string())));
                 }
             }
             if outcomes.iter().any(Option::is_none) {
@@ -322,25 +323,25 @@ impl Mover {
         }
     }
 
-    fn line(&self, job: &Job) -> Value {
+    fn line(&self, job: &MovingJob) -> Value {
         let stats = &job.stats;
         let mut line = Map::new();
         put_body(&mut line, &job.body);
         // The time left was rounded down, and told at the latest at `told`: with a second more it is never too early.
         let delay_ms = match stats.state {
-            State::Delayed => {
+            JobState::Delayed => {
                 let left = (stats.time_left.saturating_add(1)).saturating_mul(1000);
                 let gone = u64::try_from(job.told.elapsed().as_millis()).unwrap_or(u64::MAX);
                 left.saturating_sub(gone)
             }
-            State::Ready | State::Reserved | State::Buried => 0,
+            JobState::Ready | JobState::Reserved | JobState::Buried => 0,
         };
         line.insert("delay_ms".into(), delay_ms.into());
         line.insert("priority".into(), stats.priority.into());
         line.insert("lease_ms".into(), stats.ttr.max(1).saturating_mul(1000).into());
         line.insert("max_attempts".into(), u32::MAX.into());
         line.insert("dedupe_id".into(), self.lineage.dedupe_id(stats.id).into());
-        if stats.state == State::Buried {
+        if stats.state == JobState::Buried {
             line.insert("state".into(), "dead".into());
         }
         Value::Object(line)
@@ -392,7 +393,7 @@ impl Mover {
         // It may have given the job back by now.
         for _ in 0..3 {
             match self.source.stats_job(job.id)? {
-                Some(now) if now.state != State::Reserved => {
+                Some(now) if now.state != JobState::Reserved => {
                     if self.source.delete(job.id)? {
                         self.report.moved(&job.tube, job.state, before);
                         return Ok(());
@@ -423,7 +424,7 @@ impl Mover {
                 self.report.left_to_workers += 1;
                 Ok(true)
             }
-            Err(Trouble::Refused(refusal)) if matches!(&*refusal.code, "leased" | "message_not_found") => {
+            Err(ApiError::Refused(refusal)) if matches!(&*refusal.code, "leased" | "message_not_found") => {
                 self.report.may_run_twice += 1;
                 Ok(false)
             }
@@ -433,14 +434,14 @@ impl Mover {
 }
 
 /// What a line's result says; nothing if it is to be sent again.
-fn outcome(result: &Value) -> Result<Option<Outcome>, ImportError> {
+fn outcome(result: &Value) -> Result<Option<CopyOutcome>, ImportError> {
     if let Some(id) = result.get("id").and_then(Value::as_str) {
-        return Ok(Some(Outcome::There { copy: id.to_owned(), before: false }));
+        return Ok(Some(CopyOutcome::There { copy: id.to_owned(), before: false }));
     }
-    let refusal = Refusal::from_json(result);
+    let refusal = ServerRefusal::from_json(result);
     // Only its due time, priority or state can be another: the copy was made before.
     if let ("dedupe_mismatch", Some(copy)) = (&*refusal.code, &refusal.existing_id) {
-        return Ok(Some(Outcome::There { copy: copy.clone(), before: true }));
+        return Ok(Some(CopyOutcome::There { copy: copy.clone(), before: true }));
     }
     if is_passing(&refusal) {
         return Ok(None);
@@ -448,17 +449,17 @@ fn outcome(result: &Value) -> Result<Option<Outcome>, ImportError> {
     if is_about_the_server(&refusal) {
         return Err(ImportError::failed(refusal));
     }
-    Ok(Some(Outcome::Refused(refusal.to_string())))
+    Ok(Some(CopyOutcome::Refused(refusal.to_string())))
 }
 
 /// Whether the same may be taken a little later. An unknown outcome is asked again with the same dedupe id.
-fn is_passing(refusal: &Refusal) -> bool {
+fn is_passing(refusal: &ServerRefusal) -> bool {
     refusal.is_passing()
         || matches!(&*refusal.code, "storage_unavailable" | "unknown" | "disk_full" | "request_timeout")
 }
 
 /// Whether another job would be refused as well.
-fn is_about_the_server(refusal: &Refusal) -> bool {
+fn is_about_the_server(refusal: &ServerRefusal) -> bool {
     !matches!(&*refusal.code, "bad_request" | "body_too_large" | "too_large")
 }
 
@@ -492,7 +493,7 @@ mod tests {
     #[test]
     fn results_of_lines() {
         let there = |value: Value| match outcome(&value) {
-            Ok(Some(Outcome::There { copy, before })) => (copy, before),
+            Ok(Some(CopyOutcome::There { copy, before })) => (copy, before),
             other => panic!("{value}: {other:?}"),
         };
         assert_eq!(there(json!({"id": "7", "status": 201})), ("7".into(), false));
@@ -504,7 +505,9 @@ mod tests {
             assert!(matches!(outcome(&json!({"status": 503, "code": code})), Ok(None)), "{code}");
         }
         let refused = outcome(&json!({"status": 413, "code": "body_too_large", "detail": "at most 5"}));
-        assert!(matches!(refused, Ok(Some(Outcome::Refused(what))) if what == "body_too_large: at most 5"));
+        assert!(
+            matches!(refused, Ok(Some(CopyOutcome::Refused(what))) if what == "body_too_large: at most 5")
+        );
         assert!(outcome(&json!({"status": 500, "code": "internal"})).is_err());
     }
 }

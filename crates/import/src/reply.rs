@@ -6,36 +6,36 @@ use crate::error::ImportError;
 
 /// A source that does not answer as a beanstalkd does, or not at all.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) String);
+pub(crate) struct BadReply(pub(crate) String);
 
-impl fmt::Display for Broken {
+impl fmt::Display for BadReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<Broken> for ImportError {
-    fn from(broken: Broken) -> Self {
+impl From<BadReply> for ImportError {
+    fn from(broken: BadReply) -> Self {
         ImportError::failed(broken)
     }
 }
 
 /// Numbers of jobs by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct TubeCounts {
     pub(crate) ready: u64,
     pub(crate) reserved: u64,
     pub(crate) delayed: u64,
     pub(crate) buried: u64,
 }
 
-impl Counts {
+impl TubeCounts {
     pub(crate) fn total(self) -> u64 {
         [self.reserved, self.delayed, self.buried].iter().fold(self.ready, |sum, n| sum.saturating_add(*n))
     }
 
-    pub(crate) fn plus(self, other: Counts) -> Counts {
-        Counts {
+    pub(crate) fn plus(self, other: TubeCounts) -> TubeCounts {
+        TubeCounts {
             ready: self.ready.saturating_add(other.ready),
             reserved: self.reserved.saturating_add(other.reserved),
             delayed: self.delayed.saturating_add(other.delayed),
@@ -47,7 +47,7 @@ impl Counts {
 /// The answer to `stats`, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceStats {
-    pub(crate) counts: Counts,
+    pub(crate) counts: TubeCounts,
     /// Jobs put since the process began; says little about ids, which survive a restart with a binlog.
     pub(crate) total_jobs: u64,
     /// Drawn at each start of the process; older versions do not tell it.
@@ -56,7 +56,7 @@ pub(crate) struct SourceStats {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum JobState {
     Ready,
     Delayed,
     Reserved,
@@ -68,7 +68,7 @@ pub(crate) enum State {
 pub(crate) struct JobStats {
     pub(crate) id: u64,
     pub(crate) tube: String,
-    pub(crate) state: State,
+    pub(crate) state: JobState,
     pub(crate) priority: u32,
     pub(crate) ttr: u64,
     /// Whole seconds, rounded down, until the job is ready.
@@ -79,7 +79,7 @@ pub(crate) struct JobStats {
 struct Dictionary<'a>(&'a str);
 
 impl<'a> Dictionary<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, Broken> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, BadReply> {
         let text = text(bytes)?;
         Ok(Dictionary(text.strip_prefix("---\n").ok_or_else(|| strange("a dictionary", bytes))?))
     }
@@ -90,17 +90,17 @@ impl<'a> Dictionary<'a> {
         Some(value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value))
     }
 
-    fn text(&self, name: &str) -> Result<&'a str, Broken> {
-        self.find(name).ok_or_else(|| Broken(format!("the source's answer has no `{name}`")))
+    fn text(&self, name: &str) -> Result<&'a str, BadReply> {
+        self.find(name).ok_or_else(|| BadReply(format!("the source's answer has no `{name}`")))
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, Broken> {
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, BadReply> {
         let text = self.text(name)?;
         text.parse().map_err(|_| strange(name, text.as_bytes()))
     }
 
-    fn counts(&self) -> Result<Counts, Broken> {
-        Ok(Counts {
+    fn counts(&self) -> Result<TubeCounts, BadReply> {
+        Ok(TubeCounts {
             ready: self.number("current-jobs-ready")?,
             reserved: self.number("current-jobs-reserved")?,
             delayed: self.number("current-jobs-delayed")?,
@@ -109,7 +109,7 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-pub(crate) fn stats(bytes: &[u8]) -> Result<SourceStats, Broken> {
+pub(crate) fn stats(bytes: &[u8]) -> Result<SourceStats, BadReply> {
     let all = Dictionary::parse(bytes)?;
     Ok(SourceStats {
         counts: all.counts()?,
@@ -119,17 +119,17 @@ pub(crate) fn stats(bytes: &[u8]) -> Result<SourceStats, Broken> {
     })
 }
 
-pub(crate) fn stats_tube(bytes: &[u8]) -> Result<Counts, Broken> {
+pub(crate) fn stats_tube(bytes: &[u8]) -> Result<TubeCounts, BadReply> {
     Dictionary::parse(bytes)?.counts()
 }
 
-pub(crate) fn stats_job(bytes: &[u8]) -> Result<JobStats, Broken> {
+pub(crate) fn stats_job(bytes: &[u8]) -> Result<JobStats, BadReply> {
     let all = Dictionary::parse(bytes)?;
     let state = match all.text("state")? {
-        "ready" => State::Ready,
-        "delayed" => State::Delayed,
-        "reserved" => State::Reserved,
-        "buried" => State::Buried,
+        "ready" => JobState::Ready,
+        "delayed" => JobState::Delayed,
+        "reserved" => JobState::Reserved,
+        "buried" => JobState::Buried,
         other => return Err(strange("a state", other.as_bytes())),
     };
     // A delay that has just run out may be told as a negative number.
@@ -144,7 +144,7 @@ pub(crate) fn stats_job(bytes: &[u8]) -> Result<JobStats, Broken> {
     })
 }
 
-pub(crate) fn tubes(bytes: &[u8]) -> Result<Vec<String>, Broken> {
+pub(crate) fn tubes(bytes: &[u8]) -> Result<Vec<String>, BadReply> {
     let list = text(bytes)?.strip_prefix("---\n").ok_or_else(|| strange("a list of tubes", bytes))?;
     list.lines()
         .map(|line| tube(line.strip_prefix("- ").ok_or_else(|| strange("a tube", line.as_bytes()))?))
@@ -167,16 +167,16 @@ pub(crate) fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]
 }
 
 /// An answer that is not as the protocol has it.
-pub(crate) fn strange(expected: &str, got: &[u8]) -> Broken {
+pub(crate) fn strange(expected: &str, got: &[u8]) -> BadReply {
     let got = String::from_utf8_lossy(&got[..got.len().min(80)]).escape_default().to_string();
-    Broken(format!("this is no beanstalkd, or a broken one: expected {expected}, got `{got}`"))
+    BadReply(format!("this is no beanstalkd, or a broken one: expected {expected}, got `{got}`"))
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Broken> {
+fn text(bytes: &[u8]) -> Result<&str, BadReply> {
     std::str::from_utf8(bytes).map_err(|_| strange("text", bytes))
 }
 
-fn tube(name: &str) -> Result<String, Broken> {
+fn tube(name: &str) -> Result<String, BadReply> {
     if is_name(name) { Ok(name.to_owned()) } else { Err(strange("a tube's name", name.as_bytes())) }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let job = JobStats {
             id: 7,
             tube: "a/b".into(),
-            state: State::Delayed,
+            state: JobState::Delayed,
             priority: u32::MAX,
             ttr: 4_294_967_295,
             time_left: 5,
@@ -246,13 +246,13 @@ mod tests {
         let text = "---\ncurrent-jobs-urgent: 0\ncurrent-jobs-ready: 1\ncurrent-jobs-reserved: 2\n\
                     current-jobs-delayed: 3\ncurrent-jobs-buried: 4\ntotal-jobs: 99\nversion: \"1.13\"\n\
                     draining: false\nid: 6d4f\n";
-        let counts = Counts { ready: 1, reserved: 2, delayed: 3, buried: 4 };
+        let counts = TubeCounts { ready: 1, reserved: 2, delayed: 3, buried: 4 };
         let expected =
             SourceStats { counts, total_jobs: 99, instance: Some("6d4f".into()), version: "1.13".into() };
         assert_eq!(stats(text.as_bytes()), Ok(expected));
         assert_eq!(stats_tube(text.as_bytes()), Ok(counts));
         assert_eq!(counts.total(), 10);
-        let most = Counts { ready: u64::MAX, ..counts };
+        let most = TubeCounts { ready: u64::MAX, ..counts };
         assert_eq!(most.plus(most).total(), u64::MAX);
     }
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
-use crate::reply::State;
+use crate::reply::JobState;
 
 /// Refused jobs that are named; the others are counted.
 const MOST_NAMED: usize = 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct ImportReport {
     tubes: BTreeMap<String, TubeTally>,
     pub(crate) moved: u64,
     /// Of those, the ones that an earlier run had copied.
@@ -41,15 +41,15 @@ struct TubeTally {
     refused: u64,
 }
 
-impl Report {
-    pub(crate) fn moved(&mut self, tube: &str, state: State, before: bool) {
+impl ImportReport {
+    pub(crate) fn moved(&mut self, tube: &str, state: JobState, before: bool) {
         self.moved += 1;
         self.before += u64::from(before);
         let tally = self.tally(tube);
         match state {
-            State::Ready | State::Reserved => tally.ready += 1,
-            State::Delayed => tally.delayed += 1,
-            State::Buried => tally.buried += 1,
+            JobState::Ready | JobState::Reserved => tally.ready += 1,
+            JobState::Delayed => tally.delayed += 1,
+            JobState::Buried => tally.buried += 1,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::reply::Broken;
-use crate::source::{Body, Head, Source};
+use crate::reply::BadReply;
+use crate::source::{BeanstalkSource, Body, TubeHead};
 
 /// Commands sent together; two such groups are in flight.
 const GROUP: usize = 500;
@@ -12,22 +12,22 @@ pub(crate) const MAX_MISSES: u64 = 10_000_000;
 
 /// Jobs that were found: ids by tube.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundJobs {
     tubes: BTreeMap<String, Vec<u64>>,
     pub(crate) jobs: u64,
     highest: u64,
 }
 
-/// When to stop before the ids come to an end.
+/// When a scan stops before it has tried all ids.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Enough {
-    /// So many were found.
+pub(crate) struct ScanLimit {
+    /// The number of jobs that are enough.
     pub(crate) jobs: Option<u64>,
-    /// So many ids in a row had none.
+    /// The number of ids in a row without a job after which the scan stops.
     pub(crate) misses: Option<u64>,
 }
 
-impl Found {
+impl FoundJobs {
     /// The ids of each tube, ascending.
     pub(crate) fn into_tubes(self) -> BTreeMap<String, Vec<u64>> {
         let mut tubes = self.tubes;
@@ -50,14 +50,14 @@ impl Found {
 
 /// Asks for ids until they come to an end or it is enough. `saw` is told how many were looked at.
 pub(crate) fn scan(
-    source: &mut Source,
+    source: &mut BeanstalkSource,
     mut ids: impl Iterator<Item = u64>,
     wanted: impl Fn(&str, u64) -> bool,
-    enough: Enough,
-    found: &mut Found,
-    mut saw: impl FnMut(u64, &Found),
-) -> Result<(), Broken> {
-    let mut send = |source: &mut Source| {
+    enough: ScanLimit,
+    found: &mut FoundJobs,
+    mut saw: impl FnMut(u64, &FoundJobs),
+) -> Result<(), BadReply> {
+    let mut send = |source: &mut BeanstalkSource| {
         let group: Vec<u64> = ids.by_ref().take(GROUP).collect();
         if !group.is_empty() {
             source.send(commands("stats-job", &group));
@@ -84,11 +84,11 @@ pub(crate) fn scan(
 }
 
 /// The highest id among the heads of the tubes: jobs that are certainly there, wherever the ids have got to.
-pub(crate) fn highest_head(source: &mut Source, tubes: &[String]) -> Result<u64, Broken> {
+pub(crate) fn highest_head(source: &mut BeanstalkSource, tubes: &[String]) -> Result<u64, BadReply> {
     let mut highest = 0;
     for tube in tubes {
         source.use_tube(tube)?;
-        for head in [Head::Ready, Head::Delayed, Head::Buried] {
+        for head in [TubeHead::Ready, TubeHead::Delayed, TubeHead::Buried] {
             if let Some((id, Body::Kept(_) | Body::Skipped(_))) = source.head(head)? {
                 highest = highest.max(id);
             }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use crate::reply::{self, Broken, Counts, JobStats, SourceStats, numbers, strange};
+use crate::reply::{self, BadReply, JobStats, SourceStats, TubeCounts, numbers, strange};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For an answer, or a part of it. No command that is sent here makes a beanstalkd wait.
@@ -25,7 +25,7 @@ pub(crate) const MAX_BODY: u64 = 11 * 1024 * 1024;
 
 /// A connection to a beanstalkd.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct BeanstalkSource {
     address: String,
     reader: BufReader<SourceStream>,
     writer: Sender<Vec<u8>>,
@@ -55,28 +55,28 @@ pub(crate) enum PutAnswer {
 
 /// One of the heads of a tube.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Head {
+pub(crate) enum TubeHead {
     Ready,
     Delayed,
     Buried,
 }
 
-impl Head {
+impl TubeHead {
     fn command(self) -> &'static str {
         match self {
-            Head::Ready => "peek-ready",
-            Head::Delayed => "peek-delayed",
-            Head::Buried => "peek-buried",
+            TubeHead::Ready => "peek-ready",
+            TubeHead::Delayed => "peek-delayed",
+            TubeHead::Buried => "peek-buried",
         }
     }
 }
 
-impl Source {
+impl BeanstalkSource {
     /// Connects to `HOST:PORT` or `unix:PATH`.
-    pub(crate) fn connect(address: &str) -> Result<Source, Broken> {
+    pub(crate) fn connect(address: &str) -> Result<BeanstalkSource, BadReply> {
         let stream = SourceStream::connect(address)
-            .map_err(|error| Broken(format!("cannot reach a beanstalkd at {address}: {error}")))?;
-        let broken = |error: io::Error| Broken(format!("{address}: {error}"));
+            .map_err(|error| BadReply(format!("cannot reach a beanstalkd at {address}: {error}")))?;
+        let broken = |error: io::Error| BadReply(format!("{address}: {error}"));
         let mut out = stream.try_clone().map_err(broken)?;
         let (writer, requests) = channel::<Vec<u8>>();
         // Ends when the sender is dropped or the connection is.
@@ -89,7 +89,7 @@ impl Source {
                 }
             }
         });
-        Ok(Source {
+        Ok(BeanstalkSource {
             address: address.to_owned(),
             reader: BufReader::with_capacity(256 * 1024, stream),
             writer,
@@ -102,7 +102,7 @@ impl Source {
         let _ = self.writer.send(requests);
     }
 
-    pub(crate) fn stats(&mut self) -> Result<SourceStats, Broken> {
+    pub(crate) fn stats(&mut self) -> Result<SourceStats, BadReply> {
         self.send(b"stats\r\n".to_vec());
         match self.read_data(MAX_STATS)? {
             Some(bytes) => reply::stats(&bytes),
@@ -111,12 +111,12 @@ impl Source {
     }
 
     /// Of a tube; nothing when there is no such tube.
-    pub(crate) fn stats_tube(&mut self, tube: &str) -> Result<Option<Counts>, Broken> {
+    pub(crate) fn stats_tube(&mut self, tube: &str) -> Result<Option<TubeCounts>, BadReply> {
         self.send(format!("stats-tube {tube}\r\n").into_bytes());
         self.read_data(MAX_STATS)?.map(|bytes| reply::stats_tube(&bytes)).transpose()
     }
 
-    pub(crate) fn tubes(&mut self) -> Result<Vec<String>, Broken> {
+    pub(crate) fn tubes(&mut self) -> Result<Vec<String>, BadReply> {
         self.send(b"list-tubes\r\n".to_vec());
         match self.read_data(MAX_TUBES)? {
             Some(bytes) => reply::tubes(&bytes),
@@ -124,7 +124,7 @@ impl Source {
         }
     }
 
-    pub(crate) fn use_tube(&mut self, tube: &str) -> Result<(), Broken> {
+    pub(crate) fn use_tube(&mut self, tube: &str) -> Result<(), BadReply> {
         self.send(format!("use {tube}\r\n").into_bytes());
         let line = self.read_line()?;
         if line.strip_prefix("USING ") == Some(tube) {
@@ -135,7 +135,7 @@ impl Source {
     }
 
     /// Puts a job that stays delayed for as long as there is.
-    pub(crate) fn put_asleep(&mut self, body: &str) -> Result<PutAnswer, Broken> {
+    pub(crate) fn put_asleep(&mut self, body: &str) -> Result<PutAnswer, BadReply> {
         let length = body.len();
         self.send(format!("put 4294967295 {} 60 {length}\r\n{body}\r\n", u32::MAX).into_bytes());
         let line = self.read_line()?;
@@ -149,13 +149,13 @@ impl Source {
     }
 
     /// A job at a head of the used tube.
-    pub(crate) fn head(&mut self, head: Head) -> Result<Option<(u64, Body)>, Broken> {
+    pub(crate) fn head(&mut self, head: TubeHead) -> Result<Option<(u64, Body)>, BadReply> {
         self.send(format!("{}\r\n", head.command()).into_bytes());
         self.read_job("FOUND")
     }
 
     /// Whether a job can be reserved by its id: since 1.12.
-    pub(crate) fn knows_reserve_job(&mut self) -> Result<bool, Broken> {
+    pub(crate) fn knows_reserve_job(&mut self) -> Result<bool, BadReply> {
         // No job has this id. Older versions take the command for a misspelt `reserve`.
         self.send(b"reserve-job 0\r\n".to_vec());
         match &*self.read_line()? {
@@ -166,19 +166,19 @@ impl Source {
     }
 
     /// The answer to a `stats-job`.
-    pub(crate) fn read_stats_job(&mut self, id: u64) -> Result<Option<JobStats>, Broken> {
+    pub(crate) fn read_stats_job(&mut self, id: u64) -> Result<Option<JobStats>, BadReply> {
         let Some(bytes) = self.read_data(MAX_STATS)? else { return Ok(None) };
         let job = reply::stats_job(&bytes)?;
         if job.id == id { Ok(Some(job)) } else { Err(strange(&format!("job {id}"), &bytes)) }
     }
 
-    pub(crate) fn stats_job(&mut self, id: u64) -> Result<Option<JobStats>, Broken> {
+    pub(crate) fn stats_job(&mut self, id: u64) -> Result<Option<JobStats>, BadReply> {
         self.send(format!("stats-job {id}\r\n").into_bytes());
         self.read_stats_job(id)
     }
 
     /// The answer to a `peek` (`FOUND`) or a `reserve-job` (`RESERVED`).
-    pub(crate) fn read_job(&mut self, word: &str) -> Result<Option<(u64, Body)>, Broken> {
+    pub(crate) fn read_job(&mut self, word: &str) -> Result<Option<(u64, Body)>, BadReply> {
         let line = self.read_line()?;
         if line == "NOT_FOUND" {
             return Ok(None);
@@ -197,7 +197,7 @@ impl Source {
     }
 
     /// The answer to a command that has one good word: whether it was that, or `NOT_FOUND`.
-    pub(crate) fn read_done(&mut self, word: &str) -> Result<bool, Broken> {
+    pub(crate) fn read_done(&mut self, word: &str) -> Result<bool, BadReply> {
         let line = self.read_line()?;
         match &*line {
             done if done == word => Ok(true),
@@ -206,12 +206,12 @@ impl Source {
         }
     }
 
-    pub(crate) fn delete(&mut self, id: u64) -> Result<bool, Broken> {
+    pub(crate) fn delete(&mut self, id: u64) -> Result<bool, BadReply> {
         self.send(format!("delete {id}\r\n").into_bytes());
         self.read_done("DELETED")
     }
 
-    fn read_line(&mut self) -> Result<String, Broken> {
+    fn read_line(&mut self) -> Result<String, BadReply> {
         let mut line = Vec::new();
         let read = (&mut self.reader).take(MAX_LINE).read_until(b'\n', &mut line);
         read.map_err(|error| self.lost(&error))?;
@@ -223,7 +223,7 @@ impl Source {
     }
 
     /// The data behind an `OK`; nothing for `NOT_FOUND`.
-    fn read_data(&mut self, most: u64) -> Result<Option<Vec<u8>>, Broken> {
+    fn read_data(&mut self, most: u64) -> Result<Option<Vec<u8>>, BadReply> {
         let line = self.read_line()?;
         if line == "NOT_FOUND" {
             return Ok(None);
@@ -234,7 +234,7 @@ impl Source {
         }
     }
 
-    fn read_chunk(&mut self, size: u64) -> Result<Vec<u8>, Broken> {
+    fn read_chunk(&mut self, size: u64) -> Result<Vec<u8>, BadReply> {
         // Grows as the bytes come: a size that is only claimed costs nothing.
         let mut bytes = Vec::new();
         let read = (&mut self.reader).take(size).read_to_end(&mut bytes);
@@ -246,13 +246,13 @@ impl Source {
         Ok(bytes)
     }
 
-    fn read_end(&mut self) -> Result<(), Broken> {
+    fn read_end(&mut self) -> Result<(), BadReply> {
         let mut end = [0; 2];
         self.reader.read_exact(&mut end).map_err(|error| self.lost(&error))?;
         if end == *b"\r\n" { Ok(()) } else { Err(strange("the end of a line", &end)) }
     }
 
-    fn lost(&self, error: &io::Error) -> Broken {
+    fn lost(&self, error: &io::Error) -> BadReply {
         let what = match error.kind() {
             io::ErrorKind::UnexpectedEof => "the source has closed the connection".to_owned(),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -260,11 +260,11 @@ impl Source {
             }
             _ => error.to_string(),
         };
-        Broken(format!("{}: {what}", self.address))
+        BadReply(format!("{}: {what}", self.address))
     }
 }
 
-impl Drop for Source {
+impl Drop for BeanstalkSource {
     fn drop(&mut self) {
         // The writer's half would keep the connection open, and with it our reservations.
         self.reader.get_ref().shutdown();
@@ -344,7 +344,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     /// A server that says `answer` to whoever connects, and hangs up.
-    fn says(answer: Vec<u8>) -> (Source, JoinHandle<()>) {
+    fn says(answer: Vec<u8>) -> (BeanstalkSource, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let saying = std::thread::spawn(move || {
@@ -356,10 +356,10 @@ mod tests {
             // Until the client hangs up, so that what is unread does not make the end a reset.
             let _ = io::copy(&mut stream, &mut io::sink());
         });
-        (Source::connect(&address).unwrap(), saying)
+        (BeanstalkSource::connect(&address).unwrap(), saying)
     }
 
-    fn end(source: Source, saying: JoinHandle<()>) {
+    fn end(source: BeanstalkSource, saying: JoinHandle<()>) {
         drop(source);
         saying.join().unwrap();
     }
@@ -403,9 +403,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let said = Source::connect(&address).unwrap_err().to_string();
+        let said = BeanstalkSource::connect(&address).unwrap_err().to_string();
         assert!(said.starts_with(&format!("cannot reach a beanstalkd at {address}: ")), "{said}");
-        assert!(Source::connect("unix:/nowhere/at/all").is_err());
-        assert!(Source::connect("11300").is_err());
+        assert!(BeanstalkSource::connect("unix:/nowhere/at/all").is_err());
+        assert!(BeanstalkSource::connect("11300").is_err());
     }
 }

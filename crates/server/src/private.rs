@@ -13,17 +13,17 @@ use std::path::Path;
 use rustix::process::{getegid, geteuid, getgroups};
 
 /// The user and the groups of this process.
-struct Us {
+struct ProcessUser {
     user: u32,
     groups: Vec<u32>,
 }
 
-impl Us {
-    fn now() -> Us {
+impl ProcessUser {
+    fn now() -> ProcessUser {
         // A process that does not know its groups has none besides its first.
         let more = getgroups().unwrap_or_default();
         let groups = std::iter::once(getegid()).chain(more).map(|group| group.as_raw()).collect();
-        Us { user: geteuid().as_raw(), groups }
+        ProcessUser { user: geteuid().as_raw(), groups }
     }
 }
 
@@ -32,7 +32,7 @@ impl Us {
 /// # Errors
 /// A phrase that fits after the name of the file.
 fn check(meta: &Metadata) -> Result<(), String> {
-    judge(&Us::now(), meta.uid(), meta.gid(), meta.mode() & 0o777)
+    judge(&ProcessUser::now(), meta.uid(), meta.gid(), meta.mode() & 0o777)
 }
 
 /// The same for the file's owner, for a command that writes to the file of a server that runs as another user.
@@ -40,11 +40,11 @@ fn check(meta: &Metadata) -> Result<(), String> {
 /// # Errors
 /// As [`check`].
 pub(crate) fn check_for_owner(meta: &Metadata) -> Result<(), String> {
-    let owner = Us { user: meta.uid(), groups: vec![meta.gid()] };
+    let owner = ProcessUser { user: meta.uid(), groups: vec![meta.gid()] };
     judge(&owner, meta.uid(), meta.gid(), meta.mode() & 0o777)
 }
 
-fn judge(us: &Us, owner: u32, group: u32, mode: u32) -> Result<(), String> {
+fn judge(us: &ProcessUser, owner: u32, group: u32, mode: u32) -> Result<(), String> {
     if owner != 0 && owner != us.user {
         return Err(format!(
             "belongs to user {owner}; it must belong to root or to the server's user, {}",
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_roots_or_ours_read_by_a_group_of_ours_and_written_by_nobody_else() {
-        let us = Us { user: 1000, groups: vec![1000, 2000] };
+        let us = ProcessUser { user: 1000, groups: vec![1000, 2000] };
         for (owner, group, mode, says) in [
             (1000, 1000, 0o600, None),
             (1000, 1000, 0o400, None),

@@ -23,7 +23,7 @@ use crate::tls::Tls;
 /// How often the files are looked at for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What is read again.
+/// The files that are read again, and who is told.
 pub(crate) struct Reload {
     guard: Arc<Guard>,
     tls: Vec<Arc<Tls>>,

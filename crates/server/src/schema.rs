@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use duewheel::Stage;
+use duewheel::ShardStage;
 use duewheel::core::engine::{HeldBack, Resource};
 use duewheel::core::message::{DeadReason, Ended};
 use duewheel::core::store::Level;
@@ -116,7 +116,7 @@ named! {
     /// What a shard is to a node.
     StageSchema "Stage" words(
         "What a shard is to the node that answers.",
-        &[Stage::Away, Stage::Opening, Stage::Serving, Stage::Closing].map(Stage::as_str),
+        &[ShardStage::Away, ShardStage::Opening, ShardStage::Serving, ShardStage::Closing].map(ShardStage::as_str),
     );
     /// Names and values.
     HeadersSchema "Headers" json_schema!({

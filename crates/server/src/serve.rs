@@ -19,7 +19,7 @@ use crate::bug::Bugs;
 use crate::claim::Claim;
 use crate::config::Settings;
 use crate::drain::Drain;
-use crate::http::{App, Audience, Listener, StartWords, Starting};
+use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
 use crate::signals::Signals;
@@ -62,8 +62,8 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     // Before the store is opened: a server whose address is taken changes nothing.
     let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
     let beanstalk_claim = match &beanstalk {
-        Some(beanstalk::Address::Tcp(address)) => Some(claim(*address)?),
-        Some(beanstalk::Address::Unix(_)) | None => None,
+        Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address)?),
+        Some(beanstalk::ListenAddress::Unix(_)) | None => None,
     };
     // From now on whoever asks hears that the server starts, and why it does not serve yet.
     let waits = StartWords::new("the store is being opened".to_owned());
@@ -86,7 +86,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
-    let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
+    let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
     let of_beanstalk = settings.of_beanstalk.clone();
     let header_timeout = settings.limits.header_timeout;
@@ -103,7 +103,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
                     "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
                 );
             }
-            let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone())
+            let app = beanstalk::BeanstalkApp::new(&wheel, max_body, max_connections, drain.clone())
                 .limited_to(of_beanstalk.queues);
             let tls = beanstalk_tls.map(|tls| (tls, header_timeout));
             let socket = (address, beanstalk_claim, of_beanstalk.socket_mode);
@@ -126,7 +126,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
 
     let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
     let result = match turn {
-        Turn::Told => {
+        StopReason::Told => {
             tracing::info!("stopping");
             app.set_draining();
             tokio::select! {
@@ -134,8 +134,8 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
                 () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
             }
         }
-        Turn::Ended(why) => Err(ServeError::Ended(why)),
-        Turn::Bug(bug) => {
+        StopReason::Ended(why) => Err(ServeError::Ended(why)),
+        StopReason::Bug(bug) => {
             tracing::error!(%bug, "stopping");
             app.set_failing(&bug);
             // What was accepted becomes durable if that is still possible; the bug is the news in any case.
@@ -150,10 +150,10 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     result
 }
 
-/// Why a server that serves goes on no longer.
+/// The reason why a running server stops.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
-    /// By a signal.
+enum StopReason {
+    /// A signal.
     Told,
     /// The wheel ended by itself.
     Ended(String),
@@ -170,43 +170,43 @@ async fn turn(
     stop: &mut Signals,
     bugs: &mut Bugs,
     listeners: &mut Listeners,
-) -> Turn {
+) -> StopReason {
     tokio::select! {
         () = stop.next(drain) => {}
         turn = bad_turn(wheel, bugs, listeners) => return turn,
     }
     if settings.drain_delay.is_zero() {
-        return Turn::Told;
+        return StopReason::Told;
     }
     tracing::info!(delay = ?settings.drain_delay, "told to stop: not ready any more; the drain begins later");
     app.set_leaving();
     tokio::select! {
-        () = tokio::time::sleep(settings.drain_delay) => Turn::Told,
-        () = stop.next(drain) => Turn::Told,
+        () = tokio::time::sleep(settings.drain_delay) => StopReason::Told,
+        () = stop.next(drain) => StopReason::Told,
         turn = bad_turn(wheel, bugs, listeners) => turn,
     }
 }
 
 /// Waits for an unexpected end. Cancel safe.
-async fn bad_turn(wheel: &Duewheel, bugs: &mut Bugs, listeners: &mut Listeners) -> Turn {
+async fn bad_turn(wheel: &Duewheel, bugs: &mut Bugs, listeners: &mut Listeners) -> StopReason {
     tokio::select! {
-        why = wheel.ended() => Turn::Ended(why),
-        bug = bugs.first() => Turn::Bug(bug),
-        bug = listeners.failed() => Turn::Bug(bug),
+        why = wheel.ended() => StopReason::Ended(why),
+        bug = bugs.first() => StopReason::Bug(bug),
+        bug = listeners.failed() => StopReason::Bug(bug),
     }
 }
 
 /// The threads that serve beanstalkd's protocol. Its clients mostly wait for one short answer after the other, so the time of each hand-over
 /// between threads counts, and little else does: one thread for every four processors, and none of those that serve HTTP.
-struct Lean(Option<Runtime>);
+struct BeanstalkRuntime(Option<Runtime>);
 
-impl Lean {
+impl BeanstalkRuntime {
     fn new() -> std::io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut runtime = Builder::new_multi_thread();
         let threads = processors.div_ceil(4);
         let runtime = runtime.worker_threads(threads).thread_name("duewheel-lean").enable_all().build()?;
-        Ok(Lean(Some(runtime)))
+        Ok(BeanstalkRuntime(Some(runtime)))
     }
 
     fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -217,7 +217,7 @@ impl Lean {
     }
 }
 
-impl Drop for Lean {
+impl Drop for BeanstalkRuntime {
     /// Ends the threads without waiting, because a connection that hangs must not keep the process alive.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
@@ -229,7 +229,7 @@ impl Drop for Lean {
 /// The listeners. None runs before all are bound: a server that is not as its operator meant it serves nobody.
 #[derive(Default)]
 struct Listeners {
-    bound: Vec<(String, Run)>,
+    bound: Vec<(String, ListenerTask)>,
     running: JoinSet<()>,
     stoppers: Vec<Box<dyn Fn() + Send>>,
 }
@@ -242,7 +242,7 @@ fn bind_error(address: SocketAddr, why: std::io::Error) -> ServeError {
     ServeError::Bind { address: address.to_string(), why }
 }
 
-type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ListenerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Listeners {
     fn add(
@@ -257,7 +257,7 @@ impl Listeners {
 
     fn add_http(&mut self, socket: TcpListener, app: App, tls: Option<Arc<Tls>>) -> Result<(), ServeError> {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let listener = Listener::on(socket, app).with_tls(tls);
+        let listener = HttpListener::on(socket, app).with_tls(tls);
         let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
         self.add(shown, listener.run(LINGER), move || stopper.stop());
         Ok(())
@@ -265,16 +265,16 @@ impl Listeners {
 
     async fn add_beanstalk(
         &mut self,
-        (address, claim, mode): (beanstalk::Address, Option<Claim>, SocketMode),
-        app: beanstalk::App,
+        (address, claim, mode): (beanstalk::ListenAddress, Option<Claim>, SocketMode),
+        app: beanstalk::BeanstalkApp,
         tls: Option<(Arc<Tls>, Duration)>,
-        lean: &Lean,
+        lean: &BeanstalkRuntime,
     ) -> Result<(), ServeError> {
         let shown = address.to_string();
         let binding = lean.spawn(async move {
             match claim {
-                Some(claim) => beanstalk::Listener::on(claim, app),
-                None => beanstalk::Listener::bind(&address, mode, app).await,
+                Some(claim) => beanstalk::BeanstalkListener::on(claim, app),
+                None => beanstalk::BeanstalkListener::bind(&address, mode, app).await,
             }
         });
         let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A length of time in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub u64);
+pub struct TimeSpan(pub u64);
 
 /// Why a text is no length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl std::error::Error for BadSpan {}
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = BadSpan;
 
     fn from_str(s: &str) -> Result<Self, BadSpan> {
@@ -55,7 +55,7 @@ impl FromStr for Span {
             units = &units[place + 1..];
             rest = tail;
         }
-        Ok(Span(total))
+        Ok(TimeSpan(total))
     }
 }
 
@@ -64,7 +64,7 @@ fn split(s: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
     s.split_at(s.bytes().take_while(|b| belongs(*b)).count())
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     /// The shortest text that [`FromStr`] reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 {
@@ -81,20 +81,20 @@ impl fmt::Display for Span {
     }
 }
 
-impl From<Span> for Duration {
-    fn from(span: Span) -> Duration {
+impl From<TimeSpan> for Duration {
+    fn from(span: TimeSpan) -> Duration {
         Duration::from_millis(span.0)
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Span {
+impl<'de> serde::Deserialize<'de> for TimeSpan {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
         text.parse().map_err(serde::de::Error::custom)
     }
 }
 
-impl serde::Serialize for Span {
+impl serde::Serialize for TimeSpan {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
@@ -117,27 +117,27 @@ mod tests {
             ("1h30m", 5_400_000),
             ("1d1ms", 86_400_001),
         ] {
-            assert_eq!(text.parse(), Ok(Span(ms)), "{text}");
+            assert_eq!(text.parse(), Ok(TimeSpan(ms)), "{text}");
         }
         for bad in [
             "", "10", "s", "1.5h", "-1s", "+1s", " 1s", "1 s", "1S", "1m1h", "1s1s", "1w", "1sec", "1ä",
             "1sß",
         ] {
-            assert_eq!(bad.parse::<Span>(), Err(BadSpan::Form), "{bad}");
+            assert_eq!(bad.parse::<TimeSpan>(), Err(BadSpan::Form), "{bad}");
         }
-        assert_eq!("99999999999999999999s".parse::<Span>(), Err(BadSpan::TooLong));
-        assert_eq!("213503982335d".parse::<Span>(), Err(BadSpan::TooLong));
+        assert_eq!("99999999999999999999s".parse::<TimeSpan>(), Err(BadSpan::TooLong));
+        assert_eq!("213503982335d".parse::<TimeSpan>(), Err(BadSpan::TooLong));
     }
 
     proptest! {
         #[test]
         fn text_comes_back(ms: u64) {
-            prop_assert_eq!(Span(ms).to_string().parse(), Ok(Span(ms)));
+            prop_assert_eq!(TimeSpan(ms).to_string().parse(), Ok(TimeSpan(ms)));
         }
 
         #[test]
         fn nothing_panics(s in "\\PC{0,12}") {
-            let _ = s.parse::<Span>();
+            let _ = s.parse::<TimeSpan>();
         }
     }
 }

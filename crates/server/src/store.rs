@@ -9,7 +9,9 @@ use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
 use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
-use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice};
+use crate::config::{
+    ConfigError, LevelOption, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
+};
 use crate::http::StartWords;
 use crate::serve::ServeError;
 
@@ -36,7 +38,7 @@ pub(crate) async fn open(
 
 async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
     warn_of_open_folder(&settings.data);
-    if settings.durability == Level::Memory {
+    if settings.durability == LevelOption::Memory {
         tracing::warn!("durability is memory: nothing survives the end of this process");
     }
     let opened = Duewheel::builder()

@@ -31,31 +31,36 @@ impl Jitter {
     }
 }
 
+/// The pause after this number of earlier ones: `first`, doubled that many times, and not longer than `longest`.
+pub fn doubled(first: Duration, longest: Duration, times: u32) -> Duration {
+    first.saturating_mul(1 << times.min(20)).min(longest)
+}
+
 /// A pause that doubles.
 #[derive(Clone, Debug)]
 pub struct RetryPause {
     first: Duration,
     longest: Duration,
-    next: Duration,
+    times: u32,
     jitter: Jitter,
 }
 
 impl RetryPause {
     /// A pause that begins with `first`, doubles each time, and does not exceed `longest`.
     pub fn new(first: Duration, longest: Duration, jitter: &Jitter) -> Self {
-        RetryPause { first, longest: longest.max(first), next: first, jitter: jitter.clone() }
+        RetryPause { first, longest: longest.max(first), times: 0, jitter: jitter.clone() }
     }
 
     /// The next pause.
     pub fn take(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.longest);
+        let pause = doubled(self.first, self.longest, self.times);
+        self.times = self.times.saturating_add(1);
         self.jitter.of(pause)
     }
 
     /// Starts again with the first pause.
     pub fn reset(&mut self) {
-        self.next = self.first;
+        self.times = 0;
     }
 }
 
@@ -73,6 +78,14 @@ mod tests {
         }
         pause.reset();
         assert!(pause.take() <= ms(10));
+    }
+
+    #[test]
+    fn a_pause_that_was_doubled_very_often_is_the_longest() {
+        let (first, longest) = (Duration::from_millis(1), Duration::from_secs(3_600));
+        let lengths = [0, 1, 10, 20].map(|times| doubled(first, Duration::MAX, times).as_millis());
+        assert_eq!(lengths, [1, 2, 1_024, 1 << 20]);
+        assert_eq!([64, u32::MAX].map(|times| doubled(Duration::from_secs(1), longest, times)), [longest; 2]);
     }
 
     #[test]

@@ -1,55 +1,96 @@
-//! A budget for operations in progress, limited by count and bytes like an inbox.
+//! Budgets for operations that wait or are in progress, limited by count and bytes.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::engine::Op;
 use duewheel_core::policy::Policy;
 
-/// Limits of the operations that are in progress at a time.
-#[derive(Debug)]
-pub struct CallBudget {
-    requests: AtomicUsize,
-    bytes: AtomicUsize,
-    max_requests: usize,
-    max_bytes: usize,
+/// A number of operations, and their weight in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpLoad {
+    /// Operations.
+    pub requests: usize,
+    /// Their weight.
+    pub bytes: usize,
 }
+
+impl OpLoad {
+    /// The load of these operations.
+    pub fn of(ops: &[Op]) -> Self {
+        OpLoad { requests: ops.len(), bytes: ops.iter().map(Op::weight).sum() }
+    }
+}
+
+/// The load that is present, and the largest one that is accepted.
+#[derive(Clone, Debug)]
+pub struct OpBudget {
+    used: OpLoad,
+    max: OpLoad,
+}
+
+impl OpBudget {
+    /// The budget of an inbox: [`Policy::max_inbox_requests`] and [`Policy::max_inbox_bytes`].
+    pub fn new(policy: &Policy) -> Self {
+        let max = OpLoad { requests: policy.max_inbox_requests, bytes: policy.max_inbox_bytes };
+        OpBudget { used: OpLoad::default(), max }
+    }
+
+    /// Adds these operations, whose load is `load`; says whether they fit. One submission always fits, and so do
+    /// operations that settle or return messages: they make room, and losing one costs a redelivery.
+    pub fn admit(&mut self, ops: &[Op], load: OpLoad) -> bool {
+        let after =
+            OpLoad { requests: self.used.requests + load.requests, bytes: self.used.bytes + load.bytes };
+        let full = after.requests > self.max.requests || after.bytes > self.max.bytes;
+        if full && self.used.requests > 0 && !ops.iter().all(|op| op.operation().settles) {
+            return false;
+        }
+        self.used = after;
+        true
+    }
+
+    /// Removes operations that were admitted.
+    pub fn release(&mut self, load: OpLoad) {
+        self.used.requests -= load.requests;
+        self.used.bytes -= load.bytes;
+    }
+
+    /// Removes all operations.
+    pub fn clear(&mut self) {
+        self.used = OpLoad::default();
+    }
+}
+
+/// The budget of a router, for operations that are in progress on many tasks.
+#[derive(Debug)]
+pub struct CallBudget(Mutex<OpBudget>);
 
 /// The share of the budget that operations in progress use; dropped when they are answered.
 #[derive(Debug)]
 pub struct CallBudgetShare {
     of: Arc<CallBudget>,
-    requests: usize,
-    bytes: usize,
+    load: OpLoad,
 }
 
 impl CallBudget {
-    /// The budget of a router: as large as that of an inbox.
+    /// A budget as large as that of an inbox.
     pub fn new(policy: &Policy) -> Arc<Self> {
-        Arc::new(CallBudget {
-            requests: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            max_requests: policy.max_inbox_requests,
-            max_bytes: policy.max_inbox_bytes,
-        })
+        Arc::new(CallBudget(Mutex::new(OpBudget::new(policy))))
     }
 
-    /// Reserves a share for these operations; `None` when too much is in progress. One submission always fits, and so
-    /// do operations that settle or return messages, because they free room.
+    /// Reserves a share for these operations; `None` when too much is in progress, as [`OpBudget::admit`] says.
     pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<CallBudgetShare> {
-        let (requests, bytes) = (ops.len(), ops.iter().map(Op::weight).sum());
-        let before = self.requests.fetch_add(requests, SeqCst);
-        let bytes_before = self.bytes.fetch_add(bytes, SeqCst);
-        let room = CallBudgetShare { of: self.clone(), requests, bytes };
-        let full = before + requests > self.max_requests || bytes_before + bytes > self.max_bytes;
-        (!full || before == 0 || ops.iter().all(|op| op.operation().settles)).then_some(room)
+        let load = OpLoad::of(ops);
+        self.budget().admit(ops, load).then(|| CallBudgetShare { of: self.clone(), load })
+    }
+
+    fn budget(&self) -> MutexGuard<'_, OpBudget> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for CallBudgetShare {
     fn drop(&mut self) {
-        self.of.requests.fetch_sub(self.requests, SeqCst);
-        self.of.bytes.fetch_sub(self.bytes, SeqCst);
+        self.of.budget().release(self.load);
     }
 }
 
@@ -62,20 +103,44 @@ mod tests {
 
     #[test]
     fn what_brings_messages_is_refused_when_too_much_is_under_way_and_what_settles_is_not() {
-        let rooms = CallBudget::new(&Policy { max_inbox_requests: 3, ..Policy::default() });
+        let budget = CallBudget::new(&Policy { max_inbox_requests: 3, ..Policy::default() });
         let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), "")));
-        let first = rooms.take(&[put(), put()]).unwrap();
-        let second = rooms.take(&[put()]).unwrap();
-        assert!(rooms.take(&[put()]).is_none());
+        let first = budget.take(&[put(), put()]).unwrap();
+        let second = budget.take(&[put()]).unwrap();
+        assert!(budget.take(&[put()]).is_none());
         let settling = Op::Delete { id: MessageId(1), session: SessionId(1) };
-        let third = rooms.take(&[settling.clone(), settling]).unwrap();
+        let third = budget.take(&[settling.clone(), settling]).unwrap();
         drop((first, second));
-        assert!(rooms.take(&[put(), put()]).is_none());
+        assert!(budget.take(&[put(), put()]).is_none());
         drop(third);
         let large: Vec<Op> = (0..10).map(|_| put()).collect();
-        let alone = rooms.take(&large).unwrap();
-        assert!(rooms.take(&[put()]).is_none());
+        let alone = budget.take(&large).unwrap();
+        assert!(budget.take(&[put()]).is_none());
         drop(alone);
-        assert_eq!((rooms.requests.load(SeqCst), rooms.bytes.load(SeqCst)), (0, 0));
+        assert_eq!(budget.budget().used, OpLoad::default());
+    }
+
+    /// The limit of bytes counts as that of requests does.
+    #[test]
+    fn bytes_are_limited_too_and_a_load_comes_back_whole() {
+        let put = |bytes: usize| {
+            Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), vec![b'x'; bytes])))
+        };
+        let mut budget = OpBudget::new(&Policy { max_inbox_bytes: 10_000, ..Policy::default() });
+        let mut admit = |ops: &[Op]| {
+            let load = OpLoad::of(ops);
+            budget.admit(ops, load).then_some(load)
+        };
+        let small = admit(&[put(4_000), put(4_000)]).expect("8 kB fit");
+        assert!(admit(&[put(4_000)]).is_none());
+        let settling = Op::Delete { id: MessageId(1), session: SessionId(1) };
+        let settled = admit(&[settling]).expect("it makes room");
+        budget.release(small);
+        budget.release(settled);
+        let large = [put(20_000)];
+        assert!(budget.admit(&large, OpLoad::of(&large)), "one submission always fits");
+        assert!(!budget.admit(&large, OpLoad::of(&large)));
+        budget.clear();
+        assert_eq!(budget.used, OpLoad::default());
     }
 }

@@ -8,6 +8,7 @@ use duewheel_core::engine::{Op, Reply};
 use duewheel_core::policy::Policy;
 use tokio::sync::oneshot;
 
+use crate::budget::{OpBudget, OpLoad};
 use crate::error::CallError;
 
 /// Operations submitted together, and where to send their answers, in order.
@@ -57,15 +58,12 @@ pub type Answers = Vec<Result<Reply, CallError>>;
 pub struct Inbox {
     state: Mutex<InboxState>,
     changed: Condvar,
-    max_requests: usize,
-    max_bytes: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct InboxState {
     waiting: Vec<Submission>,
-    requests: usize,
-    bytes: usize,
+    budget: OpBudget,
     woken: Woken,
     sleep: Sleep,
     door: Admission,
@@ -118,10 +116,14 @@ impl Inbox {
     /// An empty inbox with the limits of `policy`.
     pub fn new(policy: &Policy) -> Self {
         Inbox {
-            state: Mutex::default(),
+            state: Mutex::new(InboxState {
+                waiting: Vec::new(),
+                budget: OpBudget::new(policy),
+                woken: Woken::No,
+                sleep: Sleep::Awake,
+                door: Admission::Open,
+            }),
             changed: Condvar::new(),
-            max_requests: policy.max_inbox_requests,
-            max_bytes: policy.max_inbox_bytes,
         }
     }
 
@@ -140,19 +142,14 @@ impl Inbox {
 
     /// As [`Inbox::put`]; a submission that is not taken comes back.
     pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
-        let requests = submission.ops.len();
-        let bytes: usize = submission.ops.iter().map(Op::weight).sum();
+        let load = OpLoad::of(&submission.ops);
         let mut state = self.state();
         if let Err(error) = state.door.admits(&submission.ops) {
             return Err((error, submission));
         }
-        let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
-        // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
-        if full && state.requests > 0 && !submission.ops.iter().all(|op| op.operation().settles) {
+        if !state.budget.admit(&submission.ops, load) {
             return Err((CallError::Overloaded, submission));
         }
-        state.requests += requests;
-        state.bytes += bytes;
         state.waiting.push(submission);
         // The first one wakes the driver; the others find it awake.
         let asleep = match state.sleep {
@@ -202,8 +199,7 @@ impl Inbox {
     /// Moves everything waiting to `into`, which must be empty.
     pub fn take(&self, into: &mut Vec<Submission>) {
         let mut state = self.state();
-        state.requests = 0;
-        state.bytes = 0;
+        state.budget.clear();
         state.woken = Woken::No;
         mem::swap(&mut state.waiting, into);
     }

@@ -14,6 +14,7 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 
+use crate::backoff::{Jitter, RetryPause};
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
@@ -123,8 +124,9 @@ pub struct Runner {
     /// What the driver before has left for the one that replaces it.
     remains: Remains,
     fenced: WhenFenced,
-    /// For [`Runner::jittered`]; never 0.
-    dice: u64,
+    /// Of the pauses before the store is reopened, out of [`Config::seed`]: shards that lost the same server do not
+    /// return at the same moment.
+    jitter: Jitter,
     phase: Phase,
     submissions: Vec<Submission>,
     waiting: WaitingSubmissions,
@@ -149,10 +151,10 @@ enum Phase {
 }
 
 /// When the store may be reopened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct ReopenPause {
     until: Duration,
-    next: Duration,
+    next: RetryPause,
 }
 
 impl fmt::Debug for Runner {
@@ -177,7 +179,7 @@ impl Runner {
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;
         let shared = Arc::new(DriverShared::new(store.level(), clock));
-        let dice = config.seed | 1;
+        let jitter = Jitter::seeded(config.seed);
         let mut runner = Runner {
             waiting: WaitingSubmissions::new(&config.policy),
             turns: Turns::new(&config.policy),
@@ -190,7 +192,7 @@ impl Runner {
             holds: Vec::new(),
             remains: Remains::default(),
             fenced: WhenFenced::OpenAgain,
-            dice,
+            jitter,
             phase: Phase::Ended,
             submissions: Vec::new(),
             figures_due: Duration::ZERO,
@@ -268,7 +270,7 @@ impl Runner {
         let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Serving(driver) => self.serve(driver),
             Phase::Opening(driver, pause) => {
-                self.phase = Phase::Opening(driver, pause);
+                self.phase = Phase::Opening(driver, pause.clone());
                 match self.opening() {
                     Ok(None) => {
                         tracing::info!("the store is open again");
@@ -501,19 +503,14 @@ impl Runner {
         }
     }
 
-    fn not_open(&mut self, error: StartError, pause: ReopenPause) -> AfterTurn {
+    fn not_open(&mut self, error: StartError, mut pause: ReopenPause) -> AfterTurn {
         match error {
             StartError::Store(error) => {
                 let refusal = not_applied(&error);
                 self.remains = std::mem::take(&mut self.remains).refuse(&refusal);
                 refuse(&mut self.submissions, &refusal);
-                let until = self.shared.clock().running() + self.jittered(pause.next);
-                let longest = match self.fenced {
-                    WhenFenced::OpenAgain => LONGEST_PAUSE,
-                    WhenFenced::End => LONGEST_PAUSE_OF_A_NODE,
-                };
-                let next = (pause.next * 2).min(longest);
-                self.phase = Phase::Failed(error, ReopenPause { until, next });
+                pause.until = self.shared.clock().running() + pause.next.take();
+                self.phase = Phase::Failed(error, pause);
                 AfterTurn::Again
             }
             StartError::Policy(why) => AfterTurn::Ended(DriverEnd::Failed(why.to_string())),
@@ -521,19 +518,13 @@ impl Runner {
         }
     }
 
-    /// A random duration between half a pause and the whole pause, so that shards that lost the same server do not
-    /// return at the same moment. Seeded by [`Config::seed`], stepped as in Vigna, "An experimental exploration of
-    /// Marsaglia's xorshift generators" (2016).
-    fn jittered(&mut self, pause: Duration) -> Duration {
-        self.dice ^= self.dice >> 12;
-        self.dice ^= self.dice << 25;
-        self.dice ^= self.dice >> 27;
-        let part = u32::try_from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 48).unwrap_or(0);
-        pause / 2 + pause / 2 * part / (1 << 16)
-    }
-
     fn first_pause(&self) -> ReopenPause {
-        ReopenPause { until: self.shared.clock().running(), next: FIRST_PAUSE }
+        let longest = match self.fenced {
+            WhenFenced::OpenAgain => LONGEST_PAUSE,
+            WhenFenced::End => LONGEST_PAUSE_OF_A_NODE,
+        };
+        let next = RetryPause::new(FIRST_PAUSE, longest, &self.jitter);
+        ReopenPause { until: self.shared.clock().running(), next }
     }
 
     /// Answers waiting submissions while there is no store: they were not applied.

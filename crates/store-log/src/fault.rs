@@ -1,11 +1,11 @@
-//! Problems of a data folder, with file and offset.
+//! Damage in the files of a data folder, with file and offset.
 
 use std::fmt;
 use std::io;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-/// Damage in a file.
+/// A damaged place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The file, relative to the data folder.

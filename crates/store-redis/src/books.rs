@@ -80,7 +80,7 @@ fn bare(kind: Kind, due: Due) -> Life {
 
 /// Reads the records of groups back, as far as a ledger needs them.
 #[derive(Debug, Default)]
-pub(crate) struct Heads {
+pub(crate) struct GroupReader {
     /// Zeros in place of all bodies.
     zeros: Bytes,
 }
@@ -94,7 +94,7 @@ pub(crate) struct GroupHeads {
     pub(crate) records: Vec<Option<Record>>,
 }
 
-impl Heads {
+impl GroupReader {
     /// Reads what [`heads`] wrote.
     pub(crate) fn read(&mut self, bytes: Vec<u8>) -> Result<GroupHeads, DecodeError> {
         let left = bytes.len() as u64;
@@ -202,7 +202,7 @@ mod tests {
     fn a_ledger_of_heads_is_the_ledger() {
         for seed in 0..20 {
             let mut history = History::new(seed);
-            let (mut ledger, mut reader) = (Ledger::default(), Heads::default());
+            let (mut ledger, mut reader) = (Ledger::default(), GroupReader::default());
             for _ in 0..100 {
                 let group = history.group(20);
                 reader.read(heads(&group)).unwrap().apply_to(&mut ledger);
@@ -219,10 +219,10 @@ mod tests {
         let group = History::new(3).group(20);
         let whole = heads(&group);
         for end in 0..whole.len() {
-            assert!(Heads::default().read(whole[..end].to_vec()).is_err(), "cut at {end}");
+            assert!(GroupReader::default().read(whole[..end].to_vec()).is_err(), "cut at {end}");
         }
         let mut longer = whole;
         longer.push(0);
-        assert!(Heads::default().read(longer).is_err());
+        assert!(GroupReader::default().read(longer).is_err());
     }
 }

@@ -18,11 +18,11 @@ use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::questions::Questions;
-use crate::reign::{self, Claimant, Cluster, FIRST_EPOCH, FORMAT};
+use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
 use crate::store::RedisStore;
-use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
+use crate::wire::{HostPort, RedisReply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
 
 /// Shortest time limit of a call, however short the lease.
@@ -49,18 +49,18 @@ const LEAST: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RedisCoordinator {
-    inner: Arc<Inner>,
+    inner: Arc<CoordinatorInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct CoordinatorInner {
     servers: Servers,
     /// The connection to each master, made on demand, and again after an error.
-    wires: Mutex<BTreeMap<Address, Arc<Wire>>>,
+    wires: Mutex<BTreeMap<HostPort, Arc<Wire>>>,
     known: Mutex<Option<Arc<Slots>>>,
     cluster: String,
     nodes: String,
     /// The cluster that this node has joined; `None`: none yet.
-    joined: StdMutex<Option<Cluster>>,
+    joined: StdMutex<Option<ClusterIdentity>>,
     /// Which masters do not say who owns their shards.
     questions: Questions<MasterLeases>,
 }
@@ -77,7 +77,7 @@ impl RedisCoordinator {
         let (wires, known) = (Mutex::default(), Mutex::default());
         let (joined, questions) = (StdMutex::default(), Questions::default());
         RedisCoordinator {
-            inner: Arc::new(Inner { servers, wires, known, cluster, nodes, joined, questions }),
+            inner: Arc::new(CoordinatorInner { servers, wires, known, cluster, nodes, joined, questions }),
         }
     }
 
@@ -155,7 +155,7 @@ impl RedisCoordinator {
     }
 }
 
-impl Inner {
+impl CoordinatorInner {
     pub(crate) fn options(&self) -> &Options {
         &self.servers.0
     }
@@ -165,14 +165,14 @@ impl Inner {
     }
 
     /// Sends a command to the master of the cluster's own keys.
-    pub(crate) async fn of_cluster(&self, call: Cmd) -> Reply {
+    pub(crate) async fn of_cluster(&self, call: Cmd) -> RedisReply {
         let mut ask = Pipeline::new();
         ask.add_command(call);
         self.of_key(&self.cluster, ask).await
     }
 
     /// Sends commands to the master of a key.
-    pub(crate) async fn of_key(&self, key: &str, ask: Pipeline) -> Reply {
+    pub(crate) async fn of_key(&self, key: &str, ask: Pipeline) -> RedisReply {
         let slots = self.slots().await?;
         self.send(slots.master_of(key)?, ask).await
     }
@@ -188,7 +188,7 @@ impl Inner {
         Ok(slots)
     }
 
-    async fn send(&self, to: &Address, ask: Pipeline) -> Reply {
+    async fn send(&self, to: &HostPort, ask: Pipeline) -> RedisReply {
         let known = self.wires.lock().await.get(to).cloned();
         let wire = match known {
             Some(wire) => wire,
@@ -232,7 +232,7 @@ impl Inner {
     }
 
     /// Adds what a joining or living node says about the cluster.
-    fn about(&self, call: &mut Cmd, cluster: Option<&Cluster>, new: &str) {
+    fn about(&self, call: &mut Cmd, cluster: Option<&ClusterIdentity>, new: &str) {
         match cluster {
             Some(cluster) => {
                 call.arg(&cluster.id).arg(cluster.shards).arg(reign::hex(&cluster.secret));
@@ -244,12 +244,12 @@ impl Inner {
         }
     }
 
-    fn joined(&self) -> Option<Cluster> {
+    fn joined(&self) -> Option<ClusterIdentity> {
         locked(&self.joined).clone()
     }
 
     /// The cluster as it is stored.
-    pub(crate) async fn stored(&self) -> Result<Option<Cluster>, StoreError> {
+    pub(crate) async fn stored(&self) -> Result<Option<ClusterIdentity>, StoreError> {
         let mut call = redis::cmd("HMGET");
         call.arg(&self.cluster).arg(&["format", "id", "shards", "secret", "made"]);
         let of = "HMGET";
@@ -275,12 +275,12 @@ impl Inner {
         shards: Option<String>,
         secret: Option<String>,
         made: bool,
-    ) -> Result<Cluster, StoreError> {
+    ) -> Result<ClusterIdentity, StoreError> {
         let shards = shards.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
         let shards = shards.ok_or_else(|| fault::damaged(&self.cluster, "shards", "no number"))?;
         let secret = secret.and_then(|text| unhex(&text));
         let secret = secret.ok_or_else(|| fault::damaged(&self.cluster, "secret", "no 32 bytes"))?;
-        Ok(Cluster { id, shards, secret, made })
+        Ok(ClusterIdentity { id, shards, secret, made })
     }
 
     /// The stored secrets. Keeps the valid one, in case Redis loses it.
@@ -400,7 +400,7 @@ impl Inner {
             .map(|shard| Keys::new(&self.servers.0.prefix, ShardId(shard)))
             .collect();
         let slots = self.slots().await?;
-        let (mut owners, mut of_master) = (Vec::new(), BTreeMap::<&Address, Vec<(usize, String)>>::new());
+        let (mut owners, mut of_master) = (Vec::new(), BTreeMap::<&HostPort, Vec<(usize, String)>>::new());
         let mut failed = None;
         for (place, key) in keys.iter().enumerate() {
             let master = slots.master_of(&key.owner);
@@ -441,7 +441,11 @@ impl Inner {
     }
 
     /// Asks a master for the leases of its shards.
-    async fn leases(&self, master: &Address, places: &[(usize, String)]) -> Result<MasterLeases, StoreError> {
+    async fn leases(
+        &self,
+        master: &HostPort,
+        places: &[(usize, String)],
+    ) -> Result<MasterLeases, StoreError> {
         let mut ask = Pipeline::new();
         ask.cmd("TIME");
         for (_, key) in places {
@@ -473,7 +477,7 @@ impl Inner {
 
 /// The end of a lease, in ms of the server's clock.
 #[derive(Clone, Copy, Debug)]
-struct Ends {
+struct LeaseEnd {
     left: u64,
     /// Its length from the last renewal; `None` in a lease of an earlier version.
     lease: Option<u64>,
@@ -491,7 +495,7 @@ fn locked<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The owner in these fields, and the end of its lease, if the lease runs by the server's clock.
-fn owner(fields: Value, now: u64) -> Result<Option<(Owner, Ends)>, StoreError> {
+fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreError> {
     let of = "owners";
     let mut fields = value::list(fields, of)?.into_iter();
     let mut next = || fields.next().unwrap_or_default();
@@ -509,7 +513,7 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, Ends)>, StoreError> {
     }
     let small = |n: u64| u32::try_from(n).map_err(|_| fault::odd(of));
     let node = Node { name: node.into(), advertise: advertise.into(), number: small(number)? };
-    let ends = Ends { left: until - now, lease };
+    let ends = LeaseEnd { left: until - now, lease };
     Ok(Some((Owner { node, epoch: Epoch(small(epoch)?) }, ends)))
 }
 
@@ -523,7 +527,7 @@ impl Coordinator for RedisCoordinator {
         let Candidate { name, advertise, shards_if_new, settle_delay } = candidate;
         let inner = &self.inner;
         let mut call = inner.node_call("join", name, 0, advertise);
-        let if_new = Cluster {
+        let if_new = ClusterIdentity {
             id: reign::hex(&reign::random::<16>()?),
             shards: (*shards_if_new).max(1),
             secret: reign::random::<32>()?,

@@ -9,7 +9,7 @@ use duewheel_core::{Key, MessageId, QueueName};
 use redis::{Pipeline, Value};
 
 use crate::keys::Keys;
-use crate::shared::Shared;
+use crate::shared::RedisShared;
 use crate::{fault, lex, text, value};
 
 /// Number of fields of one command, so that other clients are served in between.
@@ -20,7 +20,7 @@ const MOST_DEAD: usize = 10_000;
 /// Finds everything that was asked for, or what the first look-ups of each list ask for if the messages found would
 /// weigh more than [`Lookups::bytes`]; as of everything that was sent before.
 pub(crate) fn find(
-    shared: &Shared,
+    shared: &RedisShared,
     ledger: &Ledger,
     lookups: &Lookups,
     found: &mut Found,
@@ -93,7 +93,7 @@ pub(crate) fn find(
                     let Some((id, [])) = id else {
                         return Err(fault::damaged(&keys.dead_keys(queue), key, "a member of another form"));
                     };
-                    if newest < DEAD_FOUND && !Shared::is_purged(&marks, queue, MessageId(id)) {
+                    if newest < DEAD_FOUND && !RedisShared::is_purged(&marks, queue, MessageId(id)) {
                         wanted.insert(MessageId(id), (queue, key));
                         newest += 1;
                     }
@@ -126,13 +126,13 @@ pub(crate) fn find(
                 })
         }));
     }
-    rows.retain(|row| !Shared::is_purged(&marks, &row.message.queue, row.message.id));
+    rows.retain(|row| !RedisShared::is_purged(&marks, &row.message.queue, row.message.id));
     found.rows.append(&mut rows);
     Ok(())
 }
 
 /// The number of look-ups of each list that are made, and the messages that are read for them.
-struct Plan {
+struct LookupPlan {
     ids: usize,
     keys: usize,
     wanted: BTreeSet<MessageId>,
@@ -141,16 +141,16 @@ struct Plan {
 /// Chooses the messages to read: all of them if they do not weigh more than the bound. `made` was read already;
 /// `by_key` are the results of the keys.
 fn measure(
-    shared: &Shared,
+    shared: &RedisShared,
     lookups: &Lookups,
     made: &[MessageId],
     by_key: &BTreeMap<MessageId, (&QueueName, &Key)>,
-) -> Result<Plan, StoreError> {
+) -> Result<LookupPlan, StoreError> {
     let made: BTreeSet<MessageId> = made.iter().copied().collect();
     let all = || lookups.ids.iter().chain(by_key.keys()).copied().filter(|id| !made.contains(id));
     let wanted: BTreeSet<MessageId> = all().collect();
     if wanted.len() <= FOUND_AHEAD || lookups.bytes == usize::MAX {
-        return Ok(Plan { ids: lookups.ids.len(), keys: lookups.keys.len(), wanted });
+        return Ok(LookupPlan { ids: lookups.ids.len(), keys: lookups.keys.len(), wanted });
     }
     let mut ask = Pipeline::new();
     for id in &wanted {
@@ -190,7 +190,7 @@ fn measure(
             break;
         }
     }
-    Ok(Plan { ids, keys, wanted: chosen })
+    Ok(LookupPlan { ids, keys, wanted: chosen })
 }
 
 fn escaped(key: &Key) -> Vec<u8> {

@@ -19,7 +19,6 @@ mod mark;
 mod memory;
 mod open;
 mod options;
-mod percent;
 mod plan;
 mod questions;
 mod reign;

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use crate::find::{ask_rows, read_rows};
 use crate::keys::Keys;
 use crate::mark::Mark;
-use crate::shared::Shared;
+use crate::shared::RedisShared;
 use crate::span::{self, Windows};
 use crate::{fault, lex, value};
 
@@ -36,16 +36,16 @@ const SPANS: usize = 16;
 
 /// A source of a sequence.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct SequenceSource {
     /// The key of the sorted set.
     pub(crate) key: String,
-    pub(crate) order: Order,
+    pub(crate) order: SequenceOrder,
     /// The queue of all its members; `None`: the members contain it.
     pub(crate) queue: Option<QueueName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum SequenceOrder {
     /// Members contain time and id.
     ByMember,
     /// The score is the time, of this class.
@@ -56,10 +56,10 @@ pub(crate) enum Order {
 
 /// A requested page.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct SequenceRequest {
     load: Load,
     as_of: Lsn,
-    sources: Vec<Source>,
+    sources: Vec<SequenceSource>,
     skip: Skip,
 }
 
@@ -90,26 +90,30 @@ pub(crate) struct Scanned {
     pub(crate) upto: Option<Cursor>,
 }
 
-impl Source {
+impl SequenceSource {
     /// The dead messages of a queue.
     pub(crate) fn dead(keys: &Keys, queue: &QueueName) -> Self {
-        Source { key: keys.dead(queue), order: Order::ByMember, queue: Some(queue.clone()) }
+        SequenceSource { key: keys.dead(queue), order: SequenceOrder::ByMember, queue: Some(queue.clone()) }
     }
 
     /// All other messages of a queue, by due time.
     pub(crate) fn due(keys: &Keys, class: Class, queue: &QueueName) -> [Self; 2] {
-        let of = |key, order| Source { key, order, queue: Some(queue.clone()) };
+        let of = |key, order| SequenceSource { key, order, queue: Some(queue.clone()) };
         [
-            of(keys.singles(class, queue), Order::ByScore(class)),
-            of(keys.spans(class, queue), Order::Spans(class)),
+            of(keys.singles(class, queue), SequenceOrder::ByScore(class)),
+            of(keys.spans(class, queue), SequenceOrder::Spans(class)),
         ]
     }
 }
 
-impl Request {
+impl SequenceRequest {
     /// Chooses the sets. Called by the owner, who knows the content of the queues.
     pub(crate) fn new(keys: &Keys, ledger: &Ledger, load: Load) -> Self {
-        let all = |key: &str, class| Source { key: key.into(), order: Order::ByScore(class), queue: None };
+        let all = |key: &str, class| SequenceSource {
+            key: key.into(),
+            order: SequenceOrder::ByScore(class),
+            queue: None,
+        };
         let mut sources = match load.sequence {
             Sequence::Leased => vec![all(&keys.leased, Class::After)],
             Sequence::AllAt => vec![all(&keys.held_at, Class::At)],
@@ -133,8 +137,8 @@ impl Request {
             }
         };
         let own = |queue: &QueueName| match load.sequence {
-            Sequence::Dead => vec![Source::dead(keys, queue)],
-            _ => Source::due(keys, class, queue).to_vec(),
+            Sequence::Dead => vec![SequenceSource::dead(keys, queue)],
+            _ => SequenceSource::due(keys, class, queue).to_vec(),
         };
         if load.sequence != Sequence::Leased {
             match &load.which {
@@ -155,29 +159,29 @@ impl Request {
         } else {
             Skip::Nothing
         };
-        Request { as_of: ledger.applied(), load, sources, skip }
+        SequenceRequest { as_of: ledger.applied(), load, sources, skip }
     }
 }
 
 /// The positions of a page, in order, and their end if the range is not complete.
 async fn places(
-    shared: &Shared,
+    shared: &RedisShared,
     windows: &mut Windows,
-    Request { load, sources, skip, .. }: &Request,
+    SequenceRequest { load, sources, skip, .. }: &SequenceRequest,
     marks: &BTreeMap<QueueName, Mark>,
 ) -> Result<(Vec<Cursor>, Option<Cursor>), StoreError> {
     // One more than wanted tells whether there is more; some are skipped.
     let whole = load.rows.saturating_add(1).clamp(64, SCANNED);
     let part = if sources.len() > 1 { (2 * whole / sources.len()).clamp(LEAST, whole) } else { whole };
     let mut range = Range { since: load.after, after: load.after, until: load.until, most: part };
-    windows.begin(sources.iter().filter(|source| matches!(source.order, Order::Spans(_))).count());
+    windows.begin(sources.iter().filter(|source| matches!(source.order, SequenceOrder::Spans(_))).count());
     let mut places: Vec<Cursor> = Vec::new();
     let mut uptos: Vec<Option<Cursor>> = vec![None; sources.len()];
     let mut at: Vec<usize> = (0..sources.len()).collect();
     let (mut bound, mut looked) = (None, 0);
     for deep in 0..=DEEPER {
         for some in at.chunks(AT_ONCE) {
-            let of: Vec<Source> = some.iter().map(|at| sources[*at].clone()).collect();
+            let of: Vec<SequenceSource> = some.iter().map(|at| sources[*at].clone()).collect();
             let mut scanned = scan(shared, windows, &of, range).await?;
             looked += scanned.iter().map(|scanned| scanned.places.len()).sum::<usize>();
             if *skip == Skip::Leased {
@@ -212,13 +216,13 @@ async fn places(
 
 /// Loads a page.
 pub(crate) async fn page(
-    shared: &Shared,
+    shared: &RedisShared,
     windows: &mut Windows,
-    request: Request,
+    request: SequenceRequest,
 ) -> Result<Loaded, StoreError> {
     let marks = shared.marks();
     let (places, bound) = places(shared, windows, &request, &marks).await?;
-    let Request { load, as_of, .. } = request;
+    let SequenceRequest { load, as_of, .. } = request;
     let (mut rows, mut bytes, mut upto) = (Vec::new(), 0, None);
     let mut at = 0;
     while at < places.len() && rows.len() < load.rows && (rows.is_empty() || bytes < load.bytes) {
@@ -243,7 +247,7 @@ pub(crate) async fn page(
             if let Some(is) = row.take_if(|row| row.message.id == place.1) {
                 row = found.next();
                 if place_in(load.sequence, &is) == Some(*place)
-                    && !Shared::is_purged(&marks, &is.message.queue, is.message.id)
+                    && !RedisShared::is_purged(&marks, &is.message.queue, is.message.id)
                 {
                     bytes += is.message.weight();
                     rows.push(is);
@@ -273,7 +277,11 @@ fn is_wanted(which: &Which, queue: &str, id: MessageId, marks: &BTreeMap<QueueNa
 }
 
 /// Removes leased messages, without reading more of them.
-async fn skip_leased(shared: &Shared, sources: &[Source], scanned: &mut [Scanned]) -> Result<(), StoreError> {
+async fn skip_leased(
+    shared: &RedisShared,
+    sources: &[SequenceSource],
+    scanned: &mut [Scanned],
+) -> Result<(), StoreError> {
     let mut ask = Pipeline::new();
     for (source, scanned) in sources.iter().zip(&*scanned) {
         if let (Some(queue), false) = (&source.queue, scanned.places.is_empty()) {
@@ -301,26 +309,26 @@ async fn skip_leased(shared: &Shared, sources: &[Source], scanned: &mut [Scanned
 
 /// Reads the same range of several sources.
 pub(crate) async fn scan(
-    shared: &Shared,
+    shared: &RedisShared,
     windows: &mut Windows,
-    sources: &[Source],
+    sources: &[SequenceSource],
     range: Range,
 ) -> Result<Vec<Scanned>, StoreError> {
     if sources.is_empty() {
         return Ok(Vec::new());
     }
     let mut ask = Pipeline::with_capacity(sources.len());
-    for Source { key, order, .. } in sources {
+    for SequenceSource { key, order, .. } in sources {
         match order {
-            Order::ByMember => {
+            SequenceOrder::ByMember => {
                 let (min, max) = (lex::behind(range.after), lex::up_to(range.until));
                 ask.cmd("ZRANGEBYLEX").arg(key).arg(min).arg(max);
             }
-            Order::ByScore(_) => {
+            SequenceOrder::ByScore(_) => {
                 let from = range.after.map_or(0, |(time, _)| time);
                 ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(range.until).arg("WITHSCORES");
             }
-            Order::Spans(_) => {
+            SequenceOrder::Spans(_) => {
                 ask_spans(&mut ask, key, range.after.map_or(0, |(time, _)| span::start(time)), range.until);
                 continue;
             }
@@ -331,7 +339,7 @@ pub(crate) async fn scan(
     let mut all = Vec::with_capacity(sources.len());
     let mut lists = Vec::new();
     for (at, (source, reply)) in sources.iter().zip(replies).enumerate() {
-        if let (Order::Spans(class), Some(queue)) = (source.order, &source.queue) {
+        if let (SequenceOrder::Spans(class), Some(queue)) = (source.order, &source.queue) {
             let mut of_queue = Lists { at, source, class, queue, starts: VecDeque::new(), last: None };
             of_queue.take(reply)?;
             lists.push(of_queue);
@@ -356,7 +364,7 @@ pub(crate) async fn scan(
 struct Lists<'a> {
     /// Index among the sources.
     at: usize,
-    source: &'a Source,
+    source: &'a SequenceSource,
     class: Class,
     queue: &'a QueueName,
     starts: VecDeque<u64>,
@@ -389,7 +397,7 @@ fn ask_spans(ask: &mut Pipeline, key: &str, from: u64, until: u64) {
 /// Reads a range of the lists of several queues, each queue's one after the other: the first ones of all in one
 /// request, then more of those that need more.
 async fn scan_lists(
-    shared: &Shared,
+    shared: &RedisShared,
     windows: &mut Windows,
     mut lists: Vec<Lists<'_>>,
     range: Range,
@@ -449,10 +457,10 @@ fn behind(members: &mut Vec<(Cursor, Box<str>)>, after: Option<Cursor>) {
     }
 }
 
-fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreError> {
+fn read(source: &SequenceSource, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreError> {
     let odd = |member: &[u8]| fault::damaged(&source.key, String::from_utf8_lossy(member), "another form");
     match source.order {
-        Order::ByMember => {
+        SequenceOrder::ByMember => {
             let members = value::bytes_list(reply, "ZRANGEBYLEX")?.into_iter().flatten();
             members
                 .map(|member| {
@@ -461,7 +469,7 @@ fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreE
                 })
                 .collect()
         }
-        Order::ByScore(_) | Order::Spans(_) => {
+        SequenceOrder::ByScore(_) | SequenceOrder::Spans(_) => {
             let members = value::pairs(reply, "ZRANGEBYSCORE")?.into_iter();
             members
                 .map(|(member, score)| {
@@ -476,8 +484,8 @@ fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreE
 
 /// Reads a range that begins among very many members of one time: the cursor is searched by their ranks.
 async fn scan_ties(
-    shared: &Shared,
-    source: &Source,
+    shared: &RedisShared,
+    source: &SequenceSource,
     range: Range,
     after: Cursor,
 ) -> Result<(Vec<(Cursor, Box<str>)>, bool), StoreError> {
@@ -523,8 +531,8 @@ async fn scan_ties(
 }
 
 async fn ranks(
-    shared: &Shared,
-    source: &Source,
+    shared: &RedisShared,
+    source: &SequenceSource,
     from: u64,
     to: u64,
 ) -> Result<Vec<(Cursor, Box<str>)>, StoreError> {

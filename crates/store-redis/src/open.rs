@@ -12,13 +12,13 @@ use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::Pipeline;
 
-use crate::books::{self, Heads};
+use crate::books::{self, GroupReader};
 use crate::keeping::Keeping;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::options::Options;
-use crate::reign::{self, Claimant, Fence, Reign};
-use crate::shared::Shared;
+use crate::reign::{self, Claimant, Fence, RedisReign};
+use crate::shared::RedisShared;
 use crate::wire::{Servers, Wire};
 use crate::{fault, value};
 
@@ -28,8 +28,8 @@ const SCAN: u64 = 1_000;
 const GROUPS: u64 = 256;
 
 /// An acquired shard, and its state.
-pub(crate) struct Opened {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct AcquiredShard {
+    pub(crate) shared: Arc<RedisShared>,
     /// The connection that renews the lease.
     pub(crate) control: Wire,
     pub(crate) ledger: Ledger,
@@ -47,7 +47,7 @@ pub(crate) async fn open(
     shard: ShardId,
     claimant: Claimant,
     waker: Waker,
-) -> Result<Opened, StoreError> {
+) -> Result<AcquiredShard, StoreError> {
     let options = Arc::clone(&servers.0);
     let keys = Keys::new(&options.prefix, shard);
     let slots = servers.slots().await?;
@@ -68,7 +68,7 @@ pub(crate) async fn open(
         // Much may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
-    let Found { mut ledger, marks, tail, gone } = match found {
+    let LoadedBooks { mut ledger, marks, tail, gone } = match found {
         Ok(found) => found,
         Err(error) => {
             reign::ended(&reign.incarnation);
@@ -95,9 +95,16 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared =
-        Shared::new(servers, keys, (reign, fence), (wire, room, keeping.replicas), waker, applied, marks);
-    Ok(Opened {
+    let shared = RedisShared::new(
+        servers,
+        keys,
+        (reign, fence),
+        (wire, room, keeping.replicas),
+        waker,
+        applied,
+        marks,
+    );
+    Ok(AcquiredShard {
         shared: Arc::new(shared),
         control,
         ledger,
@@ -151,7 +158,7 @@ fn wall_of(time: SystemTime) -> WallMs {
 async fn keep(
     control: &Wire,
     keys: &Keys,
-    reign: &Reign,
+    reign: &RedisReign,
     fence: &Fence,
     lease: std::time::Duration,
 ) -> StoreError {
@@ -193,14 +200,14 @@ pub(crate) fn read_memory(reply: redis::Value) -> Result<(u64, u64), StoreError>
     Ok((used, max))
 }
 
-struct Found {
+struct LoadedBooks {
     ledger: Ledger,
     marks: BTreeMap<QueueName, Mark>,
     tail: usize,
     gone: Vec<QueueName>,
 }
 
-async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
+async fn read(wire: &Wire, keys: &Keys) -> Result<LoadedBooks, StoreError> {
     let mut ask = Pipeline::new();
     let fields = ["lsn", "engine", "wall", "books", "next_id", "due"];
     ask.cmd("HMGET").arg(&keys.head).arg(&fields);
@@ -232,7 +239,7 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
         let row = books::read_blob(name, blob);
         ledger.restore(row.map_err(|error| fault::undecodable(&keys.books, shown, error))?);
     }
-    let (mut reader, mut from, mut tail) = (Heads::default(), 0u64, 0);
+    let (mut reader, mut from, mut tail) = (GroupReader::default(), 0u64, 0);
     loop {
         let mut ask = Pipeline::new();
         ask.cmd("LRANGE").arg(&keys.tail).arg(from).arg(from + GROUPS - 1);
@@ -266,7 +273,7 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
         marks.insert(queue, mark);
     }
     gone.retain(|name| ledger.row(name).is_none());
-    Ok(Found { ledger, marks, tail, gone })
+    Ok(LoadedBooks { ledger, marks, tail, gone })
 }
 
 fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {

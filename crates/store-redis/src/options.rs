@@ -1,13 +1,15 @@
 //! Address and settings.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::percent;
-use crate::remembered::Remembered;
-use crate::span::Reading;
+use duewheel_core::percent;
+
+use crate::remembered::RememberedShards;
+use crate::span::SpanReadLimits;
 
 /// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
 ///
@@ -37,7 +39,7 @@ use crate::span::Reading;
 /// ```
 #[derive(Clone)]
 pub struct Options {
-    pub(crate) shape: Shape,
+    pub(crate) shape: Topology,
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) transport: Transport,
     pub(crate) db: i64,
@@ -55,9 +57,9 @@ pub struct Options {
     pub(crate) response_timeout: Duration,
     pub(crate) tail_bytes: usize,
     pub(crate) dense: usize,
-    pub(crate) reading: Reading,
+    pub(crate) reading: SpanReadLimits,
     pub(crate) create: Create,
-    pub(crate) remembered: Arc<Remembered>,
+    pub(crate) remembered: Arc<RememberedShards>,
 }
 
 /// Whether a missing cluster, or shard of one, is created.
@@ -82,7 +84,7 @@ pub enum WaitFor {
 
 /// One server or a Redis Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum Topology {
     /// One server.
     Single,
     /// A Redis Cluster.
@@ -142,10 +144,10 @@ impl Options {
             BadOption::new("url", "must be redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT")
         })?;
         let (shape, transport) = match scheme {
-            "redis" => (Shape::Single, Transport::Plain),
-            "rediss" => (Shape::Single, Transport::Tls),
-            "redis-cluster" => (Shape::Cluster, Transport::Plain),
-            "rediss-cluster" => (Shape::Cluster, Transport::Tls),
+            "redis" => (Topology::Single, Transport::Plain),
+            "rediss" => (Topology::Single, Transport::Tls),
+            "redis-cluster" => (Topology::Cluster, Transport::Plain),
+            "rediss-cluster" => (Topology::Cluster, Transport::Tls),
             _ => {
                 let what = "must be redis, rediss, redis-cluster or rediss-cluster";
                 return Err(BadOption::new("url scheme", what));
@@ -160,18 +162,18 @@ impl Options {
             None => (rest, ""),
         };
         let db = match (shape, db) {
-            (_, "") | (Shape::Cluster, "0") => 0,
-            (Shape::Single, db) => db
+            (_, "") | (Topology::Cluster, "0") => 0,
+            (Topology::Single, db) => db
                 .parse()
                 .ok()
                 .filter(|db| (0..=1_000_000).contains(db))
                 .ok_or_else(|| BadOption::new("url database", "must be a number from 0"))?,
-            (Shape::Cluster, _) => {
+            (Topology::Cluster, _) => {
                 return Err(BadOption::new("url database", "a Redis Cluster has no database but 0"));
             }
         };
         let hosts = hosts.split(',').map(host).collect::<Result<Vec<_>, _>>()?;
-        if shape == Shape::Single && hosts.len() > 1 {
+        if shape == Topology::Single && hosts.len() > 1 {
             return Err(BadOption::new("url host", "several hosts are for redis-cluster://"));
         }
         let (mut user, mut password) = (None, None);
@@ -201,7 +203,7 @@ impl Options {
             response_timeout: Duration::from_secs(10),
             tail_bytes: 1024 * 1024,
             dense: DENSE,
-            reading: Reading::USUAL,
+            reading: SpanReadLimits::USUAL,
             create: Create::Always,
             remembered: Arc::default(),
         })
@@ -341,7 +343,7 @@ impl Options {
     #[doc(hidden)]
     #[must_use]
     pub fn reading(mut self, slice: usize, kept: usize) -> Self {
-        self.reading = Reading { slice: slice.max(1), kept };
+        self.reading = SpanReadLimits { slice: slice.max(1), kept };
         self
     }
 
@@ -374,9 +376,9 @@ fn host(text: &str) -> Result<(String, u16), BadOption> {
 }
 
 fn decoded(field: &'static str, text: &str) -> Result<String, BadOption> {
-    percent::decode(text).ok_or_else(|| {
-        BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8")
-    })
+    percent::decode(text)
+        .map(Cow::into_owned)
+        .map_err(|_| BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8"))
 }
 
 fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, BadOption> {
@@ -435,11 +437,11 @@ mod tests {
     #[test]
     fn urls_are_read() {
         let o = Options::parse("redis://u%3a:p%40ss:w@h.example:6400/3").unwrap();
-        assert_eq!((o.shape, o.transport, o.db), (Shape::Single, Transport::Plain, 3));
+        assert_eq!((o.shape, o.transport, o.db), (Topology::Single, Transport::Plain, 3));
         assert_eq!(o.hosts, [("h.example".to_string(), 6400)]);
         assert_eq!((o.user.as_deref(), o.password.as_deref()), (Some("u:"), Some("p@ss:w")));
         let o = Options::parse("rediss-cluster://:pw@[::1]:7000,b,c:7002").unwrap();
-        assert_eq!((o.shape, o.transport), (Shape::Cluster, Transport::Tls));
+        assert_eq!((o.shape, o.transport), (Topology::Cluster, Transport::Tls));
         assert_eq!(o.hosts, [("::1".to_string(), 7000), ("b".to_string(), 6379), ("c".to_string(), 7002)]);
         assert_eq!(o.servers(), "[::1]:7000, b:6379, c:7002");
         assert_eq!((o.user, o.password.as_deref()), (None, Some("pw")));

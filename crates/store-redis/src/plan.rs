@@ -21,12 +21,12 @@ pub(crate) const MOST_SCORE: u64 = 1 << 53;
 
 /// Words, one behind the other.
 #[derive(Debug, Default)]
-pub(crate) struct List {
+pub(crate) struct WordList {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl List {
+impl WordList {
     pub(crate) fn push(&mut self, word: &[u8]) {
         self.bytes.extend_from_slice(word);
         self.ends.push(self.bytes.len());
@@ -79,8 +79,8 @@ impl List {
 /// Members that leave a set, and members that are added, with their scores.
 #[derive(Debug, Default)]
 struct SetMoves {
-    rem: List,
-    add: List,
+    rem: WordList,
+    add: WordList,
 }
 
 impl SetMoves {
@@ -92,12 +92,12 @@ impl SetMoves {
 
 /// Messages of a queue that leave the index by due time, and those that are added to it.
 #[derive(Debug, Default)]
-struct Places {
-    away: List,
+struct DueIndexChanges {
+    away: WordList,
     come: Vec<(u64, MessageId)>,
 }
 
-impl Places {
+impl DueIndexChanges {
     /// Writes the additions of one class: many of one span go to its list, few to the sorted set unless there is a
     /// list, because a list has a fixed cost.
     fn write(&self, to: &mut Commands<'_>, keys: &Keys, class: Class, queue: &QueueName, dense: usize) {
@@ -108,7 +108,7 @@ impl Places {
         // In the order of the set: neighbours share most of the way to their places.
         let mut sorted = self.come.clone();
         sorted.sort_unstable();
-        let mut add = List::default();
+        let mut add = WordList::default();
         for of_span in sorted.chunk_by(|a, b| span::start(a.0) == span::start(b.0)) {
             // To look for a list that is not there costs about as much as one member.
             if of_span.len() < dense.min(2) || of_span[0].0 > MOST_SCORE {
@@ -119,7 +119,7 @@ impl Places {
                 continue;
             }
             let start = span::start(of_span[0].0);
-            let mut places = List::default();
+            let mut places = WordList::default();
             of_span.iter().for_each(|(time, id)| places.place(*time, *id));
             let (list, start, dense) = (keys.list(class, start, queue), start.to_string(), dense.to_string());
             to.many(&["@come", &singles, &spans, &live, &list, &start, &dense], &places, 1);
@@ -131,8 +131,8 @@ impl Places {
 /// Fields that leave a hash, and fields that are added, with their values.
 #[derive(Debug, Default)]
 struct HashMoves {
-    del: List,
-    set: List,
+    del: WordList,
+    set: WordList,
 }
 
 /// The changes of one queue.
@@ -140,20 +140,20 @@ struct HashMoves {
 struct OfQueue<'a> {
     name: &'a QueueName,
     /// By class.
-    places: [Places; 2],
+    places: [DueIndexChanges; 2],
     dead: SetMoves,
-    keys: List,
-    dead_keys: List,
-    gone: List,
-    rots: List,
-    dies: List,
-    turns: List,
-    rises: List,
+    keys: WordList,
+    dead_keys: WordList,
+    gone: WordList,
+    rots: WordList,
+    dies: WordList,
+    turns: WordList,
+    rises: WordList,
 }
 
 /// The work of a script call.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ScriptPlan<'a> {
     keys: &'a Keys,
     unkeyed: &'a RoaringTreemap,
     /// The number of messages of one span from which on a list is made.
@@ -166,15 +166,15 @@ pub(crate) struct Plan<'a> {
     messages: HashMoves,
     lives: HashMoves,
     leases: HashMoves,
-    answers: List,
-    answer_ends: List,
-    purges: List,
+    answers: WordList,
+    answer_ends: WordList,
+    purges: WordList,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ScriptPlan<'a> {
     /// An empty plan. `unkeyed` are messages that are known to have no key: the script checks the others.
     pub(crate) fn new(keys: &'a Keys, unkeyed: &'a RoaringTreemap, dense: usize) -> Self {
-        Plan {
+        ScriptPlan {
             keys,
             unkeyed,
             dense,
@@ -186,9 +186,9 @@ impl<'a> Plan<'a> {
             messages: HashMoves::default(),
             lives: HashMoves::default(),
             leases: HashMoves::default(),
-            answers: List::default(),
-            answer_ends: List::default(),
-            purges: List::default(),
+            answers: WordList::default(),
+            answer_ends: WordList::default(),
+            purges: WordList::default(),
         }
     }
 
@@ -234,13 +234,13 @@ impl<'a> Plan<'a> {
                 name,
                 places: Default::default(),
                 dead: SetMoves::default(),
-                keys: List::default(),
-                dead_keys: List::default(),
-                gone: List::default(),
-                rots: List::default(),
-                dies: List::default(),
-                turns: List::default(),
-                rises: List::default(),
+                keys: WordList::default(),
+                dead_keys: WordList::default(),
+                gone: WordList::default(),
+                rots: WordList::default(),
+                dies: WordList::default(),
+                turns: WordList::default(),
+                rises: WordList::default(),
             });
             self.queues.len() - 1
         });
@@ -444,13 +444,13 @@ impl<'a> Plan<'a> {
 pub(crate) struct Commands<'c>(pub(crate) &'c mut Cmd);
 
 impl Commands<'_> {
-    fn set(&mut self, key: &str, rem: &List, add: &List) {
+    fn set(&mut self, key: &str, rem: &WordList, add: &WordList) {
         self.many(&["ZREM", key], rem, 1);
         self.many(&["ZADD", key], add, 2);
     }
 
     /// Writes a command for all words of a list, or several commands; a unit of words is not split.
-    pub(crate) fn many(&mut self, words: &[&str], list: &List, unit: usize) {
+    pub(crate) fn many(&mut self, words: &[&str], list: &WordList, unit: usize) {
         let most = MOST_WORDS / unit * unit;
         let mut from = 0;
         while from < list.len() {

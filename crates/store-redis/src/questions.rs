@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use crate::fault;
-use crate::wire::Address;
+use crate::wire::HostPort;
 
 /// How long a master is waited for that answered its last question: half of a lease, within these. Whoever asks has the
 /// node's beats to send, too.
@@ -26,7 +26,7 @@ type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
 
 /// The masters that did not answer their last question. A question without an answer stays open and is not asked again,
 /// so a master that is slow is heard as soon as it answers, and one that hangs costs the others hardly any time.
-pub(crate) struct Questions<T>(Mutex<BTreeMap<Address, Option<Question<T>>>>);
+pub(crate) struct Questions<T>(Mutex<BTreeMap<HostPort, Option<Question<T>>>>);
 
 impl<T> Default for Questions<T> {
     fn default() -> Self {
@@ -43,14 +43,14 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     pub(crate) async fn ask<F>(
         &self,
         lease: Duration,
-        asked: Vec<(Address, F)>,
-    ) -> Vec<(Address, Result<T, StoreError>)>
+        asked: Vec<(HostPort, F)>,
+    ) -> Vec<(HostPort, Result<T, StoreError>)>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let usual = (lease / 2).clamp(PATIENCE[0], PATIENCE[1]);
         let mut silent = std::mem::take(&mut *self.silent());
-        let questions: Vec<(Address, Question<T>, Duration)> = asked
+        let questions: Vec<(HostPort, Question<T>, Duration)> = asked
             .into_iter()
             .map(|(master, new)| match silent.remove(&master) {
                 Some(Some(open)) => (master, open, BRIEFLY),
@@ -83,7 +83,7 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
         answers.collect()
     }
 
-    fn silent(&self) -> MutexGuard<'_, BTreeMap<Address, Option<Question<T>>>> {
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<HostPort, Option<Question<T>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -42,12 +42,12 @@ pub(crate) struct Claimant {
     pub(crate) number: u32,
     pub(crate) advertise: Box<str>,
     /// The cluster that it has joined; `None`: it is a single node.
-    pub(crate) cluster: Option<Cluster>,
+    pub(crate) cluster: Option<ClusterIdentity>,
 }
 
 /// The common properties of the shards of a cluster.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterIdentity {
     /// A random id, which never changes.
     pub(crate) id: String,
     pub(crate) shards: u32,
@@ -56,10 +56,10 @@ pub(crate) struct Cluster {
     pub(crate) made: bool,
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for ClusterIdentity {
     /// Without the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cluster { id, shards, secret: _, made } = self;
+        let ClusterIdentity { id, shards, secret: _, made } = self;
         f.debug_struct("Cluster")
             .field("id", id)
             .field("shards", shards)
@@ -70,7 +70,7 @@ impl fmt::Debug for Cluster {
 
 /// The result of acquiring a shard.
 #[derive(Clone, Debug)]
-pub(crate) struct Reign {
+pub(crate) struct RedisReign {
     pub(crate) epoch: Epoch,
     /// A random number for each opening: no older request can be taken for one of this owner.
     pub(crate) incarnation: String,
@@ -175,7 +175,7 @@ pub(crate) async fn acquire(
     keys: &Keys,
     claimant: &Claimant,
     options: &Options,
-) -> Result<(Reign, u64), StoreError> {
+) -> Result<(RedisReign, u64), StoreError> {
     let incarnation = hex(&random::<16>()?);
     let taken = acquire_as(&incarnation, wire, keys, claimant, options).await;
     if let Err(error) = &taken
@@ -199,7 +199,7 @@ async fn acquire_as(
     keys: &Keys,
     claimant: &Claimant,
     options: &Options,
-) -> Result<(Reign, u64), StoreError> {
+) -> Result<(RedisReign, u64), StoreError> {
     let incarnation = incarnation.to_owned();
     let known = options.remembered.epoch(keys);
     let made = claimant.cluster.as_ref().is_some_and(|cluster| cluster.made);
@@ -240,7 +240,8 @@ async fn acquire_as(
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 options.remembered.note_epoch(keys, epoch);
                 let epoch = Epoch(epoch);
-                let reign = Reign { epoch, incarnation, replid, first_id, tokens, before, noted_ago, taken };
+                let reign =
+                    RedisReign { epoch, incarnation, replid, first_id, tokens, before, noted_ago, taken };
                 all_know(wire, replicas).await?;
                 return Ok((reign, asked));
             }
@@ -312,7 +313,7 @@ async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
 }
 
 /// The command that renews a lease, or gives it back when the length is zero.
-pub(crate) fn renewal(keys: &Keys, reign: &Reign, lease: Duration) -> redis::Cmd {
+pub(crate) fn renewal(keys: &Keys, reign: &RedisReign, lease: Duration) -> redis::Cmd {
     let mut cmd = script::call(script::renew(), keys);
     cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(millis(lease));
     cmd
@@ -343,7 +344,7 @@ mod tests {
     /// Story: whoever printed a claimant for debugging wrote the nodes' secret into the log.
     #[test]
     fn the_secret_is_not_shown() {
-        let cluster = Cluster { id: "c".to_owned(), shards: 4, secret: [0xab; 32], made: true };
+        let cluster = ClusterIdentity { id: "c".to_owned(), shards: 4, secret: [0xab; 32], made: true };
         let claimant =
             Claimant { node: "a".into(), number: 1, advertise: "a:1".into(), cluster: Some(cluster) };
         let shown = format!("{claimant:?} {claimant:#?}");

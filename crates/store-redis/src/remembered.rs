@@ -9,13 +9,13 @@ use duewheel_core::time::EngineMs;
 use crate::keys::Keys;
 use crate::memory::Memory;
 use crate::reign::boot_ms;
-use crate::wire::Address;
+use crate::wire::HostPort;
 
 /// Shards by their hash tags, and masters.
 #[derive(Debug, Default)]
-pub(crate) struct Remembered {
+pub(crate) struct RememberedShards {
     shards: Mutex<BTreeMap<String, OfShard>>,
-    masters: Mutex<BTreeMap<Address, Arc<Memory>>>,
+    masters: Mutex<BTreeMap<HostPort, Arc<Memory>>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct OfShard {
     disagreements: Arc<AtomicU64>,
 }
 
-impl Remembered {
+impl RememberedShards {
     pub(crate) fn note_epoch(&self, keys: &Keys, epoch: u32) {
         let mut shards = self.shards();
         let shard = shards.entry(keys.tag().into()).or_default();
@@ -60,7 +60,7 @@ impl Remembered {
     }
 
     /// The memory of a master, shared by all shards of this process.
-    pub(crate) fn memory_of(&self, master: &Address) -> Arc<Memory> {
+    pub(crate) fn memory_of(&self, master: &HostPort) -> Arc<Memory> {
         let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(masters.entry(master.clone()).or_default())
     }

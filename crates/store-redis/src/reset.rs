@@ -6,9 +6,9 @@ use duewheel_core::ShardId;
 use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
 use redis::Pipeline;
 
-use crate::coordinator::Inner;
+use crate::coordinator::CoordinatorInner;
 use crate::keys::Keys;
-use crate::reign::{self, Cluster, FORMAT};
+use crate::reign::{self, ClusterIdentity, FORMAT};
 use crate::{fault, value};
 
 /// The result of [`RedisCoordinator::reset`](crate::RedisCoordinator::reset).
@@ -27,13 +27,13 @@ impl fmt::Display for Reset {
 }
 
 /// The head of an existing shard.
-struct Head {
+struct ShardHead {
     shard: ShardId,
     /// Its cluster, and the number of shards of that; `None` in a head of an earlier version.
     cluster: Option<(String, u32)>,
 }
 
-impl Inner {
+impl CoordinatorInner {
     /// Creates what is missing. Nothing that exists is changed or deleted.
     pub(crate) async fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
         self.nobody_lives().await?;
@@ -49,7 +49,7 @@ impl Inner {
                     Some(known) => known,
                     None => (reign::hex(&reign::random::<16>()?), shards),
                 };
-                Cluster { id, shards, secret: reign::random::<32>()?, made: true }
+                ClusterIdentity { id, shards, secret: reign::random::<32>()?, made: true }
             }
         };
         if cluster.shards != shards {
@@ -69,7 +69,7 @@ impl Inner {
             .to_string();
             return Err(StoreError::new(ErrorKind::Corrupt, what));
         }
-        let other = |head: &&Head| head.cluster.as_ref().is_some_and(|(id, _)| *id != cluster.id);
+        let other = |head: &&ShardHead| head.cluster.as_ref().is_some_and(|(id, _)| *id != cluster.id);
         if let Some(head) = heads.iter().find(other) {
             let what =
                 format_args!("shard {} belongs to another cluster than the others", head.shard).to_string();
@@ -98,7 +98,7 @@ impl Inner {
         Err(StoreError::new(ErrorKind::Fenced, what.to_string()))
     }
 
-    async fn heads(&self, shards: u32) -> Result<Vec<Head>, StoreError> {
+    async fn heads(&self, shards: u32) -> Result<Vec<ShardHead>, StoreError> {
         let mut heads = Vec::new();
         for shard in (0..shards).map(ShardId) {
             let key = Keys::new(&self.options().prefix, shard).head;
@@ -117,14 +117,14 @@ impl Inner {
                 (Some(id), Some(shards)) => Some((id, shards)),
                 _ => None,
             };
-            heads.push(Head { shard, cluster });
+            heads.push(ShardHead { shard, cluster });
         }
         Ok(heads)
     }
 
     /// Creates a shard whose mark of ids is not that of a new one, so that its first owner begins behind all ids that
     /// were ever given.
-    async fn make_shard(&self, cluster: &Cluster, shard: ShardId) -> Result<(), StoreError> {
+    async fn make_shard(&self, cluster: &ClusterIdentity, shard: ShardId) -> Result<(), StoreError> {
         let key = Keys::new(&self.options().prefix, shard).head;
         let mut ask = Pipeline::new();
         let call = ask.cmd("HSET").arg(&key).arg("format").arg(FORMAT).arg("lsn").arg(0).arg("ids").arg(2);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-use crate::coordinator::{Inner, unknown_format};
+use crate::coordinator::{CoordinatorInner, unknown_format};
 use crate::reign::{self, FORMAT};
 use crate::{fault, script, value};
 
@@ -21,7 +21,7 @@ pub struct Rotation {
     pub wait: Duration,
 }
 
-impl Inner {
+impl CoordinatorInner {
     /// Writes a new secret; the former one stays valid beside it.
     pub(crate) async fn begin_rotation(&self) -> Result<Rotation, StoreError> {
         let (is_new, wait) = self.rotate("begin", &reign::hex(&reign::random::<32>()?)).await?;

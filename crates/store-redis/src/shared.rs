@@ -18,18 +18,18 @@ use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::memory::Memory;
 use crate::options::Options;
-use crate::reign::{self, Fence, Reign};
+use crate::reign::{self, Fence, RedisReign};
 use crate::remembered::ReignClock;
 use crate::script;
-use crate::waits::Reach;
-use crate::wire::{self, Reply, Servers, Wire};
+use crate::waits::ReplicationState;
+use crate::wire::{self, RedisReply, Servers, Wire};
 
 /// Largest size of groups that wait for their replies, in bytes; above it the owner waits.
 const UNDER_WAY_BYTES: u64 = 64 * 1024 * 1024;
-pub(crate) struct Shared {
+pub(crate) struct RedisShared {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
-    pub(crate) reign: Reign,
+    pub(crate) reign: RedisReign,
     pub(crate) fence: Fence,
     /// The connection for everything about messages, in order.
     pub(crate) wire: Wire,
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<Memory>,
     /// Bytes of new messages of this shard in flight.
     putting: AtomicU64,
-    pub(crate) counts: Counts,
+    pub(crate) counts: RequestFigures,
     /// The clock of this incarnation, for a later one of this process.
     pub(crate) clock: Arc<ReignClock>,
     /// Number of disagreements of Redis' clock and this node's about a time without an owner.
@@ -72,7 +72,7 @@ struct Reached {
 
 /// Figures for people.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct RequestFigures {
     pub(crate) groups: AtomicU64,
     pub(crate) group_bytes: AtomicU64,
     pub(crate) records: AtomicU64,
@@ -93,7 +93,7 @@ pub(crate) struct Counts {
     pub(crate) list_places: AtomicU64,
 }
 
-impl Counts {
+impl RequestFigures {
     /// Records the time until the reply to a change.
     pub(crate) fn took(&self, time: Duration) {
         self.answered.fetch_add(1, SeqCst);
@@ -105,11 +105,11 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl RedisShared {
     pub(crate) fn new(
         servers: Servers,
         keys: Keys,
-        (reign, fence): (Reign, Fence),
+        (reign, fence): (RedisReign, Fence),
         (wire, memory, replicas): (Wire, Arc<Memory>, u64),
         waker: Waker,
         applied: Lsn,
@@ -119,7 +119,7 @@ impl Shared {
         let clock = remembered.begin(&keys, &reign.incarnation);
         // Each is told by one reign: whoever reads the figures adds up those of all reigns.
         let disagreements = remembered.disagreements(&keys).swap(0, SeqCst);
-        Shared {
+        RedisShared {
             clock,
             disagreements,
             servers,
@@ -132,7 +132,7 @@ impl Shared {
             is_over: AtomicBool::new(false),
             acked: AtomicU64::new(applied.0),
             reached: Mutex::new(Reached {
-                level: Reach::following(replicas).level(memory.alone()),
+                level: ReplicationState::following(replicas).level(memory.alone()),
                 told: applied,
             }),
             under_way: Mutex::new(0),
@@ -144,7 +144,7 @@ impl Shared {
             answers: AtomicBool::new(true),
             memory,
             putting: AtomicU64::new(0),
-            counts: Counts::default(),
+            counts: RequestFigures::default(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Shared {
     }
 
     /// Sends commands behind all others, and waits for their replies, but not longer than the lease is certain.
-    pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
+    pub(crate) fn ask(&self, ask: Pipeline) -> RedisReply {
         let (done, reply) = sync_channel(1);
         self.wire.post(ask, move |result| {
             let _ = done.send(result); // nobody waits any more
@@ -271,7 +271,7 @@ impl Shared {
     }
 
     /// The level of a change.
-    pub(crate) fn level(&self, reach: Reach) -> Level {
+    pub(crate) fn level(&self, reach: ReplicationState) -> Level {
         reach.level(self.memory.alone())
     }
 
@@ -357,14 +357,14 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for RedisShared {
     fn drop(&mut self) {
         // What the connection took with it.
         self.memory.comes(self.putting.load(SeqCst));
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for RedisShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("keys", &self.keys.tag())

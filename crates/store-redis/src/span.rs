@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 
 use crate::load::Range;
 use crate::plan::MOST_SCORE;
-use crate::shared::Shared;
+use crate::shared::RedisShared;
 use crate::{fault, lex, value};
 
 /// Length of a span: 65.536 s, in ms, as a power of two.
@@ -34,22 +34,22 @@ pub(crate) fn start(time: u64) -> u64 {
 
 /// How much of lists is read at once and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct SpanReadLimits {
     /// Number of entries that are read at once: other requests are served in between.
     pub(crate) slice: usize,
     /// Approximate number of positions that are kept between two pages, 16 bytes each.
     pub(crate) kept: usize,
 }
 
-impl Reading {
+impl SpanReadLimits {
     /// The default: 200 KB at once, and 8 MiB.
-    pub(crate) const USUAL: Self = Reading { slice: 10_000, kept: 1 << 19 };
+    pub(crate) const USUAL: Self = SpanReadLimits { slice: 10_000, kept: 1 << 19 };
 }
 
 /// The parts of lists that were read, so that the next page reads only what was added since.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    reading: Reading,
+    reading: SpanReadLimits,
     windows: HashMap<String, Window>,
     page: u64,
     /// Number of queues whose lists the page reads in turn.
@@ -70,11 +70,11 @@ struct Window {
     upto: Option<Cursor>,
     /// The last page that has used it.
     page: u64,
-    state: State,
+    state: SpanListState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum SpanListState {
     /// There may be entries that were not read.
     #[default]
     Behind,
@@ -86,14 +86,14 @@ enum State {
 
 /// Positions of a list behind a cursor.
 #[derive(Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct SpanSlice<'a> {
     pub(crate) places: &'a [Cursor],
     /// The end of the part if the list continues; `None`: it is complete.
     pub(crate) upto: Option<Cursor>,
 }
 
 impl Windows {
-    pub(crate) fn new(reading: Reading) -> Self {
+    pub(crate) fn new(reading: SpanReadLimits) -> Self {
         Windows { reading, windows: HashMap::new(), page: 0, beside: 1 }
     }
 
@@ -109,14 +109,14 @@ impl Windows {
     /// Reads the next slice of several lists in one request.
     pub(crate) async fn read(
         &mut self,
-        shared: &Shared,
+        shared: &RedisShared,
         keys: &[String],
         range: Range,
     ) -> Result<(), StoreError> {
         if keys.is_empty() {
             return Ok(());
         }
-        let Reading { slice, .. } = self.reading;
+        let SpanReadLimits { slice, .. } = self.reading;
         let slice = (5 * slice / keys.len().max(1)).clamp(LEAST_READ.min(slice), slice);
         let mut ask = Pipeline::with_capacity(2 * keys.len());
         for key in keys {
@@ -137,15 +137,15 @@ impl Windows {
     /// The positions of a list behind a cursor, at least some if there are any.
     pub(crate) async fn part(
         &mut self,
-        shared: &Shared,
+        shared: &RedisShared,
         key: &str,
         range: Range,
-    ) -> Result<Part<'_>, StoreError> {
+    ) -> Result<SpanSlice<'_>, StoreError> {
         let (slice, most) = (self.reading.slice, self.share(self.beside));
         let window = self.windows.entry(key.into()).or_default();
         window.page = self.page;
         loop {
-            if window.state == State::Read {
+            if window.state == SpanListState::Read {
                 if window.upto.is_none_or(|upto| range.after < Some(upto)) {
                     break;
                 }
@@ -156,7 +156,7 @@ impl Windows {
             window.take(key, &mut shared.wire.call(ask).await?.into_iter(), slice, most)?;
         }
         let from = window.places.partition_point(|place| Some(*place) <= range.after);
-        Ok(Part { places: &window.places[from..], upto: window.upto })
+        Ok(SpanSlice { places: &window.places[from..], upto: window.upto })
     }
 
     fn share(&self, lists: usize) -> usize {
@@ -202,12 +202,12 @@ impl Window {
 
     /// Sorts the entries that were read; there may be more by now.
     fn rest(&mut self) {
-        if self.state == State::Loose {
+        if self.state == SpanListState::Loose {
             // Mostly in order already, and what was added behind it.
             self.places.sort();
             self.places.dedup();
         }
-        self.state = State::Behind;
+        self.state = SpanListState::Behind;
     }
 
     fn reset(&mut self, after: Option<Cursor>) {
@@ -233,7 +233,7 @@ impl Window {
         let Some(stamp) = stamp else {
             // The list is gone, and with it all that was only in it.
             self.reset(self.after);
-            self.state = State::Read;
+            self.state = SpanListState::Read;
             return Ok(());
         };
         let from = self.seen.max(1);
@@ -254,13 +254,13 @@ impl Window {
             })?;
             if Some(place) > self.after && self.upto.is_none_or(|upto| place <= upto) {
                 self.places.push(place);
-                self.state = State::Loose;
+                self.state = SpanListState::Loose;
             }
         }
         self.seen = from + read;
         if read < slice {
             self.rest();
-            self.state = State::Read;
+            self.state = SpanListState::Read;
         }
         Ok(())
     }

@@ -19,14 +19,14 @@ use tokio::task::JoinHandle;
 
 use crate::fault::FenceReason;
 use crate::fold::fold;
-use crate::load::Request;
+use crate::load::SequenceRequest;
 use crate::mark::Mark;
-use crate::open::{self, Opened};
+use crate::open::{self, AcquiredShard};
 use crate::options::Options;
-use crate::plan::{Commands, List, Plan};
+use crate::plan::{Commands, ScriptPlan, WordList};
 use crate::reign::{self, Claimant};
-use crate::shared::{Shared, locked};
-use crate::waits::Waits;
+use crate::shared::{RedisShared, locked};
+use crate::waits::WaitRequirements;
 use crate::wire::{self, Begun, Servers};
 use crate::{books, fault, find, script, value};
 
@@ -64,9 +64,9 @@ const CLOCK_MS: u64 = 5_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    shared: Arc<RedisShared>,
     tasks: Vec<JoinHandle<()>>,
-    loads: mpsc::UnboundedSender<Request>,
+    loads: mpsc::UnboundedSender<SequenceRequest>,
     ledger: Ledger,
     /// Messages of this incarnation without a key.
     unkeyed: RoaringTreemap,
@@ -80,19 +80,19 @@ pub struct RedisStore {
     /// Ids below this one are reserved.
     aside: u64,
     recovered: Recovered,
-    state: State,
+    state: RedisStoreState,
 }
 
 /// Whether the books are written for the last time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum CheckpointKind {
     NotYet,
     /// Nothing follows: the next owner continues with the id behind the last one.
     Clean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RedisStoreState {
     Open,
     Closed,
 }
@@ -117,7 +117,7 @@ impl RedisStore {
         waker: Waker,
     ) -> Result<Self, StoreError> {
         wire::wait_for(async move {
-            let Opened { shared, control, ledger, tail, gone, max_body_bytes } =
+            let AcquiredShard { shared, control, ledger, tail, gone, max_body_bytes } =
                 open::open(servers, shard, claimant, waker).await?;
             let (loads, asked) = mpsc::unbounded_channel();
             let tasks = crate::tasks::start(&shared, control, asked);
@@ -142,7 +142,7 @@ impl RedisStore {
                 .chain(gone)
                 .collect();
             let aside = shared.reign.first_id.saturating_add(reign::IDS_ASIDE);
-            let (unkeyed, state) = (RoaringTreemap::new(), State::Open);
+            let (unkeyed, state) = (RoaringTreemap::new(), RedisStoreState::Open);
             Ok(RedisStore {
                 shared,
                 tasks,
@@ -162,8 +162,8 @@ impl RedisStore {
 
     fn check(&self) -> Result<(), StoreError> {
         match self.state {
-            State::Open => self.shared.check(),
-            State::Closed => Err(StoreError::new(ErrorKind::Closed, "the store is closed")),
+            RedisStoreState::Open => self.shared.check(),
+            RedisStoreState::Closed => Err(StoreError::new(ErrorKind::Closed, "the store is closed")),
         }
     }
 
@@ -189,7 +189,7 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         self.shared.goes(bytes)?;
         self.shared.puts(puts);
-        let waits = Waits::of(self.shared.options());
+        let waits = WaitRequirements::of(self.shared.options());
         let mut ask = Pipeline::with_capacity(2);
         ask.add_command(call);
         waits.ask(&mut ask);
@@ -217,7 +217,7 @@ impl RedisStore {
         let (keys, before) = (&self.shared.keys, self.ledger.applied());
         let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let folded = fold(group);
-        let mut plan = Plan::new(keys, &self.unkeyed, self.shared.options().dense);
+        let mut plan = ScriptPlan::new(keys, &self.unkeyed, self.shared.options().dense);
         plan.take(&folded);
         let mut commands = Commands(&mut call);
         plan.write(&mut commands);
@@ -272,11 +272,11 @@ impl RedisStore {
     }
 
     /// Writes the books of the queues that have changed, and clears the list of changes.
-    fn write_books(&mut self, clock: ClockPair, clean: End) -> Result<(), StoreError> {
+    fn write_books(&mut self, clock: ClockPair, clean: CheckpointKind) -> Result<(), StoreError> {
         let keys = &self.shared.keys;
         let applied = self.ledger.applied();
         let mut call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
-        let (mut set, mut del) = (List::default(), List::default());
+        let (mut set, mut del) = (WordList::default(), WordList::default());
         let mut bytes = 0;
         for name in std::mem::take(&mut self.dirty) {
             match self.ledger.row(&name) {
@@ -306,7 +306,7 @@ impl RedisStore {
             &due.bytes,
         ]);
         commands.one(&[b"DEL", keys.tail.as_bytes()]);
-        if clean == End::Clean {
+        if clean == CheckpointKind::Clean {
             let next_id = self.ledger.next_id().0.max(self.shared.reign.first_id);
             let clean = format!("{next_id}@{}", self.shared.reign.replid);
             commands.one(&[b"HSET", keys.head.as_bytes(), b"clean", clean.as_bytes()]);
@@ -352,7 +352,7 @@ impl Store for RedisStore {
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
-            self.write_books(group.clock, End::NotYet)?;
+            self.write_books(group.clock, CheckpointKind::NotYet)?;
         }
         Ok(())
     }
@@ -383,7 +383,7 @@ impl Store for RedisStore {
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
-        let asked = self.loads.send(Request::new(&self.shared.keys, &self.ledger, load));
+        let asked = self.loads.send(SequenceRequest::new(&self.shared.keys, &self.ledger, load));
         self.or_end(asked.map_err(|_| fault::bug("pages are no longer loaded")))
     }
 
@@ -417,7 +417,7 @@ impl Store for RedisStore {
         self.check()?;
         self.ledger.note_clock(clock);
         let applied = self.ledger.applied();
-        let written = self.write_books(clock, End::Clean).and_then(|()| {
+        let written = self.write_books(clock, CheckpointKind::Clean).and_then(|()| {
             // Behind everything that is under way, so its answer is the last.
             let mut give_back = Pipeline::new();
             give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));
@@ -431,7 +431,7 @@ impl Store for RedisStore {
             (written, _) => written,
         };
         let progress = self.shared.progress();
-        self.state = State::Closed;
+        self.state = RedisStoreState::Closed;
         self.end();
         written.map(|()| progress)
     }

@@ -16,11 +16,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::keeping::Keeping;
-use crate::load::{Order, Range, Request, Source};
+use crate::load::{Range, SequenceOrder, SequenceRequest, SequenceSource};
 use crate::mark::Mark;
 use crate::memory::KEEPING;
-use crate::plan::{Commands, List, Plan};
-use crate::shared::Shared;
+use crate::plan::{Commands, ScriptPlan, WordList};
+use crate::shared::RedisShared;
 use crate::span::Windows;
 use crate::wire::Wire;
 use crate::{find, load, open, reign, script, value};
@@ -38,9 +38,9 @@ const MEMORY: Duration = Duration::from_millis(500);
 
 /// Starts all tasks.
 pub(crate) fn start(
-    shared: &Arc<Shared>,
+    shared: &Arc<RedisShared>,
     control: Wire,
-    loads: mpsc::UnboundedReceiver<Request>,
+    loads: mpsc::UnboundedReceiver<SequenceRequest>,
 ) -> Vec<JoinHandle<()>> {
     vec![
         tokio::spawn(keep_lease(Arc::clone(shared), control)),
@@ -51,7 +51,7 @@ pub(crate) fn start(
 }
 
 /// Renews the lease, and ends the store as soon as the lease is uncertain.
-async fn keep_lease(shared: Arc<Shared>, control: Wire) {
+async fn keep_lease(shared: Arc<RedisShared>, control: Wire) {
     let lease = shared.options().lease;
     let mut control = Some(control);
     while !shared.is_over() {
@@ -79,7 +79,7 @@ async fn keep_lease(shared: Arc<Shared>, control: Wire) {
     }
 }
 
-async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreError> {
+async fn renew(shared: &RedisShared, control: &mut Option<Wire>) -> Result<(), StoreError> {
     let wire = match control {
         Some(wire) => wire,
         None => {
@@ -110,7 +110,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     Ok(())
 }
 
-async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Request>) {
+async fn load_pages(shared: Arc<RedisShared>, mut loads: mpsc::UnboundedReceiver<SequenceRequest>) {
     let mut windows = Windows::new(shared.options().reading);
     loop {
         // Pages follow each other at once, or not for long.
@@ -135,7 +135,7 @@ async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Requ
 }
 
 /// Deletes purged messages, in slices between which other requests are served.
-async fn sweep(shared: Arc<Shared>) {
+async fn sweep(shared: Arc<RedisShared>) {
     loop {
         let rung = shared.sweep.notified();
         if shared.is_over() {
@@ -153,9 +153,9 @@ async fn sweep(shared: Arc<Shared>) {
     }
 }
 
-async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<(), StoreError> {
-    let due = [Class::At, Class::After].map(|class| Source::due(&shared.keys, class, queue));
-    let dead = Source::dead(&shared.keys, queue);
+async fn sweep_queue(shared: &RedisShared, queue: &QueueName, mark: &Mark) -> Result<(), StoreError> {
+    let due = [Class::At, Class::After].map(|class| SequenceSource::due(&shared.keys, class, queue));
+    let dead = SequenceSource::dead(&shared.keys, queue);
     let mut windows = Windows::new(shared.options().reading);
     for source in due.into_iter().flatten().chain([dead]) {
         let source = [source];
@@ -187,18 +187,18 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
 
 /// Deletes a slice of hidden messages; returns their number.
 async fn remove(
-    shared: &Shared,
+    shared: &RedisShared,
     queue: &QueueName,
-    source: &Source,
+    source: &SequenceSource,
     gone: &[Cursor],
 ) -> Result<u64, StoreError> {
     let unkeyed = RoaringTreemap::new(); // it is not known which
-    let mut plan = Plan::new(&shared.keys, &unkeyed, shared.options().dense);
+    let mut plan = ScriptPlan::new(&shared.keys, &unkeyed, shared.options().dense);
     let mut removed = 0;
-    let mut members = List::default();
+    let mut members = WordList::default();
     match source.order {
         // The set of the single ones names each message that it has, and no other.
-        Order::ByScore(class) => {
+        SequenceOrder::ByScore(class) => {
             for (time, id) in gone {
                 plan.sweep(*id, queue, Kind::Waiting, Due::from_raw(class, *time));
                 members.id(*id);
@@ -207,7 +207,7 @@ async fn remove(
         }
         // A list may name what has left it, and some twice. When a message is due, and where it therefore counts, it
         // says itself.
-        Order::Spans(_) | Order::ByMember => {
+        SequenceOrder::Spans(_) | SequenceOrder::ByMember => {
             let ids: BTreeSet<MessageId> = gone.iter().map(|(_, id)| *id).collect();
             let ids: Vec<MessageId> = ids.into_iter().collect();
             let mut ask = Pipeline::new();
@@ -215,12 +215,14 @@ async fn remove(
             let mut replies = shared.wire.call(ask).await?.into_iter();
             for row in find::read_rows(&shared.keys, &ids, &mut replies)? {
                 let (id, due, kind) = (row.message.id, row.life.due, row.life.stage.kind());
-                if (kind == Kind::Dead) == (source.order == Order::ByMember) && row.message.queue == *queue {
+                if (kind == Kind::Dead) == (source.order == SequenceOrder::ByMember)
+                    && row.message.queue == *queue
+                {
                     plan.sweep(id, queue, kind, due);
                     removed += 1;
                 }
             }
-            if source.order == Order::ByMember {
+            if source.order == SequenceOrder::ByMember {
                 gone.iter().for_each(|(time, id)| members.place(*time, *id));
             }
         }
@@ -235,7 +237,7 @@ async fn remove(
 }
 
 /// Deletes expired answers.
-async fn forget(shared: Arc<Shared>) {
+async fn forget(shared: Arc<RedisShared>) {
     loop {
         tokio::time::sleep(FORGET).await;
         if shared.is_over() {
@@ -252,7 +254,7 @@ async fn forget(shared: Arc<Shared>) {
 }
 
 /// Deletes some expired answers; returns whether there are more.
-async fn forget_some(shared: &Shared) -> Result<bool, StoreError> {
+async fn forget_some(shared: &RedisShared) -> Result<bool, StoreError> {
     let keys = &shared.keys;
     let now = shared.engine.load(SeqCst);
     // Before they are counted: whoever adds one behind that sets it again.
@@ -279,7 +281,7 @@ async fn forget_some(shared: &Shared) -> Result<bool, StoreError> {
     Ok(over > ANSWERS as u64)
 }
 
-async fn run(shared: &Shared, call: redis::Cmd) -> Result<(), StoreError> {
+async fn run(shared: &RedisShared, call: redis::Cmd) -> Result<(), StoreError> {
     let mut ask = Pipeline::new();
     ask.add_command(call);
     reign::judge(value::some(shared.wire.call(ask).await?.into_iter().next(), "apply")?)

@@ -4,6 +4,7 @@
 //! Bytes that would end a word, and `%`, are written as `%` and two hexadecimal digits. A message's body follows its
 //! words behind a line's end, byte for byte. `docs/redis.md` describes them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,18 +16,18 @@ use duewheel_core::message::{
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::{Created, DedupeRow};
 use duewheel_core::time::{Due, EngineMs, WallMs};
-use duewheel_core::{Key, QueueName};
+use duewheel_core::{Key, QueueName, percent};
 
-use crate::{lex, percent};
+use crate::lex;
 
 /// The name of the word that could not be read.
 pub(crate) type Bad = &'static str;
-type Read<T> = Result<T, Bad>;
+type ParseResult<T> = Result<T, Bad>;
 
 /// Writes words.
-struct Words(Vec<u8>);
+struct WordWriter(Vec<u8>);
 
-impl Words {
+impl WordWriter {
     fn word(&mut self, name: &str) {
         if !self.0.is_empty() {
             self.0.push(b' ');
@@ -86,31 +87,31 @@ pub(crate) fn escape(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-fn unescape(text: &str, what: Bad) -> Read<String> {
-    percent::decode(text).ok_or(what)
+fn unescape(text: &str, what: Bad) -> ParseResult<String> {
+    percent::decode(text).map(Cow::into_owned).map_err(|_| what)
 }
 
 /// The words of a text, in order.
-fn words(text: &[u8]) -> Read<impl Iterator<Item = Read<(&str, &str)>>> {
+fn words(text: &[u8]) -> ParseResult<impl Iterator<Item = ParseResult<(&str, &str)>>> {
     let text = std::str::from_utf8(text).map_err(|_| "text")?;
     Ok(text.split(' ').map(|word| word.split_once('=').ok_or("word")))
 }
 
-fn number<T: std::str::FromStr>(text: &str, what: Bad) -> Read<T> {
+fn number<T: std::str::FromStr>(text: &str, what: Bad) -> ParseResult<T> {
     text.parse().map_err(|_| what)
 }
 
-fn numbers(text: &str, what: Bad) -> Read<Vec<u64>> {
+fn numbers(text: &str, what: Bad) -> ParseResult<Vec<u64>> {
     text.split(',').map(|n| number(n, what)).collect()
 }
 
-fn token(text: &str) -> Read<LeaseToken> {
+fn token(text: &str) -> ParseResult<LeaseToken> {
     text.parse().map_err(|_| "token")
 }
 
 /// A message, and the life that it has until it changes.
 pub(crate) fn message(m: &MessageContent, life: &Life) -> Vec<u8> {
-    let mut w = Words(Vec::with_capacity(96 + m.body.len()));
+    let mut w = WordWriter(Vec::with_capacity(96 + m.body.len()));
     w.text("queue", m.queue.as_str());
     w.due(life.due);
     w.number("put", m.enqueued_at.0);
@@ -144,7 +145,7 @@ pub(crate) fn is_untouched(life: &Life) -> bool {
 }
 
 /// Reads what [`message`] wrote.
-pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> Read<Row> {
+pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> ParseResult<Row> {
     let end = text.iter().position(|b| *b == b'\n').ok_or("end of the words")?;
     let (mut queue, mut due, mut put, mut key, mut priority) = (None, None, None, None, None);
     let (mut options, mut headers) = (Options::default(), Vec::new());
@@ -182,7 +183,7 @@ pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> Read<Row> {
 
 /// A life. A lease is only marked: it is in another hash ([`lease`]).
 pub(crate) fn life(life: &Life) -> Vec<u8> {
-    let mut w = Words(Vec::with_capacity(96));
+    let mut w = WordWriter(Vec::with_capacity(96));
     match &life.stage {
         Stage::Waiting { .. } => w.text("stage", "waiting"),
         Stage::Leased(_) => w.text("stage", "leased"),
@@ -229,7 +230,7 @@ pub(crate) enum ReadLife {
 }
 
 /// Reads what [`life`] wrote.
-pub(crate) fn read_life(text: &[u8]) -> Read<ReadLife> {
+pub(crate) fn read_life(text: &[u8]) -> ParseResult<ReadLife> {
     let (mut stage, mut due, mut waits_with, mut died) = ("", None, None, None);
     let mut life = Life::new(Due::At(WallMs(0)), None);
     for word in words(text)? {
@@ -273,7 +274,7 @@ pub(crate) fn read_life(text: &[u8]) -> Read<ReadLife> {
     Ok(ReadLife::Whole(life))
 }
 
-fn past(text: &str) -> Read<PastAttempt> {
+fn past(text: &str) -> ParseResult<PastAttempt> {
     let parts: Vec<&str> = text.split(',').collect();
     let [attempt, granted, ended, how, note] = parts[..] else { return Err("past") };
     let ends = [Ended::Nacked, Ended::LeaseExpired, Ended::Released, Ended::Buried];
@@ -288,7 +289,7 @@ fn past(text: &str) -> Read<PastAttempt> {
 
 /// A lease with its attempt.
 pub(crate) fn lease(attempt: u32, lease: &Lease) -> Vec<u8> {
-    let mut w = Words(Vec::with_capacity(96));
+    let mut w = WordWriter(Vec::with_capacity(96));
     w.number("until", lease.until.0);
     w.number("attempt", u64::from(attempt));
     w.token(lease.token);
@@ -298,7 +299,7 @@ pub(crate) fn lease(attempt: u32, lease: &Lease) -> Vec<u8> {
 }
 
 /// Reads what [`lease`] wrote.
-pub(crate) fn read_lease(text: &[u8]) -> Read<(u32, Lease)> {
+pub(crate) fn read_lease(text: &[u8]) -> ParseResult<(u32, Lease)> {
     let zero = LeaseToken { epoch: Epoch(0), counter: 0 };
     let mut lease =
         Lease { token: zero, until: EngineMs(0), session: SessionId::NONE, granted_at: WallMs(0) };
@@ -324,7 +325,7 @@ pub(crate) fn read_row(
     message: Vec<u8>,
     life: Option<&[u8]>,
     lease: Option<&[u8]>,
-) -> Read<Row> {
+) -> ParseResult<Row> {
     let mut row = read_message(id, message)?;
     let mut must_be_leased = false;
     match life.map(read_life).transpose()? {
@@ -350,7 +351,7 @@ pub(crate) fn answer_name(queue: &QueueName, dedupe_id: &str) -> Vec<u8> {
 
 /// A remembered answer.
 pub(crate) fn answer(row: &DedupeRow) -> Vec<u8> {
-    let mut w = Words(Vec::with_capacity(128));
+    let mut w = WordWriter(Vec::with_capacity(128));
     w.number("until", row.until.0);
     w.number("id", row.id.0);
     if let Some(key) = &row.key {
@@ -369,7 +370,7 @@ pub(crate) fn answer(row: &DedupeRow) -> Vec<u8> {
 }
 
 /// Reads what [`answer`] wrote.
-pub(crate) fn read_answer(queue: &QueueName, dedupe_id: &str, text: &[u8]) -> Read<DedupeRow> {
+pub(crate) fn read_answer(queue: &QueueName, dedupe_id: &str, text: &[u8]) -> ParseResult<DedupeRow> {
     let mut row = DedupeRow {
         queue: queue.clone(),
         dedupe_id: dedupe_id.into(),

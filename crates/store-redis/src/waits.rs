@@ -8,11 +8,11 @@ use redis::{Pipeline, Value};
 use crate::options::{Options, WaitFor};
 use crate::reign;
 use crate::value;
-use crate::wire::{Begun, Failure};
+use crate::wire::{Begun, RequestFailure};
 
 /// The demands of the options on each change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitRequirements {
     replicas: u32,
     wait_for: WaitFor,
     timeout_ms: u64,
@@ -20,17 +20,17 @@ pub(crate) struct Waits {
 
 /// The servers that have a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reach {
+pub(crate) struct ReplicationState {
     /// Number of replicas that have it, or that follow closely where none are waited for.
     replicas: u64,
     /// Whether the master itself has certainly synced it.
     synced: bool,
 }
 
-impl Waits {
+impl WaitRequirements {
     pub(crate) fn of(options: &Options) -> Self {
         let timeout_ms = reign::millis(options.wait_timeout);
-        Waits { replicas: options.wait, wait_for: options.wait_for, timeout_ms }
+        WaitRequirements { replicas: options.wait, wait_for: options.wait_for, timeout_ms }
     }
 
     /// Adds the wait to a change.
@@ -47,14 +47,19 @@ impl Waits {
     }
 
     /// Reads whether the script has applied, and which servers have the change. Counts a failed wait.
-    pub(crate) fn read(self, values: Vec<Value>, failures: &AtomicU64) -> Result<Reach, Failure> {
+    pub(crate) fn read(
+        self,
+        values: Vec<Value>,
+        failures: &AtomicU64,
+    ) -> Result<ReplicationState, RequestFailure> {
         let mut values = values.into_iter();
         let said = value::some(values.next(), "apply")?;
         // The script says no before it changes anything.
-        let following = reign::judge_applied(said).map_err(|error| Failure { error, begun: Begun::No })?;
+        let following =
+            reign::judge_applied(said).map_err(|error| RequestFailure { error, begun: Begun::No })?;
         let waited = values.next();
         let (synced, have) = match (self.wait_for, waited) {
-            (WaitFor::Received, None) => return Ok(Reach { replicas: following, synced: false }),
+            (WaitFor::Received, None) => return Ok(ReplicationState { replicas: following, synced: false }),
             (WaitFor::Received, Some(have)) => (None, value::number(have, "WAIT")?.unwrap_or(0)),
             (WaitFor::Synced, waited) => {
                 let mut both = value::list(value::some(waited, "WAITAOF")?, "WAITAOF")?.into_iter();
@@ -76,11 +81,11 @@ impl Waits {
         }
         // With none demanded, those that follow are as good as they are without waiting.
         let replicas = if self.replicas == 0 { following } else { have };
-        Ok(Reach { replicas, synced: synced == Some(true) })
+        Ok(ReplicationState { replicas, synced: synced == Some(true) })
     }
 }
 
-impl Reach {
+impl ReplicationState {
     /// The level of a change that would have the level `alone` at its master alone. A master without an append-only
     /// file comes back empty, and its replicas then empty themselves, too.
     pub(crate) fn level(self, alone: Level) -> Level {
@@ -90,6 +95,6 @@ impl Reach {
 
     /// The reach by replicas that follow, when nothing is waited for.
     pub(crate) fn following(replicas: u64) -> Self {
-        Reach { replicas, synced: false }
+        ReplicationState { replicas, synced: false }
     }
 }

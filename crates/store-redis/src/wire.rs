@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, unconstrained};
 
 use crate::fault;
-use crate::options::{Options, Shape, Transport};
+use crate::options::{Options, Topology, Transport};
 use crate::value;
 
 /// Number of threads for all connections of the process.
@@ -40,11 +40,11 @@ const MOST_UNDER_WAY: usize = 1024;
 const SLOTS: u16 = 16_384;
 
 /// The result of a request: a value for each of its commands; a refusal of one is the error of all.
-pub(crate) type Reply = Result<Vec<Value>, Failure>;
+pub(crate) type RedisReply = Result<Vec<Value>, RequestFailure>;
 
 /// Why a request has no reply.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct RequestFailure {
     pub(crate) error: StoreError,
     pub(crate) begun: Begun,
 }
@@ -58,14 +58,14 @@ pub(crate) enum Begun {
     Maybe,
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for RequestFailure {
     fn from(error: StoreError) -> Self {
-        Failure { error, begun: Begun::Maybe }
+        RequestFailure { error, begun: Begun::Maybe }
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for StoreError {
+    fn from(failure: RequestFailure) -> Self {
         failure.error
     }
 }
@@ -99,11 +99,11 @@ pub(crate) fn wait_for<T: Send + 'static>(
 pub(crate) struct Servers(pub(crate) Arc<Options>);
 
 /// Host and port.
-pub(crate) type Address = (String, u16);
+pub(crate) type HostPort = (String, u16);
 
 impl Servers {
     /// Connects, logs in and selects the database.
-    pub(crate) async fn connect(&self, address: &Address) -> Result<MultiplexedConnection, StoreError> {
+    pub(crate) async fn connect(&self, address: &HostPort) -> Result<MultiplexedConnection, StoreError> {
         let failed = |error: redis::RedisError| {
             let error = fault::of_connection(&error);
             StoreError::new(error.kind(), format_args!("{}:{}: {error}", address.0, address.1))
@@ -135,7 +135,7 @@ impl Servers {
         Ok(connection)
     }
 
-    fn client(&self, (host, port): &Address) -> Result<Client, redis::RedisError> {
+    fn client(&self, (host, port): &HostPort) -> Result<Client, redis::RedisError> {
         let options = &*self.0;
         let mut settings = RedisConnectionInfo::default().set_db(options.db).set_skip_set_lib_name();
         if let Some(user) = &options.user {
@@ -165,7 +165,7 @@ impl Servers {
     /// The masters of the slots. In a cluster the nodes are asked one after the other, without waiting long for each, and
     /// the first answer is used.
     pub(crate) async fn slots(&self) -> Result<Slots, StoreError> {
-        if self.0.shape == Shape::Single {
+        if self.0.shape == Topology::Single {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
         let patience = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_PATIENCE);
@@ -186,7 +186,7 @@ impl Servers {
         select_ok(asked).await.map(|(slots, _)| slots)
     }
 
-    async fn slots_by(&self, seed: &Address) -> Result<Slots, StoreError> {
+    async fn slots_by(&self, seed: &HostPort) -> Result<Slots, StoreError> {
         let mut connection = self.connect(seed).await?;
         let mut ask = redis::pipe();
         ask.cmd("CLUSTER").arg("SLOTS");
@@ -212,16 +212,16 @@ impl Servers {
 
 /// Ranges of slots, and their masters.
 #[derive(Debug)]
-pub(crate) struct Slots(Vec<(u64, u64, Address)>);
+pub(crate) struct Slots(Vec<(u64, u64, HostPort)>);
 
 impl Slots {
     /// All masters, each once.
-    pub(crate) fn masters(&self) -> BTreeSet<&Address> {
+    pub(crate) fn masters(&self) -> BTreeSet<&HostPort> {
         self.0.iter().map(|(_, _, address)| address).collect()
     }
 
     /// The master of a key.
-    pub(crate) fn master_of(&self, key: &str) -> Result<&Address, StoreError> {
+    pub(crate) fn master_of(&self, key: &str) -> Result<&HostPort, StoreError> {
         let slot = u64::from(slot_of(key));
         let range = self.0.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
         range.map(|(_, _, address)| address).ok_or_else(|| {
@@ -242,23 +242,23 @@ pub(crate) fn slot_of(key: &str) -> u16 {
 }
 
 /// Sends commands and waits for their replies.
-pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> Reply {
+pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> RedisReply {
     let count = ask.len();
     let values =
         connection.send_packed_commands(ask, 0, count).await.map_err(|error| fault::of_connection(&error))?;
     for (place, value) in values.iter().enumerate() {
         if let Value::ServerError(error) = value {
             let begun = if place == 0 && fault::is_before(error) { Begun::No } else { Begun::Maybe };
-            return Err(Failure { error: fault::of_server(error), begun });
+            return Err(RequestFailure { error: fault::of_server(error), begun });
         }
     }
     if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
 }
 
 /// Handles a reply, on a thread of the connections; must not block.
-type Done = Box<dyn FnOnce(Reply) + Send>;
+type Done = Box<dyn FnOnce(RedisReply) + Send>;
 
-struct Job {
+struct PipelinedRequest {
     ask: Pipeline,
     done: Done,
 }
@@ -266,7 +266,7 @@ struct Job {
 /// One connection, for callers on any thread. Dropping it ends the connection; unsent requests are not sent.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<PipelinedRequest>,
     pump: JoinHandle<()>,
 }
 
@@ -278,9 +278,11 @@ impl Wire {
     }
 
     /// Sends commands, behind all that were sent before. Replies are passed on in the same order.
-    pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(Reply) + Send + 'static) {
-        if let Err(mpsc::error::SendError(job)) = self.jobs.send(Job { ask, done: Box::new(done) }) {
-            (job.done)(Err(Failure { error: gone(), begun: Begun::No }));
+    pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
+        if let Err(mpsc::error::SendError(job)) =
+            self.jobs.send(PipelinedRequest { ask, done: Box::new(done) })
+        {
+            (job.done)(Err(RequestFailure { error: gone(), begun: Begun::No }));
         }
     }
 
@@ -288,7 +290,7 @@ impl Wire {
     ///
     /// # Cancel safety
     /// The commands are carried out whether the caller waits or not.
-    pub(crate) async fn call(&self, ask: Pipeline) -> Reply {
+    pub(crate) async fn call(&self, ask: Pipeline) -> RedisReply {
         let (done, reply) = oneshot::channel();
         self.post(ask, move |result| {
             let _ = done.send(result); // nobody waits any more
@@ -313,12 +315,12 @@ pub(crate) fn gone() -> StoreError {
 }
 
 /// Begins requests in order, and passes replies on in order.
-async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiver<Job>) {
+async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiver<PipelinedRequest>) {
     let mut under_way = FuturesOrdered::new();
     loop {
         tokio::select! {
             job = jobs.recv(), if under_way.len() < MOST_UNDER_WAY => {
-                let Some(Job { ask, done }) = job else { break };
+                let Some(PipelinedRequest { ask, done }) = job else { break };
                 let mut connection = connection.clone();
                 // The first poll hands the request to the connection, or puts it in the line before it, so it must come
                 // here, in the order of the jobs; and it must not be put off, which the runtime does with a task that

@@ -8,7 +8,7 @@ use duewheel::{Duewheel, VirtualClock};
 use duewheel_core::engine::{Op, Reply, Reserve, Reserved};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::conformance::Dice;
-use duewheel_server::fuzzing::beanstalk::{Answer, Client, Heard, Next, commands};
+use duewheel_server::fuzzing::beanstalk::{ClientInput, ClientNext, FuzzClient, PermittedReplies, commands};
 
 use crate::harness::Rig;
 
@@ -92,7 +92,7 @@ struct Told {
 fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Told {
     let policy = Policy { max_body: MAX_BODY, wheel_slots: 16, ..Policy::default() };
     let mut rig = Rig::new(policy);
-    let mut client = Client::new(wheel(), MAX_BODY);
+    let mut client = FuzzClient::new(wheel(), MAX_BODY);
     for op in client.opening() {
         ask(&mut rig, op);
     }
@@ -104,25 +104,25 @@ fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Told {
         let mut next = client.say(piece);
         loop {
             next = match next {
-                Next::Ask(ops) => {
+                ClientNext::Ask(ops) => {
                     let answers = ops.into_iter().map(|op| Ok(ask(&mut rig, op))).collect();
                     client.answered(answers)
                 }
-                Next::Wait(_, op) => match wait(&mut rig, op) {
+                ClientNext::Wait(_, op) => match wait(&mut rig, op) {
                     Some(reply) => client.answered(vec![Ok(reply)]),
                     None => {
                         ended = true;
                         break;
                     }
                 },
-                Next::Read => {
+                ClientNext::Read => {
                     // A session reads when it has nothing to do, and looks once more.
                     match client.say(&[]) {
-                        Next::Read => break,
+                        ClientNext::Read => break,
                         other => other,
                     }
                 }
-                Next::Close => {
+                ClientNext::Close => {
                     ended = true;
                     break;
                 }
@@ -169,14 +169,14 @@ fn wait(rig: &mut Rig, op: Op) -> Option<Reply> {
 }
 
 /// Every reply is one that the protocol has for what was said, in order, and brings the body that was put.
-fn check(heard: &[Heard], told: &Told) {
+fn check(heard: &[ClientInput], told: &Told) {
     let mut rest = &told.bytes[..];
     let mut bodies: BTreeMap<&str, &[u8]> = BTreeMap::new();
     for heard in heard {
         let words = match heard.answer {
-            Answer::Nothing => continue,
-            Answer::End => break,
-            Answer::Words(words) => words,
+            PermittedReplies::Nothing => continue,
+            PermittedReplies::End => break,
+            PermittedReplies::Words(words) => words,
         };
         if rest.is_empty() {
             assert!(told.ended, "{heard:?} has no answer");

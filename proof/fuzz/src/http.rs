@@ -16,7 +16,7 @@ use duewheel_core::{QueueName, WallMs};
 use duewheel_server::drain::Drain;
 use duewheel_server::error::{ErrorCode, Problem};
 use duewheel_server::fuzzing::http as parsers;
-use duewheel_server::http::{App, Limits};
+use duewheel_server::http::{App, HttpLimits};
 use duewheel_server::rfc3339;
 use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -214,7 +214,7 @@ async fn talk(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
         ..Policy::default()
     };
     let (wheel, shard) = Stepped::open(policy.clone(), clock.clone(), 1).expect("memory opens");
-    let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
+    let app = App::new(wheel.clone(), policy, HttpLimits::default(), Drain::default());
     let mut server = Server { routes: parsers::Routes::new(app), shard };
     let mut answers = Vec::new();
     for asked in requests {

@@ -3,7 +3,7 @@
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, WallMs};
 use duewheel_server::fuzzing::import as replies;
 use duewheel_server::rfc3339;
-use duewheel_server::span::Span;
+use duewheel_server::span::TimeSpan;
 
 /// Each text is read as everything that it could be.
 pub fn text(data: &[u8]) {
@@ -38,10 +38,10 @@ fn instant(text: &str) {
 }
 
 fn span(text: &str) {
-    let Ok(span) = text.parse::<Span>() else { return };
+    let Ok(span) = text.parse::<TimeSpan>() else { return };
     assert_eq!(span.to_string().parse(), Ok(span), "{text} comes back as something else");
     let json = serde_json::to_string(text).expect("a text is JSON");
-    assert_eq!(serde_json::from_str::<Span>(&json).ok(), Some(span), "{text} in JSON");
+    assert_eq!(serde_json::from_str::<TimeSpan>(&json).ok(), Some(span), "{text} in JSON");
 }
 
 fn names(text: &str) {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use allocation_counter::measure;
 use bytes::Bytes;
-use duewheel::testing::wire::{Read, cut, greetings, limits_of};
+use duewheel::testing::wire::{ReadFrame, cut, greetings, limits_of};
 use duewheel_core::policy::Policy;
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -31,20 +31,20 @@ pub fn wire(data: &[u8]) {
 /// What is read comes back when it is written, and is written in no more bytes; no part of that is a frame, and nothing longer.
 fn frame(bytes: &[u8], limits: (usize, usize)) {
     let mut read = None;
-    let room = measure(|| read = Read::new(bytes, limits));
+    let room = measure(|| read = ReadFrame::new(bytes, limits));
     assert!(room.bytes_max <= most_room(bytes.len()), "{room:?} for {} bytes", bytes.len());
     let Some(read) = read else { return };
     assert!(bytes.len() <= limits.0 && read.parts() <= limits.1, "beyond the limits");
     let written = read.write();
     let written = behind_its_length(&written);
     assert!(written.len() <= bytes.len(), "it grows when it is passed on");
-    let again = Read::new(written, limits).expect("what was written is a frame");
+    let again = ReadFrame::new(written, limits).expect("what was written is a frame");
     assert_eq!(again, read, "a frame does not come back");
     assert_eq!(behind_its_length(&again.write()), written);
     for cut in cuts(written) {
-        assert!(Read::new(&written[..cut], limits).is_none(), "a part of a frame is one");
+        assert!(ReadFrame::new(&written[..cut], limits).is_none(), "a part of a frame is one");
     }
-    assert!(Read::new(&[written, &[0]].concat(), limits).is_none(), "a frame is longer than it is");
+    assert!(ReadFrame::new(&[written, &[0]].concat(), limits).is_none(), "a frame is longer than it is");
 }
 
 fn greeting(bytes: &[u8]) {

@@ -1,6 +1,6 @@
 //! The bytes that are sent, made before anything is timed.
 
-use duewheel_bench::random::scatter;
+use duewheel_judge::rng::scatter;
 
 /// Different bodies; a run of commands may start at any of them.
 const BODIES: usize = 1024;

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use duewheel_bench::random::scatter;
+use duewheel_judge::rng::scatter;
 use duewheel_redis_rig::{Redis, Value};
 
 const GROUP: u64 = 1_000;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use duewheel_bench::instant::instant;
-use duewheel_bench::random::scatter;
+use duewheel_judge::rng::scatter;
 
 use crate::homemade::{Homemade, push_message};
 use crate::line::{Speech, find};

@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use duewheel_bench::message::put;
-use duewheel_bench::random::scatter;
 use duewheel_core::message::{Kind, Lease};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::Store;
 use duewheel_core::{
     Due, EngineMs, Epoch, LeaseToken, Lsn, MessageId, QueueName, SessionId, ShardId, WallMs,
 };
+use duewheel_judge::rng::scatter;
 use duewheel_store_redis::{Options, RedisStore};
 
 /// Groups that are appended and not yet durable.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_bench::instant::instant;
+use duewheel_judge::rng::Rng;
 use tokio::task::LocalSet;
 
 use crate::connection::{Connection, find, get, post};
@@ -28,29 +29,15 @@ pub(crate) struct Outcome {
     pub(crate) p99: f64,
 }
 
-/// Numbers without a library: splitmix64.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn body(&mut self) -> String {
-        (0..BODY).map(|_| char::from(b'a' + u8::try_from(self.below(26)).unwrap_or(0))).collect()
-    }
+fn body(rng: &mut Rng) -> String {
+    (0..BODY).map(|_| char::from(b'a' + u8::try_from(rng.below(26)).unwrap_or(0))).collect()
 }
 
 /// Batches of 1000 messages due within an hour, over some connections, one request at a time on each.
 pub(crate) fn batches(address: SocketAddr, connections: usize, time: Duration) -> io::Result<Outcome> {
-    let request = |random: &mut Random| {
+    let request = |rng: &mut Rng| {
         let lines: String = (0..BATCH)
-            .map(|_| format!("{{\"body\":\"{}\",\"delay_ms\":{}}}\n", random.body(), random.below(HOUR_MS)))
+            .map(|_| format!("{{\"body\":\"{}\",\"delay_ms\":{}}}\n", body(rng), rng.below(HOUR_MS)))
             .collect();
         post("/v1/queues/bench/messages", "application/x-ndjson", lines.as_bytes())
     };
@@ -63,8 +50,8 @@ pub(crate) fn batches(address: SocketAddr, connections: usize, time: Duration) -
 
 /// Single messages due within an hour.
 pub(crate) fn singles(address: SocketAddr, connections: usize, time: Duration) -> io::Result<Outcome> {
-    let request = |random: &mut Random| {
-        let body = format!("{{\"body\":\"{}\",\"delay_ms\":{}}}", random.body(), random.below(HOUR_MS));
+    let request = |rng: &mut Rng| {
+        let body = format!("{{\"body\":\"{}\",\"delay_ms\":{}}}", body(rng), rng.below(HOUR_MS));
         post("/v1/queues/bench/messages", "application/json", body.as_bytes())
     };
     run(address, connections, time, 1, request, |status, _| status == 201)
@@ -75,14 +62,14 @@ fn run(
     connections: usize,
     time: Duration,
     per_request: u64,
-    request: impl Fn(&mut Random) -> Vec<u8>,
+    request: impl Fn(&mut Rng) -> Vec<u8>,
     check: impl Fn(u16, &[u8]) -> bool + Clone + 'static,
 ) -> io::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let times: Rc<RefCell<Vec<u32>>> = Rc::default();
-    let mut random = Random(1);
+    let mut rng = Rng::new(1);
     let requests: Vec<Vec<Vec<u8>>> =
-        (0..connections).map(|_| (0..VARIANTS).map(|_| request(&mut random)).collect()).collect();
+        (0..connections).map(|_| (0..VARIANTS).map(|_| request(&mut rng)).collect()).collect();
     let local = LocalSet::new();
     let warm = time / 5;
     let (first, last) = (Instant::now() + warm, Instant::now() + warm + time);
@@ -194,8 +181,8 @@ pub(crate) fn come_due(
 
 async fn enqueue_spread(address: SocketAddr, total: u64, start_ms: u64, time: Duration) -> io::Result<()> {
     let mut connection = Connection::open(address).await?;
-    let mut random = Random(2);
-    let body = random.body();
+    let mut rng = Rng::new(2);
+    let body = body(&mut rng);
     let span = u64::try_from(time.as_millis()).map_err(io::Error::other)?;
     let mut sent = 0;
     while sent < total {

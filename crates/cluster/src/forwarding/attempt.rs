@@ -11,7 +11,7 @@ use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::transport::wire::Limits;
+use crate::transport::wire::FrameLimits;
 
 /// Bytes of a frame beside the body and the headers of one operation, at most.
 const OF_FRAME: usize = 4_096;
@@ -21,18 +21,18 @@ const OF_OPERATION: usize = 64;
 
 /// What of a parcel goes to the node that owns its shard, which takes smaller ones than this node does.
 #[derive(Debug)]
-pub(crate) enum Fits {
+pub(crate) enum FrameFit {
     /// These operations; the others are answered.
-    Rest(Parcel),
+    Rest(PendingSubmission),
     /// None; all are answered.
     Nothing,
     /// All of them, but not together.
-    Pieces(Parcel),
+    Pieces(PendingSubmission),
 }
 
 /// Operations of one submission, kept until their answer is final, because they may have to be sent again.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct PendingSubmission {
     pub(crate) shard: ShardId,
     /// Its place among all that were submitted for its shard here.
     pub(crate) seq: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Parcel {
     pub(crate) why: Option<StoreError>,
 }
 
-impl Parcel {
+impl PendingSubmission {
     pub(crate) fn new(
         shard: ShardId,
         ops: Vec<Op>,
@@ -62,7 +62,7 @@ impl Parcel {
         to: oneshot::Sender<Answers>,
         now: Duration,
     ) -> Self {
-        Parcel {
+        PendingSubmission {
             shard,
             seq: 0,
             weight: ops.iter().map(Op::weight).sum(),
@@ -124,7 +124,7 @@ impl Parcel {
 
     /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
     /// and its answers come to the same caller.
-    pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Fits {
+    pub(crate) fn without_large(self, limits: FrameLimits, runtime: &Handle) -> FrameFit {
         // One that is alone in a frame that is too large is too large, whatever its weight says.
         let alone = self.ops.len() == 1;
         let too_large = |op: &Op| alone || op.weight() > limits.bytes.saturating_sub(OF_FRAME);
@@ -132,12 +132,12 @@ impl Parcel {
             self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
         if refusals.iter().all(Option::is_none) {
             // All together are too much: this node takes larger submissions than the other one.
-            return Fits::Pieces(self);
+            return FrameFit::Pieces(self);
         }
         if refusals.iter().all(Option::is_some) {
             // Nobody there any more: nothing to tell.
             let _ = self.to.send(refusals.into_iter().flatten().collect());
-            return Fits::Nothing;
+            return FrameFit::Nothing;
         }
         let mut refused = refusals.iter().map(Option::is_some);
         let mut ops = self.ops;
@@ -153,7 +153,7 @@ impl Parcel {
             // What is granted goes with a request of its own, so nothing is to be given back.
             let _ = caller.send(all.collect());
         });
-        Fits::Rest(Parcel {
+        FrameFit::Rest(PendingSubmission {
             weight: ops.iter().map(Op::weight).sum(),
             waiters: waiters(&ops),
             ops,
@@ -164,7 +164,7 @@ impl Parcel {
 
     /// Its operations in pieces, in order, each of which the node that owns the shard takes at a time; at least two, so that
     /// a piece that is too large all the same comes to an end. And where their answers go, all together.
-    pub(crate) fn in_pieces(self, limits: Limits) -> (Vec<Vec<Op>>, oneshot::Sender<Answers>) {
+    pub(crate) fn in_pieces(self, limits: FrameLimits) -> (Vec<Vec<Op>>, oneshot::Sender<Answers>) {
         let half = self.ops.len().div_ceil(2).max(1);
         let most = limits.bytes.saturating_sub(OF_FRAME);
         let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
@@ -205,7 +205,7 @@ impl Parcel {
 }
 
 /// The answer to an operation that no frame to its shard's node can hold.
-fn refuse_large(op: &Op, limits: Limits) -> Result<Reply, CallError> {
+fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
     match op {
         Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(RefusedPart::Body, limits.body)))),
         Op::Postpone { .. } => {
@@ -347,7 +347,8 @@ mod tests {
         };
         let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
         let (made, now) = (Duration::from_secs(5), Duration::from_secs(65));
-        let mut parcel = Parcel::new(ShardId(0), ops, WhenBusy::Refuse, oneshot::channel().0, made);
+        let mut parcel =
+            PendingSubmission::new(ShardId(0), ops, WhenBusy::Refuse, oneshot::channel().0, made);
         parcel.comes_back(now);
         parcel.comes_back(now);
         let left: Vec<u64> = parcel

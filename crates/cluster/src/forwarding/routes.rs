@@ -25,9 +25,9 @@ use duewheel_shard::pending::Pending;
 use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::forwarding::attempt::{Fits, Parcel, moved, name_waiters, undo, unknown};
-use crate::transport::wire::Limits;
-use crate::transport::{NotAsked, Outcome, Peer};
+use crate::forwarding::attempt::{FrameFit, PendingSubmission, moved, name_waiters, undo, unknown};
+use crate::transport::wire::FrameLimits;
+use crate::transport::{NotSent, Peer, PeerOutcome};
 
 /// How long a submission looks for an owner: less than a client waits for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,87 +36,87 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How a shard is reached.
+/// The route to a shard.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
-    /// Nobody is known to own it.
+pub(crate) enum ShardRoute {
+    /// No owner is known.
     None,
-    /// It is here.
+    /// This node owns the shard.
     Here(Arc<Inbox>),
-    /// Another node owns it.
+    /// Another node owns the shard.
     There(Arc<Peer>),
 }
 
-impl Way {
-    fn is(&self, other: &Way) -> bool {
+impl ShardRoute {
+    fn is(&self, other: &ShardRoute) -> bool {
         match (self, other) {
-            (Way::None, Way::None) => true,
-            (Way::Here(a), Way::Here(b)) => Arc::ptr_eq(a, b),
-            (Way::There(a), Way::There(b)) => Arc::ptr_eq(a, b),
-            (Way::None | Way::Here(_) | Way::There(_), _) => false,
+            (ShardRoute::None, ShardRoute::None) => true,
+            (ShardRoute::Here(a), ShardRoute::Here(b)) => Arc::ptr_eq(a, b),
+            (ShardRoute::There(a), ShardRoute::There(b)) => Arc::ptr_eq(a, b),
+            (ShardRoute::None | ShardRoute::Here(_) | ShardRoute::There(_), _) => false,
         }
     }
 }
 
-/// The ways to all shards. Clones are the same.
+/// The routes to all shards. Clones share one table.
 #[derive(Clone)]
-pub(crate) struct Ways(Arc<Inner>);
+pub(crate) struct RouteTable(Arc<RoutesInner>);
 
-struct Inner {
+struct RoutesInner {
     node: u32,
-    slots: Vec<Slot>,
+    slots: Vec<RouteSlot>,
     max_line: usize,
     max_line_bytes: usize,
     runtime: tokio::runtime::Handle,
     /// Of the node.
     shared: Arc<DriverShared>,
     inbox: Arc<Inbox>,
-    /// Somebody should look who owns what.
+    /// Asks for a look at the owners of all shards.
     look: Box<dyn Fn() + Send + Sync>,
-    /// What waits on behalf of this node ends, when this does.
-    waits: watch::Sender<Waits>,
+    /// Ends the waits on behalf of this node.
+    waits: watch::Sender<WaitsForOwner>,
     /// Submissions sent to other nodes, by their names.
     forwarded: Mutex<BTreeMap<Box<str>, u64>>,
     again: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum WaitsForOwner {
     Allowed,
     Ended,
 }
 
 #[derive(Debug)]
-struct Slot {
-    state: Mutex<State>,
+struct RouteSlot {
+    state: Mutex<RouteState>,
     /// The way is another one.
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    way: Way,
-    line: BTreeMap<u64, Parcel>,
+struct RouteState {
+    way: ShardRoute,
+    line: BTreeMap<u64, PendingSubmission>,
     bytes: usize,
     next: u64,
-    pusher: Pusher,
+    pusher: RetryTask,
     pause: RetryPause,
 }
 
-/// Whether a task looks after the line.
+/// Whether a task retries the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pusher {
+enum RetryTask {
     None,
     Runs,
 }
 
-impl fmt::Debug for Ways {
+impl fmt::Debug for RouteTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ways").field("slots", &self.0.slots.len()).finish_non_exhaustive()
     }
 }
 
-impl Ways {
+impl RouteTable {
     /// No way is known yet. `look` is called when somebody should look who owns what; it must not block. Lines are as long as the
     /// policy lets an inbox be.
     pub(crate) fn new(
@@ -128,18 +128,18 @@ impl Ways {
         look: Box<dyn Fn() + Send + Sync>,
         jitter: &Jitter,
     ) -> Self {
-        let slot = |_| Slot {
-            state: Mutex::new(State {
-                way: Way::None,
+        let slot = |_| RouteSlot {
+            state: Mutex::new(RouteState {
+                way: ShardRoute::None,
                 line: BTreeMap::new(),
                 bytes: 0,
                 next: 0,
-                pusher: Pusher::None,
+                pusher: RetryTask::None,
                 pause: RetryPause::new(FIRST_PAUSE, LONGEST_PAUSE, jitter),
             }),
             changed: Notify::new(),
         };
-        Ways(Arc::new(Inner {
+        RouteTable(Arc::new(RoutesInner {
             node,
             slots: (0..shards).map(slot).collect(),
             max_line: policy.max_inbox_requests,
@@ -148,7 +148,7 @@ impl Ways {
             shared: shared.clone(),
             inbox: inbox.clone(),
             look,
-            waits: watch::Sender::new(Waits::Allowed),
+            waits: watch::Sender::new(WaitsForOwner::Allowed),
             forwarded: Mutex::default(),
             again: AtomicU64::new(0),
         }))
@@ -164,7 +164,7 @@ impl Ways {
                 .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
         }
         if let Err(error) = self.0.inbox.admits(&ops) {
-            Parcel::new(shard, ops, patience, to, self.now()).refuse(&error);
+            PendingSubmission::new(shard, ops, patience, to, self.now()).refuse(&error);
         } else {
             self.send(shard, ops, patience, to);
         }
@@ -177,7 +177,7 @@ impl Ways {
     }
 
     /// Sets the way to a shard; its line goes there.
-    pub(crate) fn set(&self, shard: ShardId, way: Way) {
+    pub(crate) fn set(&self, shard: ShardId, way: ShardRoute) {
         let Some(slot) = self.slot(shard) else { return };
         let mut state = slot.state();
         if state.way.is(&way) {
@@ -185,7 +185,7 @@ impl Ways {
         }
         state.way = way;
         state.pause.reset();
-        if matches!(state.way, Way::None) {
+        if matches!(state.way, ShardRoute::None) {
             return;
         }
         self.push_line(&mut state);
@@ -194,53 +194,53 @@ impl Ways {
     }
 
     /// This way leads nowhere any more.
-    pub(crate) fn forget(&self, shard: ShardId, way: &Way) {
+    pub(crate) fn forget(&self, shard: ShardId, way: &ShardRoute) {
         let Some(slot) = self.slot(shard) else { return };
         let mut state = slot.state();
         if state.way.is(way) {
-            state.way = Way::None;
+            state.way = ShardRoute::None;
         }
     }
 
     /// The inbox of a shard that is here.
     pub(crate) fn here(&self, shard: ShardId) -> Option<Arc<Inbox>> {
         match &self.slot(shard)?.state().way {
-            Way::Here(inbox) => Some(inbox.clone()),
-            Way::None | Way::There(_) => None,
+            ShardRoute::Here(inbox) => Some(inbox.clone()),
+            ShardRoute::None | ShardRoute::There(_) => None,
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn way(&self, shard: ShardId) -> Way {
-        self.slot(shard).map_or(Way::None, |slot| slot.state().way.clone())
+    pub(crate) fn way(&self, shard: ShardId) -> ShardRoute {
+        self.slot(shard).map_or(ShardRoute::None, |slot| slot.state().way.clone())
     }
 
-    /// All shards that are here.
+    /// The shards that this node owns.
     pub(crate) fn all_here(&self) -> Vec<ShardId> {
         self.shards().filter(|shard| self.here(*shard).is_some()).collect()
     }
 
-    /// Shards to which no way is known.
+    /// The number of shards to which no route is known.
     pub(crate) fn lost(&self) -> usize {
-        self.0.slots.iter().filter(|slot| matches!(slot.state().way, Way::None)).count()
+        self.0.slots.iter().filter(|slot| matches!(slot.state().way, ShardRoute::None)).count()
     }
 
-    /// All shards there are.
+    /// All shards.
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..u32::try_from(self.0.slots.len()).unwrap_or(u32::MAX)).map(ShardId)
     }
 
     /// Reserves of this node that wait end with an empty answer.
     pub(crate) fn end_waits(&self) {
-        self.0.waits.send_replace(Waits::Ended);
+        self.0.waits.send_replace(WaitsForOwner::Ended);
     }
 
-    /// Nobody stands in line any more: this node ends.
+    /// Answers everything that waits for a route, because this node ends.
     pub(crate) fn refuse_all(&self, error: &CallError) {
         for slot in &self.0.slots {
             let line = {
                 let mut state = slot.state();
-                state.way = Way::None;
+                state.way = ShardRoute::None;
                 state.bytes = 0;
                 std::mem::take(&mut state.line)
             };
@@ -267,13 +267,13 @@ impl Ways {
         self.0.again.load(Ordering::Relaxed)
     }
 
-    fn slot(&self, shard: ShardId) -> Option<&Slot> {
+    fn slot(&self, shard: ShardId) -> Option<&RouteSlot> {
         self.0.slots.get(shard.0 as usize)
     }
 
     fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: WhenBusy, to: oneshot::Sender<Answers>) {
         name_waiters(&mut ops, self.0.node);
-        let mut parcel = Parcel::new(shard, ops, patience, to, self.now());
+        let mut parcel = PendingSubmission::new(shard, ops, patience, to, self.now());
         let Some(slot) = self.slot(shard) else {
             parcel.why = Some(StoreError::new(ErrorKind::Unavailable, "there is no such shard"));
             return parcel.refuse_without_owner();
@@ -281,7 +281,7 @@ impl Ways {
         let mut state = slot.state();
         parcel.seq = state.next;
         state.next += 1;
-        if !state.line.is_empty() || matches!(state.way, Way::None) {
+        if !state.line.is_empty() || matches!(state.way, ShardRoute::None) {
             let full = state.line.len() >= self.0.max_line || state.bytes >= self.0.max_line_bytes;
             if full && !parcel.ops.iter().all(|op| op.operation().settles) {
                 drop(state);
@@ -293,14 +293,14 @@ impl Ways {
         }
     }
 
-    /// Puts a parcel in line, in its place.
-    fn stand(&self, state: &mut State, mut parcel: Parcel) {
+    /// Adds a submission to the line, in the order of submission.
+    fn stand(&self, state: &mut RouteState, mut parcel: PendingSubmission) {
         parcel.stands(self.now());
         state.bytes += parcel.weight;
         let shard = parcel.shard;
         state.line.insert(parcel.seq, parcel);
-        if state.pusher == Pusher::None {
-            state.pusher = Pusher::Runs;
+        if state.pusher == RetryTask::None {
+            state.pusher = RetryTask::Runs;
             let ways = self.clone();
             self.0.runtime.spawn(async move {
                 let _end = ways.end_on_panic();
@@ -309,11 +309,11 @@ impl Ways {
         }
     }
 
-    /// Sends it on its way; it comes back if it cannot be sent now.
-    fn dispatch(&self, state: &mut State, mut parcel: Parcel) -> Option<Parcel> {
+    /// Sends a submission; returns it if it cannot be sent now.
+    fn dispatch(&self, state: &mut RouteState, mut parcel: PendingSubmission) -> Option<PendingSubmission> {
         match &state.way {
-            Way::None => return Some(parcel),
-            Way::Here(inbox) => {
+            ShardRoute::None => return Some(parcel),
+            ShardRoute::Here(inbox) => {
                 let (answer, answers) = oneshot::channel();
                 let ops = parcel.ops.clone();
                 match inbox.offer(Submission { ops, answer, patience: parcel.patience, has_waited: false }) {
@@ -324,7 +324,7 @@ impl Ways {
                             let _end = ways.end_on_panic();
                             let ops = parcel.ops.len();
                             let outcome = async {
-                                Outcome::Answered(
+                                PeerOutcome::Answered(
                                     answers
                                         .await
                                         .unwrap_or_else(|_| (0..ops).map(|_| Err(lost.clone())).collect()),
@@ -336,40 +336,42 @@ impl Ways {
                     Err((CallError::Overloaded, _)) => parcel.refuse(&CallError::Overloaded),
                     Err((error, _)) => {
                         parcel.why = moved(&vec![Err(error)]);
-                        state.way = Way::None;
+                        state.way = ShardRoute::None;
                         (self.0.look)();
                         return Some(parcel);
                     }
                 }
             }
-            Way::There(peer) => match peer.ask(parcel.shard, parcel.patience, &parcel.ops) {
+            ShardRoute::There(peer) => match peer.ask(parcel.shard, parcel.patience, &parcel.ops) {
                 Ok(outcome) => {
                     self.count_forward(&peer.node().name);
                     let ways = self.clone();
                     self.0.runtime.spawn(async move {
                         let _end = ways.end_on_panic();
                         let outcome = async {
-                            outcome.await.unwrap_or_else(|_| Outcome::Lost("the connection is gone".into()))
+                            outcome
+                                .await
+                                .unwrap_or_else(|_| PeerOutcome::Lost("the connection is gone".into()))
                         };
                         ways.follow(parcel, outcome).await;
                     });
                 }
-                Err(NotAsked::Overloaded) => parcel.refuse(&CallError::Overloaded),
-                Err(NotAsked::TooLarge(limits)) => {
+                Err(NotSent::Overloaded) => parcel.refuse(&CallError::Overloaded),
+                Err(NotSent::TooLarge(limits)) => {
                     return match parcel.without_large(limits, &self.0.runtime) {
-                        Fits::Rest(rest) => self.dispatch(state, rest),
-                        Fits::Nothing => None,
-                        Fits::Pieces(parcel) => {
+                        FrameFit::Rest(rest) => self.dispatch(state, rest),
+                        FrameFit::Nothing => None,
+                        FrameFit::Pieces(parcel) => {
                             self.send_in_pieces(parcel, limits);
                             None
                         }
                     };
                 }
-                Err(NotAsked::NotKnown(why)) => {
+                Err(NotSent::NotKnown(why)) => {
                     parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
                     parcel.refuse_without_owner();
                 }
-                Err(NotAsked::Away(why)) => {
+                Err(NotSent::Away(why)) => {
                     parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
                     return Some(parcel);
                 }
@@ -380,7 +382,7 @@ impl Ways {
 
     /// Sends operations that the owner does not take together: one piece after the other, each when the one before is
     /// answered, so that they are decided in their order. As in any submission, each is accepted or refused by itself.
-    fn send_in_pieces(&self, parcel: Parcel, limits: Limits) {
+    fn send_in_pieces(&self, parcel: PendingSubmission, limits: FrameLimits) {
         let (shard, patience) = (parcel.shard, parcel.patience);
         let (pieces, to) = parcel.in_pieces(limits);
         let ways = self.clone();
@@ -405,8 +407,8 @@ impl Ways {
         });
     }
 
-    /// Waits for what becomes of a parcel.
-    async fn follow(&self, mut parcel: Parcel, outcome: impl Future<Output = Outcome>) {
+    /// Waits for the outcome of a submission.
+    async fn follow(&self, mut parcel: PendingSubmission, outcome: impl Future<Output = PeerOutcome>) {
         let mut outcome = std::pin::pin!(outcome);
         let outcome = if parcel.waiters.is_empty() {
             outcome.await
@@ -417,7 +419,7 @@ impl Ways {
                 outcome = &mut outcome => Some(outcome),
                 () = parcel.to.closed() => None,
                 // The sender lives as long as we do.
-                Ok(_) = waits.wait_for(|waits| *waits == Waits::Ended) => None,
+                Ok(_) = waits.wait_for(|waits| *waits == WaitsForOwner::Ended) => None,
             };
             match ended {
                 Some(outcome) => outcome,
@@ -431,25 +433,25 @@ impl Ways {
             }
         };
         let (why, look) = match outcome {
-            Outcome::Answered(answers) => match moved(&answers) {
-                Some(why) => (why, Look::Yes),
+            PeerOutcome::Answered(answers) => match moved(&answers) {
+                Some(why) => (why, OwnerLookup::Yes),
                 None => match unknown(&answers).filter(|_| parcel.is_repeatable()) {
-                    Some(why) => (why, Look::Yes),
+                    Some(why) => (why, OwnerLookup::Yes),
                     None => return self.deliver(parcel, answers),
                 },
             },
-            Outcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::Yes),
-            Outcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::No),
-            Outcome::Lost(why) if parcel.is_repeatable() || mutant::is(Mutant::LostRetried) => {
-                (StoreError::new(ErrorKind::Unavailable, why), Look::No)
+            PeerOutcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::Yes),
+            PeerOutcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No),
+            PeerOutcome::Lost(why) if parcel.is_repeatable() || mutant::is(Mutant::LostRetried) => {
+                (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No)
             }
-            Outcome::Lost(why) => return parcel.refuse_unknown(&why),
+            PeerOutcome::Lost(why) => return parcel.refuse_unknown(&why),
         };
         parcel.why = Some(why);
         self.again(parcel, look);
     }
 
-    fn deliver(&self, parcel: Parcel, answers: Answers) {
+    fn deliver(&self, parcel: PendingSubmission, answers: Answers) {
         if parcel.why.is_some()
             && let Some(slot) = self.slot(parcel.shard)
         {
@@ -461,10 +463,10 @@ impl Ways {
     }
 
     /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
-    fn again(&self, mut parcel: Parcel, look: Look) {
+    fn again(&self, mut parcel: PendingSubmission, look: OwnerLookup) {
         parcel.comes_back(self.now());
         self.0.again.fetch_add(1, Ordering::Relaxed);
-        if look == Look::Yes {
+        if look == OwnerLookup::Yes {
             (self.0.look)();
         }
         if self.0.shared.has_ended() {
@@ -475,7 +477,7 @@ impl Ways {
         self.stand(&mut state, parcel);
     }
 
-    /// Looks after a line until nobody stands in it.
+    /// Retries the submissions of a line until it is empty.
     async fn push(&self, shard: ShardId) {
         let Some(slot) = self.slot(shard) else { return };
         loop {
@@ -483,7 +485,7 @@ impl Ways {
             // A new way pushes the line by itself; this is woken to see whether that was all.
             let _ = tokio::time::timeout(pause, slot.changed.notified()).await;
             let mut state = slot.state();
-            let waits_ended = *self.0.waits.borrow() == Waits::Ended;
+            let waits_ended = *self.0.waits.borrow() == WaitsForOwner::Ended;
             let now = self.now();
             let over: Vec<u64> = state
                 .line
@@ -504,15 +506,15 @@ impl Ways {
             state.bytes = state.line.values().map(|parcel| parcel.weight).sum();
             self.push_line(&mut state);
             if state.line.is_empty() {
-                state.pusher = Pusher::None;
+                state.pusher = RetryTask::None;
                 return;
             }
         }
     }
 
-    /// Sends everybody on who stands in line, in order, up to the first that cannot go.
-    fn push_line(&self, state: &mut State) {
-        if matches!(state.way, Way::None) && !state.line.is_empty() {
+    /// Sends the submissions of a line in order, up to the first one that cannot be sent.
+    fn push_line(&self, state: &mut RouteState) {
+        if matches!(state.way, ShardRoute::None) && !state.line.is_empty() {
             return (self.0.look)();
         }
         while let Some((_, mut parcel)) = state.line.pop_first() {
@@ -535,15 +537,15 @@ impl Ways {
     }
 }
 
-/// Whether somebody should look who owns what.
+/// Whether the owners of shards must be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum OwnerLookup {
     Yes,
     No,
 }
 
 /// A reserve that waited in line for its shard ends as one at the shard does.
-fn end_wait(parcel: Parcel) {
+fn end_wait(parcel: PendingSubmission) {
     let empty = |op: &Op| match op {
         Op::Reserve(_) => Ok(Reply::Reserve(Reserved::Grants(Vec::new()))),
         _ => Err(CallError::Draining),
@@ -553,8 +555,8 @@ fn end_wait(parcel: Parcel) {
     let _ = parcel.to.send(answers);
 }
 
-impl Slot {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl RouteSlot {
+    fn state(&self) -> MutexGuard<'_, RouteState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,25 +10,25 @@ use duewheel_core::store::Node;
 use duewheel_shard::inbox::Inbox;
 use duewheel_shard::shared::{DriverShared, EndOnPanic};
 
-use crate::forwarding::routes::Ways;
-use crate::ownership::locals::Locals;
+use crate::forwarding::routes::RouteTable;
+use crate::ownership::locals::LocalCounters;
 use crate::ownership::view::ClusterView;
 use crate::transport::Host;
 
-/// What the parts of a fleet share.
+/// The state that the parts of a node share.
 pub(crate) struct Core {
     pub(crate) me: Node,
     pub(crate) shards: u32,
     pub(crate) lease: Duration,
-    pub(crate) ways: Ways,
+    pub(crate) ways: RouteTable,
     pub(crate) shared: Arc<DriverShared>,
     pub(crate) inbox: Arc<Inbox>,
-    /// Somebody should look who owns what.
+    /// Asks for a look at the owners of all shards.
     pub(crate) look: Arc<AtomicBool>,
     /// Another node says that who takes part may have changed, too.
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
-    pub(crate) locals: Locals,
+    pub(crate) locals: LocalCounters,
     /// And when it was read, by [`Clock::running`](duewheel_shard::clock::Clock::running).
     pub(crate) view: Mutex<(ClusterView, Duration)>,
     /// For tests: the node is to end as if it had been killed.
@@ -55,7 +55,7 @@ impl Host for Core {
 }
 
 impl Core {
-    /// Has the fleet's thread look who owns what, soon.
+    /// Makes the reconciler read the owners of shards soon.
     pub(crate) fn look(&self) {
         self.look.store(true, Ordering::SeqCst);
         self.inbox.wake();

@@ -7,7 +7,7 @@ use duewheel_core::store::{Node, StoreError};
 /// Longest name of a node, and longest address, in bytes: a greeting has room for them.
 pub(crate) const MAX_NAME: usize = 200;
 
-/// Why a node cannot take part. It does not.
+/// Why a node cannot join the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// What the nodes agree by refuses, or cannot be reached.
@@ -42,7 +42,7 @@ pub enum FleetError {
     Runtime,
 }
 
-/// If these nodes cannot share: why.
+/// Why these nodes cannot form one cluster; `None` if they can.
 pub(crate) fn stranger(me: &Node, nodes: &[Node]) -> Option<FleetError> {
     let mut others = nodes.iter().filter(|node| node.number != me.number);
     if me.advertise.is_empty() {

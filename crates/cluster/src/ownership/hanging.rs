@@ -3,13 +3,13 @@
 use duewheel_core::id::ShardId;
 use duewheel_shard::health::{Health, ThreadIn};
 
-/// A driver that has completed no round for so long hangs.
+/// A driver that completes no round for this long counts as hanging.
 const HANGS_MS: u64 = 10_000;
 
 /// Shards that are named; of others there is a number.
 const MAX_NAMED: usize = 8;
 
-/// Shards that hang, and what has their threads.
+/// The shards whose drivers hang, and what holds their threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HangingShards {
     /// A store only if it has the threads of all of them.

@@ -12,9 +12,9 @@ use duewheel_shard::shared::DriverShared;
 
 /// Clones are the same.
 #[derive(Clone, Default)]
-pub(crate) struct Locals(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
+pub(crate) struct LocalCounters(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
 
-impl Locals {
+impl LocalCounters {
     /// A reign of this node begins.
     pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
         self.fold(shard);
@@ -46,7 +46,7 @@ fn entry(locked: &mut BTreeMap<ShardId, LocalShard>, shard: ShardId) -> &mut Loc
     locked.entry(shard).or_insert_with(|| LocalShard::new(Some(shard), None))
 }
 
-impl fmt::Debug for Locals {
+impl fmt::Debug for LocalCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locals").field("shards", &self.locked().len()).finish_non_exhaustive()
     }

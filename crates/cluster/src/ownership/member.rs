@@ -21,51 +21,51 @@ use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::forwarding::routes::Ways;
+use crate::forwarding::routes::RouteTable;
 use crate::ownership::core::Core;
 use crate::ownership::error::{FleetError, MAX_NAME, stranger};
-use crate::ownership::locals::Locals;
-use crate::ownership::owned::{OnThreads, Owned, Recipe, Starter, share_of};
+use crate::ownership::locals::LocalCounters;
+use crate::ownership::owned::{OnThreads, Owned, ShardConfig, Starter, share_of};
 use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
-use crate::ownership::reconciler::{Keeper, Parts};
+use crate::ownership::reconciler::{Reconciler, ReconcilerParts};
 use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
-use crate::transport::wire::Limits;
-use crate::transport::wire::dialect::Speaks;
-use crate::transport::{Connector, Host, PeerCertificates, Terms, Tls, listen};
+use crate::transport::wire::FrameLimits;
+use crate::transport::wire::dialect::SupportedVersions;
+use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConfig, listen};
 
-/// How a node takes part.
+/// The options of a node.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
-    /// Its name; no other living node has it.
+    /// The name of the node; no other living node has it.
     pub name: String,
     /// Where other nodes reach it, host and port; `None`: it is alone. A port 0 becomes the one that it listens on.
     pub advertise: Option<String>,
     /// Where it listens, if that is not what it advertises.
     pub bind: Option<String>,
-    /// How many shards there are to be in a new cluster.
+    /// Number of shards of a new cluster.
     pub shards_if_new: u32,
     /// What it shows to other nodes; `None`: a key that is drawn at its start.
     pub certificates: Option<PeerCertificates>,
     /// Versions of the nodes' protocol that it speaks. Only tests have others.
-    pub(crate) speaks: Speaks,
-    /// How long a node that comes must stay before this one gives shards up to it.
+    pub(crate) speaks: SupportedVersions,
+    /// How long a new node must stay before this one gives up shards to it.
     pub settle_delay: Duration,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub seed: Option<u64>,
-    /// The quotas of all its shards.
+    /// The quotas of all shards.
     pub quotas: QuotaSource,
 }
 
 impl FleetOptions {
-    /// A node of this name that is alone; a new cluster has one shard.
+    /// The options of a single node with this name; a new cluster has one shard.
     pub fn new(name: impl Into<String>) -> Self {
         FleetOptions {
             name: name.into(),
             advertise: None,
             bind: None,
             certificates: None,
-            speaks: Speaks::of_this_process(),
+            speaks: SupportedVersions::of_this_process(),
             shards_if_new: 1,
             settle_delay: DEFAULT_SETTLE_DELAY,
             seed: None,
@@ -74,7 +74,7 @@ impl FleetOptions {
     }
 }
 
-/// A node that takes part, for whoever puts a client on top.
+/// A node that has joined, with what a client needs.
 #[derive(Debug)]
 pub struct Started {
     /// The way to all shards; the same as a trait object is what a router takes.
@@ -137,7 +137,7 @@ impl Fleet {
         }
         let tls = match &options.certificates {
             Some(certificates) => certificates.tls(),
-            None => Tls::drawn().map_err(FleetError::Tls)?,
+            None => PeerTls::drawn().map_err(FleetError::Tls)?,
         };
         let (listener, advertise) = match &options.advertise {
             None => (None, String::new()),
@@ -146,7 +146,7 @@ impl Fleet {
         let jitter = options.jitter(&*clock);
         let candidacy = Candidacy::new(coordinator.lease(), &options, &advertise, clock.running());
         let joined = join(&coordinator, candidacy, &clock, &jitter).await?;
-        let means = Means { clock, jitter, link: Connector::Tls(tls), starter: Arc::new(OnThreads) };
+        let means = Environment { clock, jitter, link: Connector::Tls(tls), starter: Arc::new(OnThreads) };
         let (core, mut keeper, terms) = assemble(coordinator, &joined, &options, &policy, means);
         let mut guard = StopOnDrop(Some(core.clone()));
         let listening = listener.map(|listener| {
@@ -221,7 +221,7 @@ impl Fleet {
     }
 }
 
-/// A node whose start was given up stops.
+/// Stops a node whose start was given up.
 struct StopOnDrop(Option<Arc<Core>>);
 
 impl Drop for StopOnDrop {
@@ -232,7 +232,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Listens; gives the address to tell others, too.
+/// Binds the listener for other nodes; returns it with the address to advertise.
 async fn bind(advertise: &str, bind: Option<&str>) -> Result<(Option<TcpListener>, String), FleetError> {
     let at = bind.unwrap_or(advertise);
     let failed = |error| FleetError::Listen(at.to_owned(), error);
@@ -306,7 +306,7 @@ impl Candidacy {
     }
 }
 
-/// Takes part, with pauses between the attempts.
+/// Joins, with pauses between the attempts.
 async fn join(
     coordinator: &Arc<dyn Coordinator>,
     mut candidacy: Candidacy,
@@ -330,7 +330,7 @@ async fn join(
 }
 
 /// What a node takes from outside: time, randomness, connections and threads.
-pub(crate) struct Means {
+pub(crate) struct Environment {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,
     pub(crate) link: Connector,
@@ -351,17 +351,17 @@ impl FleetOptions {
     }
 }
 
-/// The parts of a node that has joined.
+/// Builds the parts of a node that has joined.
 pub(crate) fn assemble(
     coordinator: Arc<dyn Coordinator>,
     joined: &Joined,
     options: &FleetOptions,
     policy: &Policy,
-    means: Means,
-) -> (Arc<Core>, Keeper, Terms) {
+    means: Environment,
+) -> (Arc<Core>, Reconciler, TransportConfig) {
     let Joined { node: me, shards, secret } = joined.clone();
     let lease = coordinator.lease();
-    let Means { clock, jitter, link, starter } = means;
+    let Environment { clock, jitter, link, starter } = means;
     let shared = Arc::new(DriverShared::new(coordinator.level(), clock.clone()));
     // A node has no engine: only the wall clock of this counts.
     shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
@@ -377,7 +377,7 @@ pub(crate) fn assemble(
             }
         })
     };
-    let ways = Ways::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
+    let ways = RouteTable::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
     let view = ClusterView { me: me.clone(), nodes: Vec::new(), shards: Vec::new(), age: Duration::ZERO };
     let core = Arc::new(Core {
         me: me.clone(),
@@ -389,15 +389,15 @@ pub(crate) fn assemble(
         look,
         nudged: AtomicBool::new(false),
         moves: AtomicU64::new(0),
-        locals: Locals::default(),
+        locals: LocalCounters::default(),
         view: Mutex::new((view, clock.running())),
         killed: AtomicBool::new(false),
     });
     let secrets = Secrets { current: secret, former: None };
-    let (limits, time) = (Limits::of(policy), (clock.clone(), jitter.clone()));
-    let terms = Terms::new(me.clone(), link, &secrets, options.speaks, limits, lease, time);
+    let (limits, time) = (FrameLimits::of(policy), (clock.clone(), jitter.clone()));
+    let terms = TransportConfig::new(me.clone(), link, &secrets, options.speaks, limits, lease, time);
     let seed = options.seed(&*clock);
-    let recipe = Recipe {
+    let recipe = ShardConfig {
         coordinator: coordinator.clone(),
         me,
         shards,
@@ -411,7 +411,8 @@ pub(crate) fn assemble(
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
     let presence = Presence::new(options.settle_delay);
-    let parts = Parts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };
-    let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
+    let parts =
+        ReconcilerParts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };
+    let keeper = Reconciler::new(core.clone(), parts, policy.max_inbox_bytes);
     (core, keeper, terms)
 }

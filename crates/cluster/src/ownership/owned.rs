@@ -20,19 +20,19 @@ use duewheel_shard::runner::{Opener, StartError, WhenFenced};
 use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 use duewheel_shard::thread::{Shard, panic_text};
 
-use crate::forwarding::routes::{Way, Ways};
+use crate::forwarding::routes::{RouteTable, ShardRoute};
 use crate::ownership::hanging::HangingShards;
-use crate::ownership::locals::Locals;
-use crate::ownership::view::Stage;
+use crate::ownership::locals::LocalCounters;
+use crate::ownership::view::ShardStage;
 
-/// Shards that are opened at a time: each reads what must be in memory.
+/// Number of shards that are opened at a time: each reads what must be in memory.
 const MAX_OPENING: usize = 4;
 
 /// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// How to open a shard.
-pub(crate) struct Recipe {
+/// What a node needs to open a shard.
+pub(crate) struct ShardConfig {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) me: Node,
     pub(crate) shards: u32,
@@ -45,17 +45,17 @@ pub(crate) struct Recipe {
     pub(crate) starter: Arc<dyn Starter>,
 }
 
-/// Starts shards: on threads of their own, or under the hands of a simulation.
+/// Starts shards, on threads of their own or stepped by a simulation.
 pub(crate) trait Starter: Send + Sync {
     /// Opens a shard, and has it served until it ends. `tell` hears whether it opens, on whatever thread.
     ///
     /// # Errors
     /// No thread can be started. Then nobody is told.
-    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()>;
+    fn start(&self, opening: Opening, tell: OpeningCallback) -> io::Result<()>;
 }
 
-/// Hears whether a shard opens.
-pub(crate) type Tell = Box<dyn FnOnce(Result<Shard, NotOpened>) + Send>;
+/// Called once, with the opened shard or the reason why it did not open.
+pub(crate) type OpeningCallback = Box<dyn FnOnce(Result<Shard, NotOpened>) + Send>;
 
 /// A shard that is to be opened.
 pub(crate) struct Opening {
@@ -70,7 +70,7 @@ pub(crate) struct Opening {
 pub(crate) struct OnThreads;
 
 impl Starter for OnThreads {
-    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()> {
+    fn start(&self, opening: Opening, tell: OpeningCallback) -> io::Result<()> {
         let open = move || {
             let Opening { opener, config, quotas, clock } = opening;
             let open = AssertUnwindSafe(|| Shard::start(opener, config, quotas, clock, WhenFenced::End));
@@ -84,36 +84,36 @@ impl Starter for OnThreads {
     }
 }
 
-/// All shards, as far as this node has to do with them. Kept by the fleet's thread alone.
+/// The shards that this node opens, owns or closes. Only the thread of the reconciler uses it.
 pub(crate) struct Owned {
-    recipe: Arc<Recipe>,
-    states: Vec<State>,
-    opened: mpsc::Receiver<Opened>,
-    opener: mpsc::Sender<Opened>,
+    recipe: Arc<ShardConfig>,
+    states: Vec<OwnershipState>,
+    opened: mpsc::Receiver<OpeningResult>,
+    opener: mpsc::Sender<OpeningResult>,
     inbox: Arc<Inbox>,
-    ways: Ways,
+    ways: RouteTable,
     /// What is counted of them, for figures.
-    locals: Locals,
+    locals: LocalCounters,
     runtime: tokio::runtime::Handle,
     pauses: [Duration; 2],
     /// Shards that this node should serve and whose store does not let it.
-    ill: BTreeMap<ShardId, Ill>,
+    ill: BTreeMap<ShardId, ShardFault>,
 }
 
-/// What keeps a shard from being served.
-struct Ill {
+/// Why a shard that this node should own is not served.
+struct ShardFault {
     since: Duration,
     why: String,
-    /// Whether a person must look.
+    /// Whether an operator must act.
     lasting: bool,
 }
 
-type Opened = (ShardId, Result<Shard, NotOpened>);
+type OpeningResult = (ShardId, Result<Shard, NotOpened>);
 
 /// Why a shard does not open.
 pub(crate) enum NotOpened {
     Refused(StartError),
-    /// A bug of ours.
+    /// A bug.
     Panicked(String),
 }
 
@@ -123,7 +123,7 @@ impl NotOpened {
     }
 }
 
-enum State {
+enum OwnershipState {
     /// Not here. Not to be opened before `until`, by [`Clock::running`].
     Away {
         until: Duration,
@@ -134,16 +134,16 @@ enum State {
         /// Somebody else should have it by now.
         unwanted: bool,
     },
-    Serving(Here),
-    Closing(Here),
+    Serving(ServedShard),
+    Closing(ServedShard),
 }
 
-struct Here {
+struct ServedShard {
     inbox: Arc<Inbox>,
     shared: Arc<DriverShared>,
 }
 
-/// What has become of shards since the last look.
+/// The shards whose state has changed since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// Opened, or given up.
@@ -169,18 +169,20 @@ impl fmt::Debug for Owned {
 
 impl Owned {
     pub(crate) fn new(
-        recipe: Recipe,
+        recipe: ShardConfig,
         lease: Duration,
         inbox: &Arc<Inbox>,
-        (ways, locals): (&Ways, &Locals),
+        (ways, locals): (&RouteTable, &LocalCounters),
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (opener, opened) = mpsc::channel();
         // Mostly one waits for a lease to run out, or for the other owner to give the shard up.
         let pauses = [(lease / 64).max(Duration::from_millis(10)), (lease / 2).min(Duration::from_secs(5))];
         let now = recipe.clock.running();
-        let away =
-            |_| State::Away { until: now, pause: RetryPause::new(pauses[0], pauses[1], &recipe.jitter) };
+        let away = |_| OwnershipState::Away {
+            until: now,
+            pause: RetryPause::new(pauses[0], pauses[1], &recipe.jitter),
+        };
         Owned {
             states: (0..recipe.shards).map(away).collect(),
             recipe: Arc::new(recipe),
@@ -195,14 +197,16 @@ impl Owned {
         }
     }
 
-    /// Takes what has been opened and what has ended.
+    /// Collects the shards that were opened and those that have ended.
     pub(crate) fn look(&mut self) -> Changes {
         let mut changes = Changes::default();
         while let Ok((shard, opened)) = self.opened.try_recv() {
             self.take_opened(shard, opened, &mut changes);
         }
         for at in 0..self.states.len() {
-            let (State::Serving(here) | State::Closing(here)) = &self.states[at] else { continue };
+            let (OwnershipState::Serving(here) | OwnershipState::Closing(here)) = &self.states[at] else {
+                continue;
+            };
             if !here.shared.has_ended() {
                 continue;
             }
@@ -210,10 +214,10 @@ impl Owned {
             if let Some(bug) = here.shared.bug() {
                 changes.fatal = Some(Fatal::Bug(bug.clone()));
             }
-            if matches!(self.states[at], State::Serving(_)) {
+            if matches!(self.states[at], OwnershipState::Serving(_)) {
                 tracing::warn!(%shard, why = here.shared.health().trouble, "a shard of this node ended");
                 changes.failed += 1;
-                self.ways.forget(shard, &Way::Here(here.inbox.clone()));
+                self.ways.forget(shard, &ShardRoute::Here(here.inbox.clone()));
             } else {
                 tracing::info!(%shard, "gave a shard up");
             }
@@ -227,8 +231,8 @@ impl Owned {
     /// Opens a shard, if it is time to, and if not too many are being opened; `hanging` of these do not count, because a
     /// part of the coordinator hangs that has nothing to do with this shard.
     pub(crate) fn open(&mut self, shard: ShardId, hanging: usize) {
-        let opening = self.states.iter().filter(|s| matches!(s, State::Opening { .. })).count();
-        let Some(State::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
+        let opening = self.states.iter().filter(|s| matches!(s, OwnershipState::Opening { .. })).count();
+        let Some(OwnershipState::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
         if opening >= MAX_OPENING + hanging || self.now() < *until {
             return;
         }
@@ -241,7 +245,7 @@ impl Owned {
         });
         let started = self.recipe.starter.start(self.recipe.opening(shard), tell);
         self.states[shard.0 as usize] = match started {
-            Ok(()) => State::Opening { pause, unwanted: false },
+            Ok(()) => OwnershipState::Opening { pause, unwanted: false },
             Err(error) => {
                 tracing::error!(%shard, %error, "no thread to open a shard");
                 self.away_after(pause)
@@ -254,56 +258,61 @@ impl Owned {
         let away = self.away(Duration::ZERO);
         let Some(state) = self.states.get_mut(shard.0 as usize) else { return };
         match std::mem::replace(state, away) {
-            State::Serving(here) => {
-                self.ways.forget(shard, &Way::Here(here.inbox.clone()));
+            OwnershipState::Serving(here) => {
+                self.ways.forget(shard, &ShardRoute::Here(here.inbox.clone()));
                 here.inbox.close_door(Admission::Closed(CallError::Draining));
                 here.shared.wish(ThreadCommand::Stop, &here.inbox);
-                self.states[shard.0 as usize] = State::Closing(here);
+                self.states[shard.0 as usize] = OwnershipState::Closing(here);
             }
-            State::Opening { pause, .. } => {
-                self.states[shard.0 as usize] = State::Opening { pause, unwanted: true };
+            OwnershipState::Opening { pause, .. } => {
+                self.states[shard.0 as usize] = OwnershipState::Opening { pause, unwanted: true };
             }
-            other @ (State::Away { .. } | State::Closing(_)) => self.states[shard.0 as usize] = other,
+            other @ (OwnershipState::Away { .. } | OwnershipState::Closing(_)) => {
+                self.states[shard.0 as usize] = other
+            }
         }
     }
 
-    /// The way to a shard, if it serves here.
-    pub(crate) fn way(&self, shard: ShardId) -> Option<Way> {
+    /// The route to a shard, if this node serves it.
+    pub(crate) fn way(&self, shard: ShardId) -> Option<ShardRoute> {
         match self.states.get(shard.0 as usize) {
-            Some(State::Serving(here)) => Some(Way::Here(here.inbox.clone())),
-            Some(State::Away { .. } | State::Opening { .. } | State::Closing(_)) | None => None,
+            Some(OwnershipState::Serving(here)) => Some(ShardRoute::Here(here.inbox.clone())),
+            Some(
+                OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_),
+            )
+            | None => None,
         }
     }
 
-    pub(crate) fn stage(&self, shard: ShardId) -> Stage {
-        self.states.get(shard.0 as usize).map_or(Stage::Away, stage)
+    pub(crate) fn stage(&self, shard: ShardId) -> ShardStage {
+        self.states.get(shard.0 as usize).map_or(ShardStage::Away, stage)
     }
 
-    pub(crate) fn stages(&self) -> Vec<Stage> {
+    pub(crate) fn stages(&self) -> Vec<ShardStage> {
         self.states.iter().map(stage).collect()
     }
 
-    /// Whether something is opening or closing.
+    /// Whether a shard is being opened or closed.
     pub(crate) fn is_busy(&self) -> bool {
-        self.states.iter().any(|s| matches!(s, State::Opening { .. } | State::Closing(_)))
+        self.states.iter().any(|s| matches!(s, OwnershipState::Opening { .. } | OwnershipState::Closing(_)))
     }
 
     /// The shards whose drivers hang.
     pub(crate) fn hanging(&self) -> Option<HangingShards> {
         let all = (0..).map(ShardId).zip(&self.states);
         HangingShards::among(all.filter_map(|(shard, state)| match state {
-            State::Serving(here) => Some((shard, here.shared.health())),
-            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+            OwnershipState::Serving(here) => Some((shard, here.shared.health())),
+            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
         }))
     }
 
     /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
     pub(crate) fn trouble(&mut self) -> Option<String> {
         let here = self.states.iter().enumerate().filter_map(|(at, state)| match state {
-            State::Serving(here) => {
+            OwnershipState::Serving(here) => {
                 Some((ShardId(u32::try_from(at).unwrap_or(u32::MAX)), here.shared.health().trouble))
             }
-            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
         });
         for (shard, trouble) in here.collect::<Vec<_>>() {
             match trouble {
@@ -312,7 +321,7 @@ impl Owned {
             }
         }
         let now = self.now();
-        let is_long = |ill: &Ill| ill.lasting || now.saturating_sub(ill.since) >= BRIEFLY;
+        let is_long = |ill: &ShardFault| ill.lasting || now.saturating_sub(ill.since) >= BRIEFLY;
         let mut ill = self.ill.iter().filter(|(_, ill)| is_long(ill));
         let (shard, first) = ill.next()?;
         Some(match ill.count() {
@@ -323,7 +332,7 @@ impl Owned {
 
     fn note_ill(&mut self, shard: ShardId, why: String, lasting: bool) {
         let since = self.ill.get(&shard).map_or_else(|| self.now(), |ill| ill.since);
-        self.ill.insert(shard, Ill { since, why, lasting });
+        self.ill.insert(shard, ShardFault { since, why, lasting });
     }
 
     /// Somebody else serves it, or is to.
@@ -336,15 +345,15 @@ impl Owned {
         self.here().map(|here| here.shared.level()).reduce(Level::and)
     }
 
-    fn here(&self) -> impl Iterator<Item = &Here> {
+    fn here(&self) -> impl Iterator<Item = &ServedShard> {
         self.states.iter().filter_map(|state| match state {
-            State::Serving(here) => Some(here),
-            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+            OwnershipState::Serving(here) => Some(here),
+            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
         })
     }
 
     fn take_opened(&mut self, shard: ShardId, opened: Result<Shard, NotOpened>, changes: &mut Changes) {
-        let State::Opening { pause, unwanted } = &self.states[shard.0 as usize] else { return };
+        let OwnershipState::Opening { pause, unwanted } = &self.states[shard.0 as usize] else { return };
         let (pause, unwanted) = (pause.clone(), *unwanted);
         match opened {
             Ok(opened) => {
@@ -354,11 +363,12 @@ impl Owned {
                 self.ill.remove(&shard);
                 self.watch(shard, &inbox, &shared);
                 self.locals.opened(shard, inbox.clone(), shared.clone());
-                self.states[shard.0 as usize] = State::Serving(Here { inbox: inbox.clone(), shared });
+                self.states[shard.0 as usize] =
+                    OwnershipState::Serving(ServedShard { inbox: inbox.clone(), shared });
                 if unwanted {
                     self.close(shard);
                 } else {
-                    self.ways.set(shard, Way::Here(inbox));
+                    self.ways.set(shard, ShardRoute::Here(inbox));
                 }
             }
             Err(error) => {
@@ -387,7 +397,7 @@ impl Owned {
     /// A shard that ends is off the table at once, whatever the fleet's thread is doing.
     fn watch(&self, shard: ShardId, inbox: &Arc<Inbox>, shared: &Arc<DriverShared>) {
         let (ways, fleet, shared) = (self.ways.clone(), self.inbox.clone(), shared.clone());
-        let way = Way::Here(inbox.clone());
+        let way = ShardRoute::Here(inbox.clone());
         self.runtime.spawn(async move {
             // However it ended: what became of it is looked at in its turn.
             let _: DriverEnd = shared.ended().await;
@@ -396,13 +406,13 @@ impl Owned {
         });
     }
 
-    fn away(&self, after: Duration) -> State {
+    fn away(&self, after: Duration) -> OwnershipState {
         let pause = RetryPause::new(self.pauses[0], self.pauses[1], &self.recipe.jitter);
-        State::Away { until: self.now() + after, pause }
+        OwnershipState::Away { until: self.now() + after, pause }
     }
 
-    fn away_after(&self, mut pause: RetryPause) -> State {
-        State::Away { until: self.now() + pause.take(), pause }
+    fn away_after(&self, mut pause: RetryPause) -> OwnershipState {
+        OwnershipState::Away { until: self.now() + pause.take(), pause }
     }
 
     fn now(&self) -> Duration {
@@ -410,17 +420,17 @@ impl Owned {
     }
 }
 
-fn stage(state: &State) -> Stage {
+fn stage(state: &OwnershipState) -> ShardStage {
     match state {
-        State::Away { .. } => Stage::Away,
-        State::Opening { unwanted: false, .. } => Stage::Opening,
-        State::Serving(_) => Stage::Serving,
+        OwnershipState::Away { .. } => ShardStage::Away,
+        OwnershipState::Opening { unwanted: false, .. } => ShardStage::Opening,
+        OwnershipState::Serving(_) => ShardStage::Serving,
         // Whoever gives up what can be given up must not find it again in each round.
-        State::Opening { unwanted: true, .. } | State::Closing(_) => Stage::Closing,
+        OwnershipState::Opening { unwanted: true, .. } | OwnershipState::Closing(_) => ShardStage::Closing,
     }
 }
 
-impl Recipe {
+impl ShardConfig {
     fn opening(&self, shard: ShardId) -> Opening {
         let (coordinator, me) = (self.coordinator.clone(), self.me.clone());
         let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
@@ -437,7 +447,7 @@ impl Recipe {
     }
 }
 
-/// The limits of one shard out of those of a node.
+/// The limits of one shard, derived from those of its node.
 ///
 /// What bounds memory and what is held in sum is divided by the number of all shards: one node may have to own them all, when the others are
 /// gone, and takes no more memory then than it was given. So a node of several uses a part of its budget, and may be given more. What bounds

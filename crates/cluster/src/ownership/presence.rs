@@ -12,7 +12,7 @@ use duewheel_core::store::{Node, Owner};
 /// How long a node that comes must stay before others give shards up to it, if nothing else is said.
 pub const DEFAULT_SETTLE_DELAY: Duration = Duration::from_secs(10);
 
-/// Since when each node has been there without a break, as one node sees it.
+/// Since when each node has been a member without a break, as one node sees it.
 #[derive(Debug)]
 pub(crate) struct Presence {
     delay: Duration,
@@ -21,7 +21,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Nobody was there yet.
+    /// No node is known yet.
     pub(crate) fn new(delay: Duration) -> Self {
         Presence { delay, since: BTreeMap::new() }
     }

@@ -21,14 +21,14 @@ use duewheel_shard::thread::panic_text;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::forwarding::routes::Way;
+use crate::forwarding::routes::ShardRoute;
 use crate::ownership::assignment::assign;
 use crate::ownership::core::Core;
 use crate::ownership::error::stranger;
 use crate::ownership::owned::{Fatal, Owned};
 use crate::ownership::presence::Presence;
-use crate::ownership::view::{ClusterView, ShardView, Stage};
-use crate::transport::{Host, Peer, Terms};
+use crate::ownership::view::{ClusterView, ShardStage, ShardView};
+use crate::transport::{Host, Peer, TransportConfig};
 
 /// How long the thread sleeps at most: health shows when it came round last.
 const NAP: Duration = Duration::from_millis(250);
@@ -49,8 +49,8 @@ const TALKING: Duration = Duration::from_millis(5);
 /// How long the node waits at its end until answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Looks after a fleet until it ends.
-pub(crate) struct Keeper {
+/// Keeps the shards of a node in step with the assignment until the node ends.
+pub(crate) struct Reconciler {
     core: Arc<Core>,
     coordinator: Arc<dyn Coordinator>,
     owned: Owned,
@@ -58,7 +58,7 @@ pub(crate) struct Keeper {
     presence: Presence,
     clock: Arc<dyn Clock>,
     jitter: Jitter,
-    terms: Terms,
+    terms: TransportConfig,
     max_queued: usize,
     runtime: tokio::runtime::Handle,
     peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
@@ -97,7 +97,7 @@ pub(crate) struct Keeper {
     end: Option<DriverEnd>,
 }
 
-/// How far the node is on its way to its end.
+/// The phase of a node that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndPhase {
     NotYet,
@@ -109,23 +109,23 @@ enum EndPhase {
     Done,
 }
 
-/// What a keeper works with.
-pub(crate) struct Parts {
+/// The parts of a reconciler.
+pub(crate) struct ReconcilerParts {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) owned: Owned,
     pub(crate) presence: Presence,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,
-    pub(crate) terms: Terms,
+    pub(crate) terms: TransportConfig,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
-impl Keeper {
-    pub(crate) fn new(core: Arc<Core>, parts: Parts, max_queued: usize) -> Self {
-        let Parts { coordinator, owned, presence, clock, jitter, terms, runtime } = parts;
+impl Reconciler {
+    pub(crate) fn new(core: Arc<Core>, parts: ReconcilerParts, max_queued: usize) -> Self {
+        let ReconcilerParts { coordinator, owned, presence, clock, jitter, terms, runtime } = parts;
         let now = clock.running();
         let shards = core.shards as usize;
-        Keeper {
+        Reconciler {
             core,
             coordinator,
             owned,
@@ -446,17 +446,18 @@ impl Keeper {
                 self.owned.is_elsewhere(shard);
             }
             let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
-            if elsewhere.is_some() && self.owned.stage(shard) == Stage::Serving {
+            if elsewhere.is_some() && self.owned.stage(shard) == ShardStage::Serving {
                 // Its lease here is over: it cannot write any more, and would find that out later.
                 tracing::warn!(%shard, "a shard of this node has another owner");
                 self.owned.close(shard);
             }
             let way = match (self.owned.way(shard), elsewhere) {
                 (Some(here), _) => here,
-                (None, Some(owner)) => {
-                    self.peers.get(&owner.node.number).map_or(Way::None, |(peer, _)| Way::There(peer.clone()))
-                }
-                (None, None) => Way::None,
+                (None, Some(owner)) => self
+                    .peers
+                    .get(&owner.node.number)
+                    .map_or(ShardRoute::None, |(peer, _)| ShardRoute::There(peer.clone())),
+                (None, None) => ShardRoute::None,
             };
             self.core.ways.set(shard, way);
         }
@@ -487,13 +488,13 @@ impl Keeper {
         // What nobody takes for so long keeps no other from moving.
         let mut moving = self.given.iter().flatten().filter(|given| self.since(**given) < lease).count();
         let hangs =
-            |at: &usize| self.unknown[*at].is_some() && self.owned.stage(shard(*at)) == Stage::Opening;
+            |at: &usize| self.unknown[*at].is_some() && self.owned.stage(shard(*at)) == ShardStage::Opening;
         let hanging = (0..self.unknown.len()).filter(hangs).count();
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
             if self.unknown[at].is_some() {
                 // It can be neither taken nor handed over.
-                missing += usize::from(self.owned.stage(shard) != Stage::Serving);
+                missing += usize::from(self.owned.stage(shard) != ShardStage::Serving);
                 continue;
             }
             let name = &self.assigned[*owner];
@@ -505,7 +506,7 @@ impl Keeper {
                 let other = other.filter(|number| *number != self.core.me.number);
                 // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.
                 let lives = |number| self.nodes.iter().any(|node| node.number == number);
-                let waits = self.owned.stage(shard) != Stage::Serving && !other.is_some_and(lives);
+                let waits = self.owned.stage(shard) != ShardStage::Serving && !other.is_some_and(lives);
                 missing += usize::from(waits);
                 let free = other.is_none();
                 let had = self.last_owners[at] == Some(self.core.me.number);
@@ -514,7 +515,7 @@ impl Keeper {
                 }
             } else if !calm
                 && moving < MAX_MOVING
-                && matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
+                && matches!(self.owned.stage(shard), ShardStage::Serving | ShardStage::Opening)
             {
                 moving += 1;
                 self.given[at] = Some(self.now());
@@ -667,7 +668,7 @@ impl Keeper {
             self.assigned[*wanted] == self.core.me.name
                 && self.owners[at].is_none()
                 && self.unknown[at].is_none()
-                && self.owned.stage(shard(at)) == Stage::Away
+                && self.owned.stage(shard(at)) == ShardStage::Away
         })
     }
 }

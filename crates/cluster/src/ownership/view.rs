@@ -32,12 +32,12 @@ pub struct ShardView {
     /// The name of the node that should own it.
     pub wanted: Option<Box<str>>,
     /// What it is to this node.
-    pub here: Stage,
+    pub here: ShardStage,
 }
 
 /// What a shard is to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum ShardStage {
     /// Not here.
     Away,
     /// It takes it, and reads what must be in memory.
@@ -48,14 +48,14 @@ pub enum Stage {
     Closing,
 }
 
-impl Stage {
+impl ShardStage {
     /// The word for it in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Stage::Away => "away",
-            Stage::Opening => "opening",
-            Stage::Serving => "serving",
-            Stage::Closing => "closing",
+            ShardStage::Away => "away",
+            ShardStage::Opening => "opening",
+            ShardStage::Serving => "serving",
+            ShardStage::Closing => "closing",
         }
     }
 }

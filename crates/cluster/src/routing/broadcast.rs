@@ -24,16 +24,16 @@ use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, ListingMerge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
-use crate::routing::merge::{self, Columns, Own};
+use crate::routing::merge::{self, Columns, LocalQueue};
 use crate::routing::partition::by_shard;
 use crate::routing::reserve::of_shard;
 use crate::routing::router::{NOT_ROUTED, Router};
 
-/// Attempts to tell a shard that a session has closed: for about five minutes.
+/// Number of attempts to tell a shard that a session has closed; they take about five minutes.
 const TELL: u32 = 64;
-/// Rows asked of each shard for a page, at least.
+/// Smallest number of rows that each shard is asked for at a time.
 const LEAST_ROWS: usize = 16;
-/// Rounds of asking for a page; then it is as short as it is.
+/// Largest number of rounds in which shards are asked for one page; after them the page may be short.
 const ROUNDS: usize = 16;
 
 impl Router {
@@ -120,11 +120,11 @@ impl Router {
     }
 
     /// What this node knows of a queue, if anything. Asked after the shards: who has been given something since does not wait.
-    fn own(&self, queue: &QueueName) -> Option<Own> {
+    fn own(&self, queue: &QueueName) -> Option<LocalQueue> {
         let holds = self.holds().get(queue).copied().unwrap_or_default();
         let (waiting, standing) = self.with_lines(|lines, _, _| lines.count(queue));
-        let own = Own { holds, waiting, standing };
-        (own != Own::default()).then_some(own)
+        let own = LocalQueue { holds, waiting, standing };
+        (own != LocalQueue::default()).then_some(own)
     }
 
     /// All shards, in their order.
@@ -132,7 +132,7 @@ impl Router {
         (0..self.count()).map(ShardId)
     }
 
-    /// Asks these shards at once, and gives their answers in this order; the first error if there is one.
+    /// Asks these shards at the same time and returns their answers in this order, or the first error.
     async fn ask_shards<A: Ask>(
         &self,
         asked: Vec<(ShardId, A)>,
@@ -153,7 +153,7 @@ impl Router {
         failed.map_or(Ok(answers), Err)
     }
 
-    /// Asks all shards. When one fails to change something, others may have done it.
+    /// Asks all shards. If one of them fails to apply a change, others may have applied it.
     async fn all<R: FromReply>(&self, asked: Typed<R>, patience: WhenBusy) -> Result<Vec<R>, CallError> {
         let is_repeatable = asked.op().is_repeatable();
         let answers =
@@ -168,7 +168,7 @@ impl Router {
         })
     }
 
-    /// Asks one shard after the other until as many are done as wanted.
+    /// Asks one shard after the other until the wanted number of messages is done.
     async fn until_enough(
         &self,
         max: usize,
@@ -197,13 +197,13 @@ impl Router {
         Ok(Reply::Count(merge::sum(counts)))
     }
 
-    /// What the shards and this node know of one queue.
+    /// The view of one queue, out of what the shards and this node know.
     fn merged(&self, queue: QueueName, views: Vec<Option<QueueView>>) -> Vec<QueueView> {
         let own = self.own(&queue).map(|own| (queue, own));
         merge::queues([views.into_iter().flatten().collect()], own.into_iter().collect())
     }
 
-    /// Settings count everywhere; a refusal of one shard is the answer.
+    /// Applies settings in all shards; the refusal of any shard is the answer.
     async fn configure(
         &self,
         queue: QueueName,
@@ -246,12 +246,12 @@ impl Router {
         Ok(Reply::Queues(found))
     }
 
-    fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, Own> {
+    fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, LocalQueue> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
-        let mut own: BTreeMap<QueueName, Own> = BTreeMap::new();
+        let mut own: BTreeMap<QueueName, LocalQueue> = BTreeMap::new();
         for (name, &holds) in self.holds().range((from, Bound::Unbounded)) {
-            own.insert(name.clone(), Own { holds, ..Own::default() });
+            own.insert(name.clone(), LocalQueue { holds, ..LocalQueue::default() });
         }
         self.with_lines(|lines, _, _| {
             for (name, waiting, standing) in lines.queues(after) {

@@ -21,10 +21,12 @@
 //! meanwhile, and so may any by a reserve that does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use duewheel_core::engine::{Grant, Reserve, Reserved, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::QueueName;
+use duewheel_shard::backoff::{Jitter, doubled};
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::Answers;
 use tokio::sync::oneshot;
@@ -38,44 +40,44 @@ const LINGER: u64 = 5_000 * MS;
 /// Demands of one submission, at most. It begins with one and doubles as long as all get what they want.
 const MOST: usize = 64;
 /// The pause after being told in vain twice; doubled up to the longest. The first time another node has been faster, most likely.
-const FIRST_REST: u64 = MS;
-const LONGEST_REST: u64 = 64 * MS;
-/// The pause after an error; doubled up to the longest, and up to a quarter longer at random.
-const FIRST_PAUSE: u64 = 50 * MS;
-const LONGEST_PAUSE: u64 = 2_000 * MS;
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(64);
+/// The pause after an error; doubled up to the longest, and up to a quarter shorter at random.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What must be done. Everything but answers is followed by a call of the method named.
+/// An action for the caller to carry out. After each one but `Answer`, the caller calls the method that is named.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Wait at a shard until it has something; then [`Lines::told`] or [`Lines::not_told`].
+    /// Wait at a shard until it has something; then [`Demands::told`] or [`Demands::not_told`].
     Arm { queue: QueueName, shard: ShardId, waiter: WaiterId },
-    /// Wait there no more; nothing follows.
+    /// End the wait at a shard; no call follows.
     Withdraw { shard: ShardId, waiter: WaiterId },
-    /// Reserve for these; then [`Lines::asked`].
+    /// Reserve for these; then [`Demands::asked`].
     Ask { queue: QueueName, shard: ShardId, demands: Vec<(Arrival, Reserve)> },
-    /// Find out when the first lease of a session really ends; then [`Lines::looked`].
+    /// Find out when the first lease of a session really ends; then [`Demands::looked`].
     Look { arrival: Arrival, session: SessionId },
     /// Answer a demand.
     Answer { to: oneshot::Sender<Answers>, with: Result<Reserved, CallError> },
 }
 
-/// A demand's place in line, over all queues of this node.
+/// The position of a demand among all demands of this node, by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Arrival(u64);
 
-/// What a shard has given to a demand.
-pub(crate) type Asked = (Arrival, Result<Vec<Grant>, CallError>);
+/// The grants of a shard for one demand.
+pub(crate) type ShardGrants = (Arrival, Result<Vec<Grant>, CallError>);
 
-/// All lines. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], but for the pauses of posts ([`Lines::at`]).
+/// All lines. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], but for the pauses of posts ([`Demands::at`]).
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct Demands {
     shards: usize,
     max_demands: usize,
-    demands: BTreeMap<Arrival, Demand>,
+    demands: BTreeMap<Arrival, WaitingReserve>,
     by_name: BTreeMap<WaiterId, Arrival>,
     by_session: BTreeSet<(SessionId, Arrival)>,
     by_time: BTreeSet<(u64, Arrival)>,
-    lines: BTreeMap<QueueName, Line>,
+    lines: BTreeMap<QueueName, QueueDemands>,
     /// When lines have been idle for long.
     alarms: BTreeSet<(u64, QueueName)>,
     /// When posts have rested: by the clock that runs even where a test holds the other one.
@@ -83,47 +85,49 @@ pub(crate) struct Lines {
     running: u64,
     arrivals: u64,
     next_waiter: u64,
+    /// Of pauses after errors, out of the names of waiters: nodes have different ones.
+    jitter: Jitter,
 }
 
-/// A reserve that waits.
+/// A reserve that waits for a message.
 #[derive(Debug)]
-pub(crate) struct Demand {
+pub(crate) struct WaitingReserve {
     pub(crate) reserve: Reserve,
     pub(crate) answer: oneshot::Sender<Answers>,
-    /// When its wait is over.
+    /// When its wait ends.
     pub(crate) deadline: u64,
-    /// When a lease of its session is about to run out.
+    /// When the reserve ends early because a lease of its session is about to run out.
     pub(crate) soon: Option<u64>,
-    pub(crate) stand: Stand,
+    pub(crate) stand: DemandState,
 }
 
-/// Where a demand stands.
+/// The state of a demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stand {
-    /// In its queues' lines.
+pub(crate) enum DemandState {
+    /// The demand waits in the lines of its queues.
     #[default]
     InLine,
-    /// Something was asked for it.
+    /// A shard was asked on its behalf, and has not answered yet.
     Away,
-    /// The same, and its wait is over: it does not come back.
+    /// A shard was asked, and the wait ended meanwhile: the demand does not return to its lines.
     Leaving,
 }
 
 #[derive(Debug)]
-struct Line {
+struct QueueDemands {
     waiting: BTreeSet<Arrival>,
     /// Those, and the ones that are away.
     standing: usize,
-    posts: Vec<Post>,
+    posts: Vec<ShardWaiter>,
     /// Where to look first for something.
     turn: usize,
-    /// Since when nobody stands here.
+    /// Since when the line has no demands.
     idle: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Post {
-    state: PostState,
+struct ShardWaiter {
+    state: ShardWaiterState,
     /// How often in a row it told, and then had nothing.
     misses: u32,
     failures: u32,
@@ -134,7 +138,7 @@ struct Post {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PostState {
+enum ShardWaiterState {
     Bare,
     Armed {
         waiter: WaiterId,
@@ -142,16 +146,16 @@ enum PostState {
     },
     Told,
     Asking,
-    /// Told in vain, or failed.
+    /// The shard had nothing after all, or failed; the wait there begins again after a pause.
     Resting {
         until: u64,
     },
 }
 
-impl Lines {
+impl Demands {
     /// No lines, at so many shards. Waiters at shards get names behind `names`.
     pub(crate) fn new(shards: u32, max_demands: usize, names: u64) -> Self {
-        Lines {
+        Demands {
             shards: usize::try_from(shards).unwrap_or(1),
             max_demands,
             demands: BTreeMap::new(),
@@ -164,6 +168,7 @@ impl Lines {
             running: 0,
             arrivals: 0,
             next_waiter: names,
+            jitter: Jitter::seeded(names),
         }
     }
 
@@ -172,8 +177,8 @@ impl Lines {
         self.running = running;
     }
 
-    /// A demand takes its place behind the others.
-    pub(crate) fn join(&mut self, now: u64, demand: Demand, out: &mut Vec<Action>) {
+    /// Adds a demand behind the others.
+    pub(crate) fn join(&mut self, now: u64, demand: WaitingReserve, out: &mut Vec<Action>) {
         if self.demands.len() >= self.max_demands {
             return out.push(Action::Answer { to: demand.answer, with: Ok(Reserved::Overloaded) });
         }
@@ -186,10 +191,10 @@ impl Lines {
             self.by_session.insert((*session, arrival));
         }
         let queues = queues.clone();
-        self.demands.insert(arrival, Demand { stand: Stand::Away, ..demand });
+        self.demands.insert(arrival, WaitingReserve { stand: DemandState::Away, ..demand });
         for queue in &queues {
             let shards = self.shards;
-            let line = self.lines.entry(queue.clone()).or_insert_with(|| Line::new(shards));
+            let line = self.lines.entry(queue.clone()).or_insert_with(|| QueueDemands::new(shards));
             line.standing += 1;
             line.idle = None;
         }
@@ -200,7 +205,7 @@ impl Lines {
         }
     }
 
-    /// A shard has something, or has waited long enough.
+    /// Handles the answer of a shard that was waited at: it has a message, or the wait there is over.
     pub(crate) fn told(
         &mut self,
         now: u64,
@@ -210,7 +215,7 @@ impl Lines {
         out: &mut Vec<Action>,
     ) {
         let Some(post) = self.post(queue, shard) else { return };
-        let PostState::Armed { waiter: armed, since } = post.state else { return };
+        let ShardWaiterState::Armed { waiter: armed, since } = post.state else { return };
         if armed != waiter {
             return;
         }
@@ -219,11 +224,11 @@ impl Lines {
             // Armed anew it tells at once if there is something.
             return self.arm(now, queue, shard, out);
         }
-        post.state = PostState::Told;
+        post.state = ShardWaiterState::Told;
         self.pump(now, queue, out);
     }
 
-    /// It could not be waited there.
+    /// Handles the failure of a wait at a shard.
     pub(crate) fn not_told(
         &mut self,
         now: u64,
@@ -234,21 +239,21 @@ impl Lines {
         out: &mut Vec<Action>,
     ) {
         let armed = self.post(queue, shard).map(|post| post.state);
-        if matches!(armed, Some(PostState::Armed { waiter: armed, .. }) if armed == waiter) {
+        if matches!(armed, Some(ShardWaiterState::Armed { waiter: armed, .. }) if armed == waiter) {
             self.fail(now, queue, shard, error, out);
         }
     }
 
-    /// A shard has answered what was asked for these demands.
+    /// Handles the answer of a shard that was asked for these demands.
     pub(crate) fn asked(
         &mut self,
         now: u64,
         queue: &QueueName,
         shard: ShardId,
-        asked: Vec<Asked>,
+        asked: Vec<ShardGrants>,
         out: &mut Vec<Action>,
     ) {
-        let mut gave = Gave::Full;
+        let mut gave = ShardOutcome::Full;
         let mut got = 0;
         let mut lines: Vec<QueueName> = Vec::new();
         for (arrival, answer) in asked {
@@ -257,33 +262,36 @@ impl Lines {
                 Ok(grants) if !grants.is_empty() => {
                     got += 1;
                     if grants.len() < demand.reserve.max {
-                        gave = gave.or(Gave::Dry);
+                        gave = gave.or(ShardOutcome::Dry);
                     }
                     self.answer(now, arrival, Ok(Reserved::Grants(grants)), out);
                     continue;
                 }
-                Ok(_) => gave = gave.or(Gave::Dry),
-                Err(error) => gave = Gave::Failed(error),
+                Ok(_) => gave = gave.or(ShardOutcome::Dry),
+                Err(error) => gave = ShardOutcome::Failed(error),
             }
             lines.extend(demand.reserve.queues.iter().cloned());
             self.come_back(now, arrival, out);
         }
         if let Some(post) = self.post(queue, shard) {
             post.misses = if got > 0 { 0 } else { post.misses.saturating_add(1) };
-            post.most = if matches!(gave, Gave::Full) { (post.most * 2).min(MOST) } else { 1 };
+            post.most = if matches!(gave, ShardOutcome::Full) { (post.most * 2).min(MOST) } else { 1 };
             match (post.state, gave) {
-                (PostState::Asking, Gave::Failed(error)) => self.fail(now, queue, shard, error, out),
-                (PostState::Asking, Gave::Full) => post.state = PostState::Told,
-                (PostState::Asking, Gave::Dry) => {
-                    match pause(FIRST_REST, LONGEST_REST, post.misses.checked_sub(2)) {
-                        0 => self.arm(now, queue, shard, out),
-                        rest => self.rest(rest, queue, shard),
-                    }
+                (ShardWaiterState::Asking, ShardOutcome::Failed(error)) => {
+                    self.fail(now, queue, shard, error, out)
                 }
+                (ShardWaiterState::Asking, ShardOutcome::Full) => post.state = ShardWaiterState::Told,
+                (ShardWaiterState::Asking, ShardOutcome::Dry) => match post.misses.checked_sub(2) {
+                    None => self.arm(now, queue, shard, out),
+                    Some(times) => self.rest(doubled(FIRST_REST, LONGEST_REST, times), queue, shard),
+                },
                 // It was armed behind what was asked, and tells how it goes on.
                 (
-                    PostState::Bare | PostState::Armed { .. } | PostState::Told | PostState::Resting { .. },
-                    Gave::Failed(_) | Gave::Full | Gave::Dry,
+                    ShardWaiterState::Bare
+                    | ShardWaiterState::Armed { .. }
+                    | ShardWaiterState::Told
+                    | ShardWaiterState::Resting { .. },
+                    ShardOutcome::Failed(_) | ShardOutcome::Full | ShardOutcome::Dry,
                 ) => {}
             }
         }
@@ -298,7 +306,7 @@ impl Lines {
     /// When the first lease of a demand's session ends, as the shards have it.
     pub(crate) fn looked(&mut self, now: u64, arrival: Arrival, soon: Option<u64>, out: &mut Vec<Action>) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        if demand.stand != Stand::Leaving && soon.is_some_and(|soon| soon <= now) {
+        if demand.stand != DemandState::Leaving && soon.is_some_and(|soon| soon <= now) {
             return self.answer(now, arrival, Ok(Reserved::DeadlineSoon), out);
         }
         demand.soon = soon;
@@ -312,20 +320,20 @@ impl Lines {
     /// A shard has nothing of these queues any more: somebody took it who did not stand in line.
     pub(crate) fn dry(&mut self, now: u64, queues: &[QueueName], shard: ShardId, out: &mut Vec<Action>) {
         for queue in queues {
-            if self.post(queue, shard).is_some_and(|post| post.state == PostState::Told) {
+            if self.post(queue, shard).is_some_and(|post| post.state == ShardWaiterState::Told) {
                 self.arm(now, queue, shard, out);
             }
         }
     }
 
-    /// The wait of this one is over.
+    /// Ends the wait of this demand.
     pub(crate) fn cancel(&mut self, now: u64, waiter: WaiterId, out: &mut Vec<Action>) {
         if let Some(&arrival) = self.by_name.get(&waiter) {
             self.send_away(now, arrival, out);
         }
     }
 
-    /// The waits of a session are over.
+    /// Ends the waits of a session.
     pub(crate) fn close(&mut self, now: u64, session: SessionId, out: &mut Vec<Action>) {
         let of = (session, Arrival(0))..=(session, Arrival(u64::MAX));
         let all: Vec<Arrival> = self.by_session.range(of).map(|&(_, arrival)| arrival).collect();
@@ -334,7 +342,7 @@ impl Lines {
         }
     }
 
-    /// All waits are over.
+    /// Ends all waits.
     pub(crate) fn end_all(&mut self, now: u64, out: &mut Vec<Action>) {
         let all: Vec<Arrival> = self.demands.keys().copied().collect();
         for arrival in all {
@@ -342,7 +350,7 @@ impl Lines {
         }
     }
 
-    /// Does what time asks for.
+    /// Handles everything that is due by now.
     pub(crate) fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
         while let Some(&(time, arrival)) = self.by_time.first()
             && time <= now
@@ -350,7 +358,7 @@ impl Lines {
             self.by_time.pop_first();
             // Those that are away are looked at when they come back.
             if let Some(demand) = self.demands.get(&arrival)
-                && demand.stand == Stand::InLine
+                && demand.stand == DemandState::InLine
             {
                 self.step_out(arrival);
                 self.come_back(now, arrival, out);
@@ -370,7 +378,7 @@ impl Lines {
         }
     }
 
-    /// In how many ns to call [`Lines::tick`].
+    /// In how many ns to call [`Demands::tick`].
     pub(crate) fn next_wakeup(&self, now: u64) -> Option<u64> {
         let time = self.by_time.first().map(|(time, _)| time.saturating_sub(now));
         let alarm = self.alarms.first().map(|(time, _)| time.saturating_sub(now));
@@ -408,7 +416,7 @@ impl Lines {
     pub(crate) fn have_told(&self, queues: &[QueueName]) -> Vec<ShardId> {
         let told = |shard: &ShardId| {
             let post = |queue| self.lines.get(queue).and_then(|line| line.posts.get(shard.0 as usize));
-            queues.iter().filter_map(post).any(|post| post.state == PostState::Told)
+            queues.iter().filter_map(post).any(|post| post.state == ShardWaiterState::Told)
         };
         (0..u32::try_from(self.shards).unwrap_or(u32::MAX)).map(ShardId).filter(told).collect()
     }
@@ -419,11 +427,11 @@ impl Lines {
         if queues.iter().any(waits) { Vec::new() } else { self.have_told(queues) }
     }
 
-    fn post(&mut self, queue: &QueueName, shard: ShardId) -> Option<&mut Post> {
+    fn post(&mut self, queue: &QueueName, shard: ShardId) -> Option<&mut ShardWaiter> {
         self.lines.get_mut(queue)?.posts.get_mut(shard.0 as usize)
     }
 
-    /// Asks for the first in line where something is.
+    /// Asks for the first demands in line, at the shards that have something.
     fn pump(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         loop {
             let Some(line) = self.lines.get_mut(queue) else { return };
@@ -449,7 +457,7 @@ impl Lines {
             let shard = ShardId(u32::try_from(at).unwrap_or(0));
             out.push(Action::Ask { queue: queue.clone(), shard, demands });
             let Some(line) = self.lines.get_mut(queue) else { return };
-            line.posts[at].state = PostState::Asking;
+            line.posts[at].state = ShardWaiterState::Asking;
             // The next in line is not asked for in vain: the shard says at once if there is more. One that has told in vain does not get to
             // say so again before it has answered.
             if !line.waiting.is_empty() && line.posts[at].misses == 0 {
@@ -461,7 +469,7 @@ impl Lines {
     /// Takes a demand out of its lines, for a while.
     fn step_out(&mut self, arrival: Arrival) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        demand.stand = Stand::Away;
+        demand.stand = DemandState::Away;
         self.by_time.remove(&(demand.wakeup(), arrival));
         for queue in &demand.reserve.queues {
             if let Some(line) = self.lines.get_mut(queue) {
@@ -470,17 +478,17 @@ impl Lines {
         }
     }
 
-    /// Puts a demand that is away back to its places, unless its time has come.
+    /// Returns a demand to its lines, unless its wait has ended.
     fn come_back(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        if demand.stand != Stand::Leaving && demand.soon.is_some_and(|soon| soon <= now) {
+        if demand.stand != DemandState::Leaving && demand.soon.is_some_and(|soon| soon <= now) {
             demand.soon = None;
             return out.push(Action::Look { arrival, session: demand.reserve.session });
         }
-        if demand.stand == Stand::Leaving || demand.deadline <= now {
+        if demand.stand == DemandState::Leaving || demand.deadline <= now {
             return self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
         }
-        demand.stand = Stand::InLine;
+        demand.stand = DemandState::InLine;
         self.by_time.insert((demand.wakeup(), arrival));
         for queue in &demand.reserve.queues {
             if let Some(line) = self.lines.get_mut(queue) {
@@ -491,10 +499,10 @@ impl Lines {
 
     fn send_away(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {
         match self.demands.get_mut(&arrival) {
-            Some(demand) if demand.stand == Stand::InLine => {
+            Some(demand) if demand.stand == DemandState::InLine => {
                 self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
             }
-            Some(demand) => demand.stand = Stand::Leaving,
+            Some(demand) => demand.stand = DemandState::Leaving,
             None => {}
         }
     }
@@ -511,8 +519,8 @@ impl Lines {
         }
     }
 
-    /// A demand goes for good.
-    fn leave(&mut self, now: u64, arrival: Arrival) -> Option<Demand> {
+    /// Removes a demand.
+    fn leave(&mut self, now: u64, arrival: Arrival) -> Option<WaitingReserve> {
         self.step_out(arrival);
         let demand = self.demands.remove(&arrival)?;
         if self.by_name.get(&demand.reserve.waiter) == Some(&arrival) {
@@ -530,56 +538,55 @@ impl Lines {
         Some(demand)
     }
 
-    /// Arms what is bare.
+    /// Begins a wait at each shard where none is in progress.
     fn arm_all(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
-        let bare = |(at, post): (usize, &Post)| (post.state == PostState::Bare).then_some(at);
+        let bare = |(at, post): (usize, &ShardWaiter)| (post.state == ShardWaiterState::Bare).then_some(at);
         let bare: Vec<usize> = line.posts.iter().enumerate().filter_map(bare).collect();
         for at in bare {
             self.arm(now, queue, ShardId(u32::try_from(at).unwrap_or(0)), out);
         }
     }
 
-    /// Waits at a shard, if anybody waits here.
+    /// Begins a wait at a shard, if the line has demands.
     fn arm(&mut self, now: u64, queue: &QueueName, shard: ShardId, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get_mut(queue) else { return };
         let standing = line.standing;
         let Some(post) = line.posts.get_mut(shard.0 as usize) else { return };
         if standing == 0 {
-            post.state = PostState::Bare;
+            post.state = ShardWaiterState::Bare;
             return;
         }
         self.next_waiter += 1;
         let waiter = WaiterId(self.next_waiter);
-        post.state = PostState::Armed { waiter, since: now };
+        post.state = ShardWaiterState::Armed { waiter, since: now };
         out.push(Action::Arm { queue: queue.clone(), shard, waiter });
     }
 
-    fn rest(&mut self, length: u64, queue: &QueueName, shard: ShardId) {
-        let until = self.running.saturating_add(length);
+    fn rest(&mut self, length: Duration, queue: &QueueName, shard: ShardId) {
+        let until = self.running.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
         if let Some(post) = self.post(queue, shard) {
-            post.state = PostState::Resting { until };
+            post.state = ShardWaiterState::Resting { until };
             self.rests.insert((until, queue.clone()));
         }
     }
 
-    /// A shard cannot be waited or asked at. When all have failed, whoever waits hears of it.
+    /// Handles the failure of a shard. When all shards have failed, the demands in line are answered with the error.
     fn fail(&mut self, now: u64, queue: &QueueName, shard: ShardId, error: CallError, out: &mut Vec<Action>) {
-        let jitter = self.next_waiter.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         let Some(line) = self.lines.get_mut(queue) else { return };
         let Some(post) = line.posts.get_mut(shard.0 as usize) else { return };
-        let length = pause(FIRST_PAUSE, LONGEST_PAUSE, Some(post.failures));
+        let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, post.failures);
         post.failures = post.failures.saturating_add(1);
         post.failing = Some(error.clone());
         let all_fail = line.posts.iter().all(|post| post.failing.is_some());
         let waiting: Vec<Arrival> = if all_fail { line.waiting.iter().copied().collect() } else { vec![] };
-        self.rest(length + length / 1_024 * jitter, queue, shard);
+        self.rest(self.jitter.of(pause), queue, shard);
         for arrival in waiting {
             self.answer(now, arrival, Err(error.clone()), out);
         }
     }
 
-    /// Withdraws the posts of a line where nobody has stood for long.
+    /// Ends the waits at shards for a line that has been empty for long.
     fn leave_alone(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
         if line.idle.is_none_or(|since| now < since.saturating_add(LINGER)) {
@@ -587,23 +594,23 @@ impl Lines {
         }
         let Some(line) = self.lines.remove(queue) else { return };
         for (post, shard) in line.posts.iter().zip((0..).map(ShardId)) {
-            if let PostState::Armed { waiter, .. } = post.state {
+            if let ShardWaiterState::Armed { waiter, .. } = post.state {
                 out.push(Action::Withdraw { shard, waiter });
             }
         }
     }
 
-    /// Arms posts that have rested.
+    /// Begins the waits again whose pause is over.
     fn arm_rested(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
         let running = self.running;
-        let rested = |(at, post): (usize, &Post)| match post.state {
-            PostState::Resting { until } if until <= running => Some(at),
-            PostState::Resting { .. }
-            | PostState::Bare
-            | PostState::Armed { .. }
-            | PostState::Told
-            | PostState::Asking => None,
+        let rested = |(at, post): (usize, &ShardWaiter)| match post.state {
+            ShardWaiterState::Resting { until } if until <= running => Some(at),
+            ShardWaiterState::Resting { .. }
+            | ShardWaiterState::Bare
+            | ShardWaiterState::Armed { .. }
+            | ShardWaiterState::Told
+            | ShardWaiterState::Asking => None,
         };
         let rested: Vec<usize> = line.posts.iter().enumerate().filter_map(rested).collect();
         for at in rested {
@@ -612,45 +619,42 @@ impl Lines {
     }
 }
 
-/// How a shard has answered what was asked for several demands.
-enum Gave {
-    /// All got all they wanted: there may be more.
+/// The result of asking a shard for several demands.
+enum ShardOutcome {
+    /// All demands got all they wanted: the shard may have more messages.
     Full,
-    /// There is no more.
+    /// The shard has no more messages.
     Dry,
     Failed(CallError),
 }
 
-impl Gave {
-    fn or(self, other: Gave) -> Gave {
-        if matches!(self, Gave::Failed(_)) { self } else { other }
+impl ShardOutcome {
+    fn or(self, other: ShardOutcome) -> ShardOutcome {
+        if matches!(self, ShardOutcome::Failed(_)) { self } else { other }
     }
 }
 
-impl Demand {
+impl WaitingReserve {
     fn wakeup(&self) -> u64 {
         self.soon.map_or(self.deadline, |soon| soon.min(self.deadline))
     }
 }
 
-impl Line {
+impl QueueDemands {
     fn new(shards: usize) -> Self {
-        let post = Post { state: PostState::Bare, misses: 0, failures: 0, failing: None, most: 1 };
-        Line { waiting: BTreeSet::new(), standing: 0, posts: vec![post; shards], turn: 0, idle: None }
+        let post =
+            ShardWaiter { state: ShardWaiterState::Bare, misses: 0, failures: 0, failing: None, most: 1 };
+        QueueDemands { waiting: BTreeSet::new(), standing: 0, posts: vec![post; shards], turn: 0, idle: None }
     }
 
     /// A shard that has told; each in its turn.
     fn next_told(&mut self) -> Option<usize> {
         let n = self.posts.len();
-        let at = (0..n).map(|i| (self.turn + i) % n).find(|&at| self.posts[at].state == PostState::Told)?;
+        let at =
+            (0..n).map(|i| (self.turn + i) % n).find(|&at| self.posts[at].state == ShardWaiterState::Told)?;
         self.turn = (at + 1) % n;
         Some(at)
     }
-}
-
-/// A pause that doubles; none before the first time.
-fn pause(first: u64, longest: u64, doubled: Option<u32>) -> u64 {
-    doubled.map_or(0, |doubled| first.saturating_mul(1 << doubled.min(20)).min(longest))
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use duewheel_core::time::WallMs;
 
 use super::*;
 
-/// Lines, and what they want; a moment goes by with each thing that happens.
+/// Demands, and what they want; a moment goes by with each thing that happens.
 struct Rig {
-    lines: Lines,
+    lines: Demands,
     now: u64,
     out: Vec<Action>,
     waiters: u64,
@@ -25,7 +25,7 @@ fn queue(name: &str) -> QueueName {
 
 impl Rig {
     fn new(shards: u32) -> Self {
-        Rig { lines: Lines::new(shards, 1_000, 0), now: 0, out: Vec::new(), waiters: 1 << 30, ids: 0 }
+        Rig { lines: Demands::new(shards, 1_000, 0), now: 0, out: Vec::new(), waiters: 1 << 30, ids: 0 }
     }
 
     fn join(&mut self, queues: &[&str], max: usize, wait: u64) -> (WaiterId, Receiver) {
@@ -43,7 +43,7 @@ impl Rig {
         };
         let (answer, receiver) = oneshot::channel();
         let deadline = self.now + wait * MS;
-        let demand = Demand { reserve, answer, deadline, soon: None, stand: Stand::InLine };
+        let demand = WaitingReserve { reserve, answer, deadline, soon: None, stand: DemandState::InLine };
         self.lines.join(self.now, demand, &mut self.out);
         (waiter, receiver)
     }

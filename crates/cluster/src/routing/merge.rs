@@ -12,9 +12,9 @@ use duewheel_core::record::{Pause, Totals};
 use duewheel_core::store::Level;
 use duewheel_core::time::WallMs;
 
-/// What this node knows of a queue.
+/// The part of a queue's view that this node knows by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Own {
+pub(crate) struct LocalQueue {
     /// The number of holds of each `Hold`.
     pub(crate) holds: [u32; 3],
     /// Reserves that wait in its line.
@@ -23,7 +23,7 @@ pub(crate) struct Own {
     pub(crate) standing: usize,
 }
 
-/// A queue of which nothing is there.
+/// The view of a queue that has nothing.
 pub(crate) fn empty_queue(name: QueueName) -> QueueView {
     QueueView {
         name,
@@ -75,7 +75,7 @@ pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
 /// waiting are nodes. A queue of which nothing else is there is left out.
 pub(crate) fn queues(
     shards: impl IntoIterator<Item = Vec<QueueView>>,
-    own: BTreeMap<QueueName, Own>,
+    own: BTreeMap<QueueName, LocalQueue>,
 ) -> Vec<QueueView> {
     let mut all: BTreeMap<QueueName, QueueView> = BTreeMap::new();
     for view in shards.into_iter().flatten() {
@@ -94,7 +94,7 @@ pub(crate) fn queues(
         view.waiters = own.waiting;
         let c = view.counts;
         c.scheduled + c.ready + c.leased + c.dead > 0
-            || own != Own::default()
+            || own != LocalQueue::default()
             || view.settings.keep_a_queue()
             || view.pause != Pause::Running
     });
@@ -313,7 +313,7 @@ mod tests {
             waiters: 9,
             ..view("q", 2)
         };
-        let own = Own { holds: [1, 2, 3], waiting: 4, standing: 5 };
+        let own = LocalQueue { holds: [1, 2, 3], waiting: 4, standing: 5 };
         let merged = queues([vec![a], vec![b]], BTreeMap::from([(name("q"), own)]));
         let wanted = QueueView {
             oldest_ready: Some(WallMs(5)),
@@ -335,7 +335,7 @@ mod tests {
     fn a_queue_is_there_while_anything_of_it_is() {
         let waited_at = QueueView { waiters: 1, attended: Attended::Yes, ..view("node-waits", 0) };
         let paused = QueueView { pause: Pause::Paused, ..view("paused", 0) };
-        let own = BTreeMap::from([(name("held"), Own { holds: [0, 0, 1], ..Own::default() })]);
+        let own = BTreeMap::from([(name("held"), LocalQueue { holds: [0, 0, 1], ..LocalQueue::default() })]);
         let names: Vec<String> = queues([vec![waited_at], vec![paused, view("used", 1)]], own)
             .into_iter()
             .map(|q| q.name.to_string())

@@ -16,7 +16,7 @@ use duewheel_core::id::{LeaseToken, MessageId, ShardId};
 use duewheel_core::name::QueueName;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Where an operation goes.
+/// The shards to which an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// To this shard.
@@ -29,7 +29,7 @@ pub(crate) enum Placement {
     Node,
 }
 
-/// Where an operation goes, if there are so many shards.
+/// The shards to which an operation goes, out of this number of shards.
 pub(crate) fn placement(op: &Op, shards: u32) -> Placement {
     match op.operation().routing {
         Routing::Message => match op.names() {

@@ -28,19 +28,19 @@ use duewheel_shard::inbox::{Answers, WhenBusy};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
-use crate::routing::demand::{Action, Arrival, Asked, Demand, POST_WAIT_MS, Stand};
+use crate::routing::demand::{Action, Arrival, DemandState, POST_WAIT_MS, ShardGrants, WaitingReserve};
 use crate::routing::router::Router;
 use crate::routing::sessions::MS;
 
 /// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a shard is waited for alone. Then it is probed whether the others are there.
+/// How long one shard is waited for before the others are probed.
 const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
 
 impl Router {
-    /// A demand of a consumer.
+    /// Serves a reserve of a consumer.
     pub(super) fn reserve(
         &self,
         mut reserve: Reserve,
@@ -55,7 +55,7 @@ impl Router {
         let now = self.now();
         let soon = self.soon(&reserve, now);
         let deadline = now.saturating_add(reserve.wait_ms.saturating_mul(MS));
-        let demand = Demand { reserve, answer: to, deadline, soon, stand: Stand::InLine };
+        let demand = WaitingReserve { reserve, answer: to, deadline, soon, stand: DemandState::InLine };
         let waits = demand.deadline > now && !self.has_ended();
         if waits && soon.is_none_or(|soon| soon > now) {
             return self.with_lines(|lines, now, out| lines.join(now, demand, out));
@@ -74,7 +74,7 @@ impl Router {
     }
 
     /// Serves a demand that does not wait, or must not wait for long.
-    async fn take_or_leave(self: Arc<Self>, mut demand: Demand) {
+    async fn take_or_leave(self: Arc<Self>, mut demand: WaitingReserve) {
         let asked = self.sweep(&demand).await;
         let is_empty = matches!(&asked, Ok(Reserved::Grants(grants)) if grants.is_empty());
         if is_empty && demand.soon.is_some_and(|soon| soon <= self.now()) {
@@ -93,7 +93,7 @@ impl Router {
     }
 
     /// Asks one shard after the other, but those that hang side by side.
-    async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
+    async fn sweep(&self, demand: &WaitingReserve) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
         let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
         let mut near = told.clone();
@@ -198,7 +198,7 @@ impl Router {
         }
     }
 
-    /// Asks a shard for as much as is missing.
+    /// Asks a shard for the number of messages that is still missing.
     async fn ask_more(
         &self,
         shard: ShardId,
@@ -281,7 +281,7 @@ impl Router {
         self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, until);
     }
 
-    /// Does what the lines want.
+    /// Carries out the actions of the lines.
     pub(super) fn act(self: &Arc<Self>, action: Action) {
         match action {
             Action::Answer { to, with } => self.say(to, with),
@@ -332,7 +332,7 @@ impl Router {
         self.with_lines(|lines, now, out| lines.not_told(now, queue, shard, waiter, error, out));
     }
 
-    /// Brings what a shard has given to the first in line.
+    /// Adds messages of other shards to the answers of a shard, and hands all to the demands in line.
     async fn serve(
         self: Arc<Self>,
         queue: QueueName,
@@ -355,7 +355,7 @@ impl Router {
                 }
             }
         }
-        let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
+        let asked: Vec<ShardGrants> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
         self.with_lines(|lines, now, out| lines.asked(now, &queue, shard, asked, out));
     }
 
@@ -370,7 +370,7 @@ impl Router {
         Some(end.saturating_sub(margin))
     }
 
-    /// Answers a demand; what reaches nobody goes back.
+    /// Answers a demand; grants that cannot be delivered are returned.
     fn say(&self, to: oneshot::Sender<Answers>, with: Result<Reserved, CallError>) {
         if let Err(unsent) = to.send(vec![with.map(Reply::Reserve)]) {
             self.take_back(unsent);
@@ -378,7 +378,7 @@ impl Router {
     }
 }
 
-/// A shard that was asked whether it is there.
+/// A probe of a shard, with its time-out.
 type Probe = tokio::time::Timeout<Pending>;
 
 /// Waits for one queue, and wants nothing of it.

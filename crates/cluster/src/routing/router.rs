@@ -22,6 +22,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
+use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::budget::CallBudget;
 use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
@@ -35,10 +36,10 @@ use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::routing::demand::{Action, Lines};
+use crate::routing::demand::{Action, Demands};
 use crate::routing::partition::{Leases, Placement, by_shard, placement};
-use crate::routing::sessions::{Sessions, Watch};
-use crate::routing::used_up::UsedUp;
+use crate::routing::sessions::{LeaseEffect, Sessions};
+use crate::routing::used_up::ExhaustedShards;
 use crate::shards::Shards;
 
 /// Messages without a key go to one shard so many at a time.
@@ -47,13 +48,15 @@ const TOGETHER: usize = 64;
 const LOOK: Duration = Duration::from_millis(2);
 /// They look at any other clock at least so often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Attempts to give grants back that reached nobody, and the first pause between them; doubled each time.
+/// Number of attempts to return grants that could not be delivered.
 const GIVE_BACK: u32 = 8;
+/// The pause between two attempts to tell a shard something; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The table sends an operation here that this router does not know: a bug of ours.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The error for an operation that the table routes here and the router does not know, which is a bug.
 pub(super) const NOT_ROUTED: CallError = CallError::Closed("the router does not know this operation");
 
-/// Brings operations to shards, and merges their answers.
+/// Sends operations to their shards and merges the answers.
 pub struct Router {
     pub(super) me: Weak<Router>,
     pub(super) shards: Arc<dyn Shards>,
@@ -64,15 +67,17 @@ pub struct Router {
     runtime: Handle,
     pub(super) sessions: Sessions,
     pub(super) quotas: QuotaSource,
-    pub(super) used_up: UsedUp,
-    /// Shards that did not answer lately: not asked for messages until then.
+    pub(super) used_up: ExhaustedShards,
+    /// Shards that did not answer lately, and until when they are not asked for messages.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
     rooms: Arc<CallBudget>,
-    lines: Mutex<Lines>,
+    /// Of pauses, out of the names of waiters: nodes have different ones.
+    jitter: Jitter,
+    lines: Mutex<Demands>,
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
-    /// Whose turn it is.
+    /// The shard that is next, where any shard will do.
     turn: AtomicUsize,
-    /// When the lines are looked at next, by the clock that runs.
+    /// When the lines are checked next, by [`Clock::running`].
     alarm: AtomicU64,
     changed: Arc<Notify>,
     ended: AtomicBool,
@@ -84,21 +89,21 @@ impl fmt::Debug for Router {
     }
 }
 
-/// What goes out together.
+/// A step of a submission: operations that are sent together.
 #[derive(Debug)]
-enum Step {
+enum DispatchStep {
     /// Operations of one shard each, and their places among the answers.
     Side(Vec<(ShardId, Vec<(usize, Op)>)>, Vec<(usize, Op)>),
     /// One that concerns several shards.
     Alone(usize, Op),
 }
 
-/// Operations of one shard that are under way.
+/// Operations of one shard that are in progress.
 #[derive(Debug)]
-struct Group {
+struct ShardBatch {
     shard: ShardId,
     places: Vec<usize>,
-    watches: Vec<(usize, Watch)>,
+    watches: Vec<(usize, LeaseEffect)>,
     /// Those that settle, if they stand next to others: a refusal for want of room is not for them.
     settling: Vec<(usize, Op)>,
     /// Those that any shard may take, if there are quotas: one whose share is used up need not be the last word.
@@ -123,10 +128,11 @@ impl Router {
             me: me.clone(),
             sessions: Sessions::default(),
             quotas,
-            used_up: UsedUp::default(),
+            used_up: ExhaustedShards::default(),
             away: Mutex::default(),
             rooms: CallBudget::new(&policy),
-            lines: Mutex::new(Lines::new(shards.count(), policy.max_waiters, names)),
+            jitter: Jitter::seeded(names),
+            lines: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
             holds: Mutex::default(),
             turn: AtomicUsize::new(0),
             alarm: AtomicU64::new(u64::MAX),
@@ -145,7 +151,7 @@ impl Router {
         router
     }
 
-    /// Runs a task of the router's.
+    /// Runs a task of the router.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let end = EndOnPanic::new(&self.shared, &self.inbox, "a task of the router");
         self.runtime.spawn(async move {
@@ -175,8 +181,8 @@ impl Router {
         self.turn.fetch_add(1, SeqCst)
     }
 
-    /// Changes the lines, and does what follows from it.
-    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Lines, u64, &mut Vec<Action>) -> T) -> T {
+    /// Changes the lines and carries out the actions that follow.
+    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Demands, u64, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let result = {
             let mut lines = lock(&self.lines);
@@ -226,7 +232,7 @@ impl Router {
         }
     }
 
-    fn steps(&self, ops: Vec<Op>) -> VecDeque<Step> {
+    fn steps(&self, ops: Vec<Op>) -> VecDeque<DispatchStep> {
         let mut steps = VecDeque::new();
         let (mut any, mut left) = (ShardId(0), 0);
         for (place, op) in ops.into_iter().enumerate() {
@@ -241,14 +247,14 @@ impl Router {
                 }
                 Placement::Node => None,
                 Placement::Many => {
-                    steps.push_back(Step::Alone(place, op));
+                    steps.push_back(DispatchStep::Alone(place, op));
                     continue;
                 }
             };
-            if !matches!(steps.back(), Some(Step::Side(..))) {
-                steps.push_back(Step::Side(Vec::new(), Vec::new()));
+            if !matches!(steps.back(), Some(DispatchStep::Side(..))) {
+                steps.push_back(DispatchStep::Side(Vec::new(), Vec::new()));
             }
-            let Some(Step::Side(groups, own)) = steps.back_mut() else { continue };
+            let Some(DispatchStep::Side(groups, own)) = steps.back_mut() else { continue };
             let Some(shard) = to else {
                 own.push((place, op));
                 continue;
@@ -262,7 +268,7 @@ impl Router {
     }
 
     /// Sends operations of one shard on their way.
-    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: WhenBusy) -> Group {
+    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: WhenBusy) -> ShardBatch {
         let settles = |(_, op): &(usize, Op)| op.operation().settles;
         let is_mixed = ops.iter().any(settles) && !ops.iter().all(settles);
         let settling = ops.iter().filter(|one| is_mixed && settles(one)).cloned().collect();
@@ -276,12 +282,12 @@ impl Router {
         let asked = self.now();
         let (places, ops) = ops.into_iter().unzip();
         let pending = self.shards.submit(shard, ops, patience);
-        Group { shard, places, watches, settling, movable, pending, asked }
+        ShardBatch { shard, places, watches, settling, movable, pending, asked }
     }
 
     /// Takes the answers to what [`Router::send`] has sent.
-    async fn receive(&self, group: Group, answers: &mut [Option<Result<Reply, CallError>>]) {
-        let Group { shard, places, watches, settling, movable, pending, asked } = group;
+    async fn receive(&self, group: ShardBatch, answers: &mut [Option<Result<Reply, CallError>>]) {
+        let ShardBatch { shard, places, watches, settling, movable, pending, asked } = group;
         let mut came = pending.await;
         if !movable.is_empty() {
             let at = |place: usize| places.iter().position(|p| *p == place);
@@ -354,8 +360,8 @@ impl Router {
     /// Does the steps of a submission, the first of which has begun, and answers.
     async fn work(
         self: Arc<Self>,
-        begun: Vec<Group>,
-        rest: VecDeque<Step>,
+        begun: Vec<ShardBatch>,
+        rest: VecDeque<DispatchStep>,
         mut answers: Vec<Option<Result<Reply, CallError>>>,
         to: oneshot::Sender<Answers>,
         patience: WhenBusy,
@@ -365,12 +371,12 @@ impl Router {
         }
         for step in rest {
             match step {
-                Step::Side(groups, own) => {
+                DispatchStep::Side(groups, own) => {
                     for group in self.begin(groups, own, &mut answers, patience) {
                         self.receive(group, &mut answers).await;
                     }
                 }
-                Step::Alone(place, op) => {
+                DispatchStep::Alone(place, op) => {
                     let answer = Box::pin(self.many(op, patience)).await;
                     if let Some(slot) = answers.get_mut(place) {
                         *slot = Some(answer);
@@ -387,7 +393,7 @@ impl Router {
         own: Vec<(usize, Op)>,
         answers: &mut [Option<Result<Reply, CallError>>],
         patience: WhenBusy,
-    ) -> Vec<Group> {
+    ) -> Vec<ShardBatch> {
         for (place, op) in own {
             if let Some(slot) = answers.get_mut(place) {
                 *slot = Some(self.decide(op));
@@ -404,7 +410,7 @@ impl Router {
         }
     }
 
-    /// Takes grants back that nobody has received.
+    /// Returns grants that could not be delivered.
     pub(super) fn take_back(&self, answers: Answers) {
         let leases: Leases = answers.iter().flatten().flat_map(Reply::leases).collect();
         for (shard, leases) in by_shard(&leases, self.count()) {
@@ -415,21 +421,21 @@ impl Router {
         }
     }
 
-    /// Tells a shard until it has heard, for a bounded number of times: at the latest the leases' own end does the same.
+    /// Repeats an operation until a shard has applied it, at most `times`; if all attempts fail, leases end by
+    /// themselves.
     pub(super) async fn insist(&self, shard: ShardId, op: Op, times: u32) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = RetryPause::new(FIRST_PAUSE, LONGEST_PAUSE, &self.jitter);
         let operation = op.operation().name;
         for _ in 0..times {
             match self.shards.submit(shard, vec![op.clone()], WhenBusy::Refuse).await.pop() {
                 Some(Err(error)) => tracing::debug!(%shard, operation, %error, "not told yet"),
                 Some(Ok(_)) | None => return,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(5));
+            tokio::time::sleep(pause.take()).await;
         }
     }
 
-    /// One shard takes everything.
+    /// Submits to the only shard.
     fn straight(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         // Those that wait are not under way meanwhile.
         let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));
@@ -472,16 +478,17 @@ impl Route for Router {
         // At once, so that two submissions to one shard keep their order.
         let mut begun = Vec::new();
         match steps.pop_front() {
-            Some(Step::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
-            Some(alone @ Step::Alone(..)) => steps.push_front(alone),
+            Some(DispatchStep::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
+            Some(alone @ DispatchStep::Alone(..)) => steps.push_front(alone),
             None => {}
         }
         if steps.is_empty() && begun.is_empty() {
             self.answer(to, slots);
             return Ok(Pending::new(answers, n));
         }
-        let is_whole =
-            |group: &Group| group.places.len() == n && group.watches.is_empty() && group.movable.is_empty();
+        let is_whole = |group: &ShardBatch| {
+            group.places.len() == n && group.watches.is_empty() && group.movable.is_empty()
+        };
         if steps.is_empty()
             && begun.len() == 1
             && let Some(group) = begun.pop_if(|group| is_whole(group) && group.settling.is_empty())

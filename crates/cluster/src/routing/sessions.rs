@@ -16,33 +16,33 @@ pub(crate) const MS: u64 = 1_000_000;
 
 /// The sessions of this node that have asked for leases.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<Table>);
+pub(crate) struct Sessions(Mutex<SessionTable>);
 
 #[derive(Debug, Default)]
-struct Table {
-    sessions: HashMap<SessionId, Session>,
+struct SessionTable {
+    sessions: HashMap<SessionId, SessionLeases>,
     /// Whose a lease is.
     of: HashMap<MessageId, SessionId>,
 }
 
 #[derive(Debug, Default)]
-struct Session {
+struct SessionLeases {
     /// Where it may have leases.
     shards: BTreeSet<ShardId>,
-    leases: BTreeMap<MessageId, Lease>,
+    leases: BTreeMap<MessageId, SessionLease>,
     by_end: BTreeSet<(u64, MessageId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct SessionLease {
     /// By the clock of this node, in ns. Not later than the shard has it.
     until: u64,
-    length: Length,
+    length: LeaseLength,
 }
 
 /// How long a lease is.
 #[derive(Clone, Copy, Debug)]
-enum Length {
+enum LeaseLength {
     /// As message and queue say: an extension that asks for no length has this one, too, in ms.
     Natural(u64),
     /// As its consumer wished.
@@ -51,7 +51,7 @@ enum Length {
 
 /// What an answer will tell of leases.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Watch {
+pub(crate) enum LeaseEffect {
     /// That one was given.
     Grant(SessionId, Option<u64>),
     /// That one was extended, by so many ms.
@@ -60,7 +60,7 @@ pub(crate) enum Watch {
     Settle(MessageId),
 }
 
-impl Table {
+impl SessionTable {
     fn end(&mut self, id: MessageId) {
         let Some(session) = self.of.remove(&id).and_then(|of| self.sessions.get_mut(&of)) else { return };
         if let Some(lease) = session.leases.remove(&id) {
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: Lease) {
+    fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: SessionLease) {
         self.end(id);
         self.forget(of, now);
         // Gone meanwhile: so are its leases.
@@ -91,7 +91,7 @@ impl Table {
 }
 
 impl Sessions {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SessionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,10 +103,10 @@ impl Sessions {
     }
 
     /// What the answer to this will tell, if anything. Call it before the operation goes to its shard.
-    pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<Watch> {
+    pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<LeaseEffect> {
         if let Op::ReserveOne { session, lease_ms, .. } = op {
             self.asks(*session, shard);
-            return (*session != SessionId::NONE).then_some(Watch::Grant(*session, *lease_ms));
+            return (*session != SessionId::NONE).then_some(LeaseEffect::Grant(*session, *lease_ms));
         }
         if !op.leases().is_empty() {
             let mut table = self.table();
@@ -115,33 +115,33 @@ impl Sessions {
         }
         let Named::Id(id) = op.names() else { return None };
         let watch = match (op.operation().lease, op) {
-            (OnLease::Extends, Op::Extend { lease_ms, .. }) => Watch::Extend(id, *lease_ms),
-            (OnLease::Ends | OnLease::EndsOwn, _) => Watch::Settle(id),
+            (OnLease::Extends, Op::Extend { lease_ms, .. }) => LeaseEffect::Extend(id, *lease_ms),
+            (OnLease::Ends | OnLease::EndsOwn, _) => LeaseEffect::Settle(id),
             (OnLease::Nothing | OnLease::Begins | OnLease::Extends, _) => return None,
         };
         self.table().of.contains_key(&id).then_some(watch)
     }
 
     /// An answer has come to what was asked at `asked`, in ns.
-    pub(crate) fn answered(&self, watch: Watch, answer: &Result<Reply, CallError>, asked: u64) {
+    pub(crate) fn answered(&self, watch: LeaseEffect, answer: &Result<Reply, CallError>, asked: u64) {
         match (watch, answer) {
-            (Watch::Grant(session, wished), Ok(Reply::ReserveOne(Ok(grant)))) => {
+            (LeaseEffect::Grant(session, wished), Ok(Reply::ReserveOne(Ok(grant)))) => {
                 self.granted(session, wished, std::slice::from_ref(&**grant), asked);
             }
-            (Watch::Extend(id, wished), Ok(Reply::Extend(Ok(_)))) => {
+            (LeaseEffect::Extend(id, wished), Ok(Reply::Extend(Ok(_)))) => {
                 let mut table = self.table();
                 let Some(&of) = table.of.get(&id) else { return };
                 let Some(&lease) = table.sessions.get(&of).and_then(|s| s.leases.get(&id)) else { return };
                 let length_ms = match (wished, lease.length) {
-                    (Some(ms), _) | (None, Length::Natural(ms)) => ms,
+                    (Some(ms), _) | (None, LeaseLength::Natural(ms)) => ms,
                     // Not known: the shards are asked when the old end is near.
-                    (None, Length::Wished) => return,
+                    (None, LeaseLength::Wished) => return,
                 };
-                table.begin(asked, of, id, Lease { until: end(asked, length_ms), ..lease });
+                table.begin(asked, of, id, SessionLease { until: end(asked, length_ms), ..lease });
             }
-            (Watch::Settle(id), Ok(Reply::Settle(Ok(_)))) => self.table().end(id),
+            (LeaseEffect::Settle(id), Ok(Reply::Settle(Ok(_)))) => self.table().end(id),
             // Refused or not answered: the lease runs on, or has run out before.
-            (Watch::Grant(..) | Watch::Extend(..) | Watch::Settle(_), _) => {}
+            (LeaseEffect::Grant(..) | LeaseEffect::Extend(..) | LeaseEffect::Settle(_), _) => {}
         }
     }
 
@@ -152,8 +152,8 @@ impl Sessions {
         }
         let mut table = self.table();
         for grant in grants {
-            let length = wished.map_or(Length::Natural(grant.lease_ms), |_| Length::Wished);
-            let lease = Lease { until: end(asked, grant.lease_ms), length };
+            let length = wished.map_or(LeaseLength::Natural(grant.lease_ms), |_| LeaseLength::Wished);
+            let lease = SessionLease { until: end(asked, grant.lease_ms), length };
             table.begin(asked, session, grant.message.id, lease);
         }
     }

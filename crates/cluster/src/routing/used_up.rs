@@ -13,9 +13,9 @@ const MOST: usize = 10_000;
 
 /// Which shards have refused messages of which tenant, and until when they are not asked.
 #[derive(Debug, Default)]
-pub(crate) struct UsedUp(Mutex<BTreeMap<(Box<str>, ShardId), u64>>);
+pub(crate) struct ExhaustedShards(Mutex<BTreeMap<(Box<str>, ShardId), u64>>);
 
-impl UsedUp {
+impl ExhaustedShards {
     pub(super) fn note(&self, quota: &str, shard: ShardId, now: u64) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST {
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_has_refused_is_not_asked_for_a_while_and_others_are() {
-        let (used_up, lately) = (UsedUp::default(), 100_000_000);
+        let (used_up, lately) = (ExhaustedShards::default(), 100_000_000);
         used_up.note("a", ShardId(1), 1_000);
         assert!(used_up.has("a", ShardId(1), 1_000) && used_up.has("a", ShardId(1), 999 + lately));
         assert!(!used_up.has("a", ShardId(1), 1_000 + lately));

@@ -25,13 +25,13 @@ pub struct MemoryCoordinator {
 #[derive(Debug)]
 struct World {
     lease: Duration,
-    state: Mutex<State>,
+    state: Mutex<CoordinatorState>,
     let_open: Condvar,
     let_append: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct CoordinatorState {
     shards: Vec<ShardState>,
     secrets: Secrets,
     /// Nodes that have read them as they are.
@@ -49,9 +49,9 @@ struct State {
     hanging: usize,
 }
 
-impl Default for State {
+impl Default for CoordinatorState {
     fn default() -> Self {
-        State {
+        CoordinatorState {
             shards: Vec::new(),
             secrets: Secrets { current: [7; 32], former: None },
             know: BTreeSet::new(),
@@ -85,11 +85,11 @@ struct Member {
 #[derive(Debug)]
 struct ShardState {
     disk: MemoryDisk,
-    lease: Option<Lease>,
+    lease: Option<ShardLease>,
 }
 
 #[derive(Debug)]
-struct Lease {
+struct ShardLease {
     owner: Owner,
     until: Instant,
     /// The store; a lease whose store is gone is not renewed.
@@ -226,13 +226,13 @@ fn fenced(what: impl fmt::Display) -> StoreError {
 }
 
 impl World {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CoordinatorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn renew(&self) {
         let mut state = self.state();
-        let State { shards, cut_off, .. } = &mut *state;
+        let CoordinatorState { shards, cut_off, .. } = &mut *state;
         let now = Instant::now();
         for lease in shards.iter_mut().filter_map(|shard| shard.lease.as_mut()) {
             let lives = lease.store.strong_count() > 0 && now < lease.until;
@@ -243,7 +243,7 @@ impl World {
     }
 }
 
-impl State {
+impl CoordinatorState {
     fn check(&self, node: u32) -> Result<(), StoreError> {
         if self.cut_off.contains(&node) {
             return Err(unavailable("cut off"));
@@ -348,7 +348,7 @@ impl Coordinator for MemoryCoordinator {
         let owner = Owner { node: node.clone(), epoch: store.recovered().epoch };
         let lives = Arc::new(());
         let until = Instant::now() + lease;
-        kept.lease = Some(Lease { owner: owner.clone(), until, store: Arc::downgrade(&lives) });
+        kept.lease = Some(ShardLease { owner: owner.clone(), until, store: Arc::downgrade(&lives) });
         let world = self.world.clone();
         Ok(Box::new(LeasedStore { store, world, shard, owner, _lives: lives }))
     }

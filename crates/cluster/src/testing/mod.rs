@@ -17,5 +17,5 @@ pub use crate::transport::{Duplex, Network, PeerStream};
 #[doc(hidden)]
 pub mod wire {
     pub use crate::transport::fuzzing::{cut, greetings};
-    pub use crate::transport::wire::fuzzing::{Read, limits_of};
+    pub use crate::transport::wire::fuzzing::{ReadFrame, limits_of};
 }

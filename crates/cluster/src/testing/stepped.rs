@@ -17,10 +17,10 @@ use duewheel_shard::thread::Shard;
 
 use crate::ownership::core::Core;
 use crate::ownership::error::FleetError;
-use crate::ownership::member::{Candidacy, Fleet, FleetOptions, Means, Started, assemble};
-use crate::ownership::owned::{NotOpened, Opening, Starter, Tell};
-use crate::ownership::reconciler::Keeper;
-use crate::transport::{Connector, Host, Network, PeerStream, Terms, answer};
+use crate::ownership::member::{Candidacy, Environment, Fleet, FleetOptions, Started, assemble};
+use crate::ownership::owned::{NotOpened, Opening, OpeningCallback, Starter};
+use crate::ownership::reconciler::Reconciler;
+use crate::transport::{Connector, Host, Network, PeerStream, TransportConfig, answer};
 
 /// A node on its way into the cluster, for a simulation.
 pub struct SteppedStart {
@@ -62,7 +62,7 @@ impl SteppedStart {
             return Ok(None);
         };
         let starts = Starts::default();
-        let means = Means {
+        let means = Environment {
             clock: self.clock.clone(),
             jitter: self.options.jitter(&*self.clock),
             link: Connector::Simulated(self.network.clone()),
@@ -92,10 +92,10 @@ impl SteppedStart {
 /// with it.
 pub struct SteppedNode {
     /// `None`: it has ended.
-    keeper: Option<Keeper>,
+    keeper: Option<Reconciler>,
     keeper_due: Duration,
     core: Arc<Core>,
-    terms: Terms,
+    terms: TransportConfig,
     clock: Arc<dyn Clock>,
     starts: Starts,
     running: Vec<SteppedShard>,
@@ -114,15 +114,15 @@ struct SteppedShard {
     nap: Option<SleepLimit>,
     due: Duration,
     /// While it opens.
-    tell: Option<Tell>,
+    tell: Option<OpeningCallback>,
 }
 
 /// Shards that are to be opened.
 #[derive(Clone, Default)]
-struct Starts(Arc<Mutex<VecDeque<(Opening, Tell)>>>);
+struct Starts(Arc<Mutex<VecDeque<(Opening, OpeningCallback)>>>);
 
 impl Starter for Starts {
-    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()> {
+    fn start(&self, opening: Opening, tell: OpeningCallback) -> io::Result<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((opening, tell));
         Ok(())
     }
@@ -179,7 +179,7 @@ impl SteppedNode {
 }
 
 impl SteppedShard {
-    fn start(opening: Opening, tell: Tell) -> Option<SteppedShard> {
+    fn start(opening: Opening, tell: OpeningCallback) -> Option<SteppedShard> {
         let Opening { opener, config, quotas, clock } = opening;
         match caught(|| Runner::start(opener, config, clock)) {
             Ok(runner) => {

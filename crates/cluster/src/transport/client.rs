@@ -7,16 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
+use duewheel_shard::backoff::RetryPause;
 use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::handshake::{Hello, MAGIC, Role, Welcome, Who};
+use super::handshake::{HandshakeRole, Hello, MAGIC, NodeIdentity, Welcome};
 use super::link::PeerStream;
-use super::{Agreed, Frames, Heard, Terms};
+use super::{Agreed, FrameReader, LastReceived, TransportConfig};
 use crate::transport::wire::version_3::EarlierAnswers;
-use crate::transport::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
+use crate::transport::wire::{self, FrameLimits, LENGTH, MAX_GREETING, PeerFrame, PeerFrameHead, WireError};
 
 /// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
 const BATCH: usize = 256 * 1024;
@@ -25,27 +26,27 @@ const BATCH: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Peer {
     node: Node,
-    terms: Terms,
+    terms: TransportConfig,
     max_queued: usize,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Something is to be sent.
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    phase: Phase,
+struct LinkState {
+    phase: LinkPhase,
     queue: VecDeque<(Option<u64>, Vec<u8>)>,
     queued: usize,
     /// In the order of asking.
-    flying: BTreeMap<u64, Flying>,
+    flying: BTreeMap<u64, InFlight>,
     next: u64,
     /// Connections that were up so far.
     lives: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-enum Phase {
+enum LinkPhase {
     /// Nothing is asked yet: what the other node takes is not known.
     #[default]
     Connecting,
@@ -59,8 +60,8 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Flying {
-    to: oneshot::Sender<Outcome>,
+struct InFlight {
+    to: oneshot::Sender<PeerOutcome>,
     sent: Sent,
     earlier: EarlierAnswers,
 }
@@ -72,9 +73,9 @@ enum Sent {
     Maybe,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum PeerOutcome {
     /// It was answered.
     Answered(Answers),
     /// The other node does not own the shard; nothing was applied.
@@ -85,22 +86,22 @@ pub(crate) enum Outcome {
     Lost(Box<str>),
 }
 
-/// Why nothing was asked.
+/// Why a request was not sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NotAsked {
+pub(crate) enum NotSent {
     /// Too much waits to be sent.
     Overloaded,
     /// There is no connection at the moment.
     Away(Box<str>),
     /// More than the other node takes in one frame.
-    TooLarge(Limits),
+    TooLarge(FrameLimits),
     /// The version that the other node speaks does not have it.
     NotKnown(Box<str>),
 }
 
 impl Peer {
     /// Nothing is connected before [`Peer::run`].
-    pub(crate) fn new(node: Node, terms: Terms, max_queued: usize) -> Self {
+    pub(crate) fn new(node: Node, terms: TransportConfig, max_queued: usize) -> Self {
         Peer { node, terms, max_queued, state: Mutex::default(), wake: Notify::new() }
     }
 
@@ -111,7 +112,7 @@ impl Peer {
 
     /// Whether it can be asked at this moment.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.state().phase, Phase::Up(_))
+        matches!(self.state().phase, LinkPhase::Up(_))
     }
 
     /// Connections that were up so far.
@@ -129,29 +130,29 @@ impl Peer {
     /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.
     ///
     /// # Errors
-    /// See [`NotAsked`]; nothing was sent.
+    /// See [`NotSent`]; nothing was sent.
     pub(crate) fn ask(
         &self,
         shard: ShardId,
         patience: WhenBusy,
         ops: &[Op],
-    ) -> Result<oneshot::Receiver<Outcome>, NotAsked> {
+    ) -> Result<oneshot::Receiver<PeerOutcome>, NotSent> {
         let (id, life, agreed) = {
             let mut state = self.state();
             let agreed = self.up(&state)?;
             if state.queued >= self.max_queued {
-                return Err(NotAsked::Overloaded);
+                return Err(NotSent::Overloaded);
             }
             state.next += 1;
             (state.next, state.lives, agreed)
         };
         let frame = match wire::request(id, shard, patience, ops, agreed.limits, agreed.dialect) {
             Ok(frame) => frame,
-            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotAsked::TooLarge(agreed.limits)),
+            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotSent::TooLarge(agreed.limits)),
             Err(WireError::NotKnown) => {
                 let (name, version) = (&self.node.name, agreed.dialect.number);
                 let why = format!("node {name} speaks version {version}, which does not have this request");
-                return Err(NotAsked::NotKnown(why.into()));
+                return Err(NotSent::NotKnown(why.into()));
             }
         };
         let (to, outcome) = oneshot::channel();
@@ -160,37 +161,37 @@ impl Peer {
         self.up(&state)?;
         if state.lives != life {
             // What was agreed then may not hold now.
-            return Err(NotAsked::Away("it has connected anew".into()));
+            return Err(NotSent::Away("it has connected anew".into()));
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
-        state.flying.insert(id, Flying { to, sent: Sent::No, earlier });
+        state.flying.insert(id, InFlight { to, sent: Sent::No, earlier });
         drop(state);
         self.wake.notify_one();
         Ok(outcome)
     }
 
-    fn up(&self, state: &State) -> Result<Agreed, NotAsked> {
+    fn up(&self, state: &LinkState) -> Result<Agreed, NotSent> {
         match &state.phase {
-            Phase::Up(agreed) => Ok(*agreed),
-            Phase::Connecting => {
-                Err(NotAsked::Away(format!("node {} is being connected to", self.node.name).into()))
+            LinkPhase::Up(agreed) => Ok(*agreed),
+            LinkPhase::Connecting => {
+                Err(NotSent::Away(format!("node {} is being connected to", self.node.name).into()))
             }
-            Phase::Down(why) => Err(NotAsked::Away(why.clone())),
-            Phase::Parting | Phase::Closed => Err(NotAsked::Away("it takes part no more".into())),
+            LinkPhase::Down(why) => Err(NotSent::Away(why.clone())),
+            LinkPhase::Parting | LinkPhase::Closed => Err(NotSent::Away("it takes part no more".into())),
         }
     }
 
     /// Tells it that owners may have changed, if there is a connection.
     pub(crate) fn nudge(&self) {
-        self.send(&Head::Nudge);
+        self.send(&PeerFrameHead::Nudge);
     }
 
     /// Asks nothing more, and ends when what is under way is answered or the connection breaks.
     pub(crate) fn part(&self) {
         let mut state = self.state();
-        if !matches!(state.phase, Phase::Closed) {
-            state.phase = Phase::Parting;
+        if !matches!(state.phase, LinkPhase::Closed) {
+            state.phase = LinkPhase::Parting;
         }
         drop(state);
         self.wake.notify_one();
@@ -198,7 +199,7 @@ impl Peer {
 
     /// Ends it: what was not sent was not applied, the rest is unknown.
     pub(crate) fn close(&self, why: &str) {
-        self.fail(Phase::Closed, why);
+        self.fail(LinkPhase::Closed, why);
         self.wake.notify_one();
     }
 
@@ -210,19 +211,19 @@ impl Peer {
     /// Connects, and connects again, until it is closed.
     pub(crate) async fn run(&self) {
         let pace = self.terms.pace;
-        let mut pause = pace.pause;
+        let mut pause = RetryPause::new(pace.pause, pace.longest_pause, &self.terms.jitter);
         loop {
             let ended = match timeout(pace.greet, self.connect()).await {
                 Ok(Ok((stream, agreed))) => {
-                    if !self.turn(Phase::Up(agreed)) {
-                        self.fail(Phase::Closed, "it takes part no more");
+                    if !self.turn(LinkPhase::Up(agreed)) {
+                        self.fail(LinkPhase::Closed, "it takes part no more");
                         return;
                     }
                     let version = agreed.dialect.number;
                     tracing::debug!(node = %self.node.name, version, "connected to a node");
                     // It may not know yet that this node takes part.
                     self.nudge();
-                    pause = pace.pause;
+                    pause.reset();
                     self.talk(stream, agreed).await
                 }
                 Ok(Err(error)) => error,
@@ -230,23 +231,22 @@ impl Peer {
             };
             let why = format!("node {}: {ended}", self.node.name);
             tracing::debug!(%why, "no connection to a node");
-            if self.fail(Phase::Down(why.as_str().into()), &why) {
+            if self.fail(LinkPhase::Down(why.as_str().into()), &why) {
                 return;
             }
-            tokio::time::sleep(self.terms.jitter.of(pause)).await;
-            pause = (pause * 2).min(pace.longest_pause);
-            if !self.turn(Phase::Connecting) {
+            tokio::time::sleep(pause.take()).await;
+            if !self.turn(LinkPhase::Connecting) {
                 return;
             }
         }
     }
 
     /// Turns to another phase, unless it is closed for good.
-    fn turn(&self, phase: Phase) -> bool {
+    fn turn(&self, phase: LinkPhase) -> bool {
         let mut state = self.state();
-        let open = !matches!(state.phase, Phase::Parting | Phase::Closed);
+        let open = !matches!(state.phase, LinkPhase::Parting | LinkPhase::Closed);
         if open {
-            state.lives += u64::from(matches!(phase, Phase::Up(_)));
+            state.lives += u64::from(matches!(phase, LinkPhase::Up(_)));
             state.phase = phase;
         }
         open
@@ -260,20 +260,20 @@ impl Peer {
             magic: MAGIC,
             versions: terms.speaks.range(),
             takes: terms.limits.into(),
-            from: Who::from(&terms.me),
-            to: Who::from(&self.node),
+            from: NodeIdentity::from(&terms.me),
+            to: NodeIdentity::from(&self.node),
         };
         let keyring = terms.secrets.borrow().clone();
         let hello = wire::greeting(&hello).map_err(io::Error::other)?;
         let said = &hello[LENGTH..];
         let proofs = wire::greeting(&keyring.prove_all(&binding, said)).map_err(io::Error::other)?;
-        let heard = Heard::now(&terms.clock);
+        let heard = LastReceived::now(&terms.clock);
         super::write(&mut stream, &[&*hello, &*proofs].concat(), &heard).await?;
         // The owner says nothing more before it is asked, so there is nothing behind its word that this could swallow.
-        let mut frames = Frames::new(&mut stream);
+        let mut frames = FrameReader::new(&mut stream);
         let agreed = match hear_greeting(&mut frames, &heard).await? {
             Welcome::Come { version, takes, proof } => {
-                let Some(by) = keyring.check(&[proof], Role::Owner, &binding, said) else {
+                let Some(by) = keyring.check(&[proof], HandshakeRole::Owner, &binding, said) else {
                     return Err(io::Error::other("it does not know the cluster's secret"));
                 };
                 let dialect = terms.speaks.common((version, version));
@@ -303,12 +303,12 @@ impl Peer {
 
     /// Sends and hears until the connection breaks; why it did.
     async fn talk(&self, stream: PeerStream, agreed: Agreed) -> io::Error {
-        let heard = Heard::now(&self.terms.clock);
+        let heard = LastReceived::now(&self.terms.clock);
         let (from, to) = tokio::io::split(stream);
         let ended = tokio::select! {
             // All run until one ends, so their order decides only which end is told.
             biased;
-            ended = self.hear(Frames::new(from), &heard, agreed) => ended,
+            ended = self.hear(FrameReader::new(from), &heard, agreed) => ended,
             ended = self.speak(to, &heard) => ended,
             ended = self.keep_alive(&heard) => ended,
             ended = self.outlive(agreed) => ended,
@@ -329,22 +329,22 @@ impl Peer {
 
     async fn hear(
         &self,
-        mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
-        heard: &Heard,
+        mut frames: FrameReader<impl tokio::io::AsyncRead + Unpin>,
+        heard: &LastReceived,
         agreed: Agreed,
     ) -> io::Result<()> {
         let limits = self.terms.limits;
         while let Some(bytes) = frames.next(limits.bytes, heard).await? {
             let (id, mut outcome) =
                 match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
-                    Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
-                    Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
-                    Frame::Pong => continue,
-                    Frame::Bye => {
+                    PeerFrame::Answers { id, answers } => (id, PeerOutcome::Answered(answers)),
+                    PeerFrame::NotMine { id, why } => (id, PeerOutcome::NotMine(why)),
+                    PeerFrame::Pong => continue,
+                    PeerFrame::Bye => {
                         self.nothing_applied();
                         return Ok(());
                     }
-                    Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
+                    PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
                         return Err(io::Error::other("it says what only an asker says"));
                     }
                 };
@@ -352,7 +352,7 @@ impl Peer {
             match flying {
                 // Whoever asked sees to it that grants go back if nobody wants them.
                 Some(flying) => {
-                    if let Outcome::Answered(answers) = &mut outcome {
+                    if let PeerOutcome::Answered(answers) = &mut outcome {
                         flying.earlier.restore(answers);
                     }
                     drop(flying.to.send(outcome));
@@ -366,7 +366,7 @@ impl Peer {
         Ok(())
     }
 
-    async fn speak(&self, mut to: impl AsyncWrite + Unpin, heard: &Heard) -> io::Result<()> {
+    async fn speak(&self, mut to: impl AsyncWrite + Unpin, heard: &LastReceived) -> io::Result<()> {
         loop {
             let batch = self.take_batch();
             if batch.is_empty() {
@@ -380,13 +380,13 @@ impl Peer {
         }
     }
 
-    async fn keep_alive(&self, heard: &Heard) -> io::Result<()> {
+    async fn keep_alive(&self, heard: &LastReceived) -> io::Result<()> {
         loop {
             tokio::time::sleep(self.terms.pace.ping).await;
             if heard.since() >= self.terms.pace.silence {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
             }
-            self.send(&Head::Ping);
+            self.send(&PeerFrameHead::Ping);
         }
     }
 
@@ -407,9 +407,9 @@ impl Peer {
     }
 
     /// Sends what needs no answer, if there is a connection. It goes before what waits.
-    fn send(&self, head: &Head) {
+    fn send(&self, head: &PeerFrameHead) {
         let mut state = self.state();
-        if let Phase::Up(agreed) = state.phase
+        if let LinkPhase::Up(agreed) = state.phase
             && let Ok(frame) = wire::plain(head, agreed.dialect)
         {
             state.queued += frame.len();
@@ -430,25 +430,25 @@ impl Peer {
     fn is_done(&self) -> bool {
         let state = self.state();
         match state.phase {
-            Phase::Closed => true,
-            Phase::Parting => state.flying.is_empty(),
-            Phase::Connecting | Phase::Up(_) | Phase::Down(_) => false,
+            LinkPhase::Closed => true,
+            LinkPhase::Parting => state.flying.is_empty(),
+            LinkPhase::Connecting | LinkPhase::Up(_) | LinkPhase::Down(_) => false,
         }
     }
 
     /// Nothing flies any more. Whether it is closed for good.
-    fn fail(&self, phase: Phase, why: &str) -> bool {
+    fn fail(&self, phase: LinkPhase, why: &str) -> bool {
         let mut state = self.state();
-        let closed = matches!(state.phase, Phase::Parting | Phase::Closed);
-        state.phase = if closed { Phase::Closed } else { phase };
+        let closed = matches!(state.phase, LinkPhase::Parting | LinkPhase::Closed);
+        state.phase = if closed { LinkPhase::Closed } else { phase };
         state.queue.clear();
         state.queued = 0;
         let flying = std::mem::take(&mut state.flying);
         drop(state);
         for flying in flying.into_values() {
             let outcome = match flying.sent {
-                Sent::No => Outcome::NotSent(why.into()),
-                Sent::Maybe => Outcome::Lost(why.into()),
+                Sent::No => PeerOutcome::NotSent(why.into()),
+                Sent::Maybe => PeerOutcome::Lost(why.into()),
             };
             // Nobody there any more: nothing to tell.
             let _ = flying.to.send(outcome);
@@ -456,14 +456,14 @@ impl Peer {
         closed
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 pub(super) async fn hear_greeting<T: serde::de::DeserializeOwned>(
-    frames: &mut Frames<impl tokio::io::AsyncRead + Unpin>,
-    heard: &Heard,
+    frames: &mut FrameReader<impl tokio::io::AsyncRead + Unpin>,
+    heard: &LastReceived,
 ) -> io::Result<T> {
     match frames.next(MAX_GREETING, heard).await? {
         Some(bytes) => wire::read_greeting(&bytes).map_err(io::Error::other),

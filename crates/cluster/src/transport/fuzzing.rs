@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
 
 use super::handshake::{Hello, Proofs, Welcome};
-use super::{Frames, Heard};
+use super::{FrameReader, LastReceived};
 use crate::transport::wire::{LENGTH, greeting, read_greeting};
 
 /// Bytes read as each part of a greeting, and written again as it is sent, with its length.
@@ -28,7 +28,8 @@ fn again<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(bytes: &
 
 /// The frames that a stream is cut into, without their lengths, up to the end or the first that is refused. The stream must not wait.
 pub fn cut(from: impl AsyncRead + Unpin, limit: usize) -> Vec<Bytes> {
-    let (mut frames, heard) = (Frames::new(from), Heard::now(&(Arc::new(SystemClock) as Arc<dyn Clock>)));
+    let (mut frames, heard) =
+        (FrameReader::new(from), LastReceived::now(&(Arc::new(SystemClock) as Arc<dyn Clock>)));
     let mut all = Vec::new();
     loop {
         let next = pin!(frames.next(limit, &heard));

@@ -17,7 +17,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use super::tls::Binding;
-use crate::transport::wire::Limits;
+use crate::transport::wire::FrameLimits;
 
 /// First of all: a stranger's protocol is not taken for ours.
 pub(super) const MAGIC: [u8; 8] = *b"duewheel";
@@ -25,73 +25,73 @@ pub(super) const MAGIC: [u8; 8] = *b"duewheel";
 /// Secrets that are known at a time at most, and so proofs of one asker.
 const MAX_SECRETS: usize = 2;
 
-/// A node, as it introduces itself.
+/// The identity of a node in a handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Who {
+pub(super) struct NodeIdentity {
     pub(super) name: Box<str>,
     pub(super) number: u32,
 }
 
-impl From<&Node> for Who {
+impl From<&Node> for NodeIdentity {
     fn from(node: &Node) -> Self {
-        Who { name: node.name.clone(), number: node.number }
+        NodeIdentity { name: node.name.clone(), number: node.number }
     }
 }
 
-/// What a node takes in one frame.
+/// The largest frame that a node accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Takes {
+pub(super) struct FrameCapacity {
     bytes: u64,
     parts: u64,
     body: u64,
 }
 
-impl From<Limits> for Takes {
-    fn from(limits: Limits) -> Self {
-        let Limits { bytes, parts, body } = limits;
-        Takes { bytes: bytes as u64, parts: parts as u64, body: body as u64 }
+impl From<FrameLimits> for FrameCapacity {
+    fn from(limits: FrameLimits) -> Self {
+        let FrameLimits { bytes, parts, body } = limits;
+        FrameCapacity { bytes: bytes as u64, parts: parts as u64, body: body as u64 }
     }
 }
 
-impl From<Takes> for Limits {
-    fn from(takes: Takes) -> Self {
+impl From<FrameCapacity> for FrameLimits {
+    fn from(takes: FrameCapacity) -> Self {
         let [bytes, parts, body] =
             [takes.bytes, takes.parts, takes.body].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-        Limits { bytes, parts, body }
+        FrameLimits { bytes, parts, body }
     }
 }
 
-/// The asker's first word.
+/// The first message of the node that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) magic: [u8; 8],
     /// The lowest and the highest version that it speaks.
     pub(super) versions: (u32, u32),
-    pub(super) takes: Takes,
-    pub(super) from: Who,
-    pub(super) to: Who,
+    pub(super) takes: FrameCapacity,
+    pub(super) from: NodeIdentity,
+    pub(super) to: NodeIdentity,
 }
 
-/// The asker's second word: a proof by each secret that it knows.
+/// The second message of the node that connects: a proof for each secret that it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 
-/// The owner's answer.
+/// The answer of the node that accepts the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Welcome {
     /// Ask, in this version.
-    Come { version: u32, takes: Takes, proof: [u8; 32] },
+    Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
     /// None of the proofs holds.
     Stranger,
     /// The owner speaks from the one to the other version.
     OtherVersions(u32, u32),
     /// The owner is this node.
-    OtherNode(Who),
+    OtherNode(NodeIdentity),
 }
 
-/// Who proves.
+/// The side of a handshake that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum HandshakeRole {
     Asker,
     Owner,
 }
@@ -109,14 +109,14 @@ impl KeyId {
 
 /// One secret, ready to prove and to check.
 #[derive(Clone)]
-struct Key {
+struct HandshakeKey {
     id: KeyId,
     hmac: hmac::Key,
 }
 
 /// The secrets that are known, the newest first.
 #[derive(Clone)]
-pub(crate) struct Keyring(Vec<Key>);
+pub(crate) struct Keyring(Vec<HandshakeKey>);
 
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,7 +136,7 @@ impl From<&Secrets> for Keyring {
             let hmac = hmac::Key::new(hmac::HMAC_SHA256, secret);
             let mut id = [0; 8];
             id.copy_from_slice(&hmac::sign(&hmac, b"duewheel: which secret").as_ref()[..8]);
-            Key { id: KeyId(id), hmac }
+            HandshakeKey { id: KeyId(id), hmac }
         };
         Keyring([Some(&secrets.current), secrets.former.as_ref()].into_iter().flatten().map(key).collect())
     }
@@ -145,27 +145,28 @@ impl From<&Secrets> for Keyring {
 impl Keyring {
     /// The asker's proofs for one session.
     pub(super) fn prove_all(&self, binding: &Binding, hello: &[u8]) -> Proofs {
-        let said = said(Role::Asker, binding, hello);
+        let said = said(HandshakeRole::Asker, binding, hello);
         Proofs(self.0.iter().map(|key| sign(&key.hmac, &said)).collect())
     }
 
     /// The owner's proof, by the secret that the asker's was by.
     pub(super) fn prove(&self, by: KeyId, binding: &Binding, hello: &[u8]) -> Option<[u8; 32]> {
         let key = self.0.iter().find(|key| key.id == by)?;
-        Some(sign(&key.hmac, &said(Role::Owner, binding, hello)))
+        Some(sign(&key.hmac, &said(HandshakeRole::Owner, binding, hello)))
     }
 
     /// By which secret one of the proofs holds. Each is compared in constant time.
     pub(super) fn check(
         &self,
         proofs: &[[u8; 32]],
-        role: Role,
+        role: HandshakeRole,
         binding: &Binding,
         hello: &[u8],
     ) -> Option<KeyId> {
         let said = said(role, binding, hello);
         let proofs = &proofs[..proofs.len().min(MAX_SECRETS)];
-        let holds = |key: &&Key| proofs.iter().any(|proof| hmac::verify(&key.hmac, &said, proof).is_ok());
+        let holds =
+            |key: &&HandshakeKey| proofs.iter().any(|proof| hmac::verify(&key.hmac, &said, proof).is_ok());
         self.0.iter().find(holds).map(|key| key.id)
     }
 
@@ -182,12 +183,12 @@ fn sign(key: &hmac::Key, said: &[u8]) -> [u8; 32] {
 }
 
 /// What is proved, without two ways to read it: every part but the last has a fixed length.
-fn said(role: Role, binding: &Binding, hello: &[u8]) -> Vec<u8> {
+fn said(role: HandshakeRole, binding: &Binding, hello: &[u8]) -> Vec<u8> {
     let mut said = Vec::with_capacity(64 + hello.len());
     said.extend(MAGIC);
     said.push(match role {
-        Role::Asker => b'a',
-        Role::Owner => b'o',
+        HandshakeRole::Asker => b'a',
+        HandshakeRole::Owner => b'o',
     });
     said.extend(binding);
     said.extend(hello);
@@ -207,14 +208,22 @@ mod tests {
         let ring = ring(7, None);
         let (binding, hello) = ([4; 32], b"hello".as_slice());
         let Proofs(proofs) = ring.prove_all(&binding, hello);
-        let id = ring.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        let id = ring.check(&proofs, HandshakeRole::Asker, &binding, hello).unwrap();
         let owner = [ring.prove(id, &binding, hello).unwrap()];
-        assert_eq!(ring.check(&owner, Role::Owner, &binding, hello), Some(id));
-        assert_eq!(ring.check(&proofs, Role::Owner, &binding, hello), None, "sent back");
-        assert_eq!(ring.check(&owner, Role::Asker, &binding, hello), None, "sent back");
-        assert_eq!(ring.check(&proofs, Role::Asker, &[5; 32], hello), None, "passed on to another session");
-        assert_eq!(ring.check(&proofs, Role::Asker, &binding, b"hell0"), None, "another hello");
-        assert_eq!(self::ring(8, None).check(&proofs, Role::Asker, &binding, hello), None, "another secret");
+        assert_eq!(ring.check(&owner, HandshakeRole::Owner, &binding, hello), Some(id));
+        assert_eq!(ring.check(&proofs, HandshakeRole::Owner, &binding, hello), None, "sent back");
+        assert_eq!(ring.check(&owner, HandshakeRole::Asker, &binding, hello), None, "sent back");
+        assert_eq!(
+            ring.check(&proofs, HandshakeRole::Asker, &[5; 32], hello),
+            None,
+            "passed on to another session"
+        );
+        assert_eq!(ring.check(&proofs, HandshakeRole::Asker, &binding, b"hell0"), None, "another hello");
+        assert_eq!(
+            self::ring(8, None).check(&proofs, HandshakeRole::Asker, &binding, hello),
+            None,
+            "another secret"
+        );
     }
 
     #[test]
@@ -230,15 +239,15 @@ mod tests {
             (&after, &before, false),
         ] {
             let Proofs(proofs) = a.prove_all(&binding, hello);
-            let by = b.check(&proofs, Role::Asker, &binding, hello);
+            let by = b.check(&proofs, HandshakeRole::Asker, &binding, hello);
             assert_eq!(by.is_some(), meet);
             if let Some(by) = by {
                 let proof = [b.prove(by, &binding, hello).unwrap()];
-                assert_eq!(a.check(&proof, Role::Owner, &binding, hello), Some(by));
+                assert_eq!(a.check(&proof, HandshakeRole::Owner, &binding, hello), Some(by));
             }
         }
         let Proofs(proofs) = during.prove_all(&binding, hello);
-        let newest = during.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        let newest = during.check(&proofs, HandshakeRole::Asker, &binding, hello).unwrap();
         assert!(after.knows(newest) && !before.knows(newest), "two that know both go by the newer one");
     }
 }

@@ -8,9 +8,9 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::tls::{Binding, Tls};
+use super::tls::{Binding, PeerTls};
 
-/// Both directions of a connection.
+/// A connection that is read and written.
 #[allow(unreachable_pub)] // the feature `testing` exports it
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -37,7 +37,7 @@ pub trait Network: Send + Sync + fmt::Debug {
 #[derive(Clone, Debug)]
 pub(crate) enum Connector {
     /// Over TCP and TLS.
-    Tls(Tls),
+    Tls(PeerTls),
     /// As a simulation connects nodes.
     #[cfg(any(test, feature = "testing"))]
     Simulated(Arc<dyn Network>),
@@ -58,7 +58,7 @@ impl Connector {
         }
     }
 
-    /// Speaks TLS with whoever has connected over TCP.
+    /// Accepts TLS on a TCP connection. A simulated node has none.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(PeerStream, Binding)> {
         match self {
             Connector::Tls(tls) => {

@@ -7,10 +7,10 @@ mod client;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
 mod handshake;
+mod handshake_slots;
 mod link;
 mod refusals;
 mod server;
-mod strangers;
 mod tls;
 pub(crate) mod wire;
 
@@ -27,7 +27,7 @@ use handshake::KeyId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
-pub(crate) use client::{NotAsked, Outcome, Peer};
+pub(crate) use client::{NotSent, Peer, PeerOutcome};
 pub(crate) use handshake::Keyring;
 pub(crate) use link::Connector;
 #[cfg(any(test, feature = "testing"))]
@@ -35,55 +35,55 @@ pub use link::{Duplex, Network, PeerStream};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use server::answer;
 pub(crate) use server::{Host, listen};
-pub(crate) use tls::Tls;
+pub(crate) use tls::PeerTls;
 pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
 
-use self::wire::dialect::{Dialect, Speaks};
-use self::wire::{LENGTH, Limits};
+use self::wire::dialect::{Dialect, SupportedVersions};
+use self::wire::{FrameLimits, LENGTH};
 
-/// Who this node is, and what it goes by with others.
+/// The identity of this node, and its settings for connections to others.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct TransportConfig {
     me: duewheel_core::store::Node,
     link: Connector,
     secrets: Arc<watch::Sender<Keyring>>,
-    speaks: Speaks,
-    limits: Limits,
-    pace: Pace,
+    speaks: SupportedVersions,
+    limits: FrameLimits,
+    pace: TransportTimings,
     clock: Arc<dyn Clock>,
     jitter: Jitter,
     open: Arc<AtomicUsize>,
-    ends: watch::Sender<Ends>,
+    ends: watch::Sender<AcceptsRequests>,
 }
 
-/// Whether this node takes requests of others.
+/// Whether this node accepts requests of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+enum AcceptsRequests {
     No,
     Yes,
 }
 
-impl Terms {
+impl TransportConfig {
     pub(crate) fn new(
         me: duewheel_core::store::Node,
         link: Connector,
         secrets: &Secrets,
-        speaks: Speaks,
-        limits: Limits,
+        speaks: SupportedVersions,
+        limits: FrameLimits,
         lease: Duration,
         (clock, jitter): (Arc<dyn Clock>, Jitter),
     ) -> Self {
-        Terms {
+        TransportConfig {
             me,
             link,
             secrets: Arc::new(watch::Sender::new(Keyring::from(secrets))),
             speaks,
             limits,
-            pace: Pace::of(lease),
+            pace: TransportTimings::of(lease),
             clock,
             jitter,
             open: Arc::default(),
-            ends: watch::Sender::new(Ends::No),
+            ends: watch::Sender::new(AcceptsRequests::No),
         }
     }
 
@@ -108,7 +108,7 @@ impl Terms {
     /// No request of another node is heard any more. Once those that were have their answers, others are told that nothing else was
     /// applied.
     pub(crate) fn end(&self) {
-        self.ends.send_replace(Ends::Yes);
+        self.ends.send_replace(AcceptsRequests::Yes);
     }
 
     /// Requests and connections of other nodes that have not come to their end.
@@ -122,31 +122,31 @@ impl Terms {
 struct Agreed {
     dialect: &'static Dialect,
     /// Of what is sent to the other node.
-    limits: Limits,
+    limits: FrameLimits,
     /// What it was proved by.
     by: KeyId,
 }
 
 /// A request or a connection of another node, counted until its end.
 #[derive(Debug)]
-struct Open(Arc<AtomicUsize>);
+struct OpenGuard(Arc<AtomicUsize>);
 
-impl Open {
-    fn new(terms: &Terms) -> Self {
+impl OpenGuard {
+    fn new(terms: &TransportConfig) -> Self {
         terms.open.fetch_add(1, Ordering::SeqCst);
-        Open(terms.open.clone())
+        OpenGuard(terms.open.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// How long things may take.
+/// The time limits of connections.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct TransportTimings {
     /// Until a connection is there, and until the two know each other.
     greet: Duration,
     /// Between two pings.
@@ -158,10 +158,10 @@ struct Pace {
     longest_pause: Duration,
 }
 
-impl Pace {
+impl TransportTimings {
     /// A peer that hangs is noticed within half a lease, before its shards may have another owner.
     fn of(lease: Duration) -> Self {
-        Pace {
+        TransportTimings {
             greet: (lease / 4).clamp(Duration::from_millis(200), Duration::from_secs(1)),
             ping: (lease / 8).max(Duration::from_millis(10)),
             silence: (lease / 2).max(Duration::from_millis(100)),
@@ -171,17 +171,17 @@ impl Pace {
     }
 }
 
-/// When the other side was heard of last.
+/// When bytes of the other side arrived last.
 #[derive(Debug)]
-struct Heard {
+struct LastReceived {
     /// By [`Clock::running`].
     last: Mutex<Duration>,
     clock: Arc<dyn Clock>,
 }
 
-impl Heard {
+impl LastReceived {
     fn now(clock: &Arc<dyn Clock>) -> Self {
-        Heard { last: Mutex::new(clock.running()), clock: clock.clone() }
+        LastReceived { last: Mutex::new(clock.running()), clock: clock.clone() }
     }
 
     fn note(&self) {
@@ -193,9 +193,9 @@ impl Heard {
     }
 }
 
-/// Cuts what comes into frames.
+/// Cuts the bytes of a connection into frames.
 #[derive(Debug)]
-struct Frames<R> {
+struct FrameReader<R> {
     from: R,
     buffer: BytesMut,
 }
@@ -203,13 +203,13 @@ struct Frames<R> {
 /// Bytes that are read at a time: a length that lies makes no more room than this.
 const PIECE: usize = 64 * 1024;
 
-impl<R: AsyncRead + Unpin> Frames<R> {
+impl<R: AsyncRead + Unpin> FrameReader<R> {
     fn new(from: R) -> Self {
-        Frames { from, buffer: BytesMut::new() }
+        FrameReader { from, buffer: BytesMut::new() }
     }
 
     /// The next frame, without its length; `None` at a clean end. Cancel safe: what was read is kept.
-    async fn next(&mut self, limit: usize, heard: &Heard) -> io::Result<Option<Bytes>> {
+    async fn next(&mut self, limit: usize, heard: &LastReceived) -> io::Result<Option<Bytes>> {
         loop {
             if let Some(length) = self.buffer.first_chunk::<LENGTH>() {
                 let length = u32::from_le_bytes(*length) as usize;
@@ -237,7 +237,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
 /// Writes a frame, or several. A large one that goes out piece by piece is a sign of life; small ones, which the system takes for a
 /// peer that hangs as well, are none.
-async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &Heard) -> io::Result<()> {
+async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &LastReceived) -> io::Result<()> {
     for piece in bytes.chunks(PIECE) {
         to.write_all(piece).await?;
         if piece.len() == PIECE {

@@ -17,7 +17,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(60);
 /// these places, and then shares what is left of its reason with others.
 const MAX_NAMED: usize = 16;
 
-/// Why a connection was refused.
+/// The reason why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RefusalReason {
     /// It did not say in time who it is.

@@ -18,14 +18,14 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::client::hear_greeting;
-use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
+use super::handshake::{HandshakeRole, Hello, MAGIC, NodeIdentity, Proofs, Welcome};
+use super::handshake_slots::HandshakeSlots;
 use super::link::PeerStream;
 use super::refusals::{RefusalReason, Refusals, RefusedPeer};
-use super::strangers::Strangers;
 use super::tls::Binding;
-use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
+use super::{AcceptsRequests, Agreed, FrameReader, LastReceived, OpenGuard, TransportConfig, tls};
 use crate::forwarding::attempt::{moved, undo, waiters};
-use crate::transport::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
+use crate::transport::wire::{self, MAX_GREETING, PROTOCOL, PeerFrame, PeerFrameHead};
 
 /// Connections of nodes at a time. Those of which it is not known yet who is there have places of their own.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -49,9 +49,9 @@ pub(crate) trait Host: Send + Sync + 'static {
 }
 
 /// Answers other nodes until it is dropped; then all their connections end.
-pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Host>) {
+pub(crate) async fn listen(listener: TcpListener, terms: TransportConfig, host: Arc<dyn Host>) {
     let _end = host.end_on_panic();
-    let strangers = Strangers::default();
+    let slots = HandshakeSlots::default();
     let refusals = Arc::new(Refusals::default());
     let nodes = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -67,7 +67,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let mut place = strangers.enter(from.ip());
+        let mut place = slots.enter(from.ip());
         let (terms, host, nodes, refusals) = (terms.clone(), host.clone(), nodes.clone(), refusals.clone());
         connections.spawn(async move {
             let _end = host.end_on_panic();
@@ -94,7 +94,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
                 let refused = RefusedPeer::named(RefusalReason::TooMany, &who.name, why);
                 return refusals.say(from, terms.clock.running(), &refused);
             };
-            let _open = Open::new(&terms);
+            let _open = OpenGuard::new(&terms);
             let ended = serve(stream, &terms, agreed, &host).await;
             tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
         });
@@ -102,7 +102,10 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
 }
 
 /// Who is there, proved.
-async fn greet(stream: TcpStream, terms: &Terms) -> Result<(PeerStream, Who, Agreed), RefusedPeer> {
+async fn greet(
+    stream: TcpStream,
+    terms: &TransportConfig,
+) -> Result<(PeerStream, NodeIdentity, Agreed), RefusedPeer> {
     stream.set_nodelay(true)?;
     let mut first = [0];
     stream.peek(&mut first).await?;
@@ -117,11 +120,15 @@ async fn greet(stream: TcpStream, terms: &Terms) -> Result<(PeerStream, Who, Agr
 
 /// Answers the node at the other end of a simulated connection until it ends.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) async fn answer(stream: PeerStream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
+pub(crate) async fn answer(
+    stream: PeerStream,
+    terms: &TransportConfig,
+    host: &Arc<dyn Host>,
+) -> io::Result<()> {
     let _end = host.end_on_panic();
     let greeting = introduce(stream, &super::link::SIMULATED, terms);
     let (stream, _, agreed) = timeout(terms.pace.greet, greeting).await?.map_err(|refused| refused.why)?;
-    let _open = Open::new(terms);
+    let _open = OpenGuard::new(terms);
     serve(stream, terms, agreed, host).await
 }
 
@@ -129,11 +136,11 @@ pub(crate) async fn answer(stream: PeerStream, terms: &Terms, host: &Arc<dyn Hos
 async fn introduce(
     mut stream: PeerStream,
     binding: &Binding,
-    terms: &Terms,
-) -> Result<(PeerStream, Who, Agreed), RefusedPeer> {
-    let heard = Heard::now(&terms.clock);
+    terms: &TransportConfig,
+) -> Result<(PeerStream, NodeIdentity, Agreed), RefusedPeer> {
+    let heard = LastReceived::now(&terms.clock);
     // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
-    let mut frames = Frames::new(&mut stream);
+    let mut frames = FrameReader::new(&mut stream);
     let said = frames.next(MAX_GREETING, &heard).await?;
     let said = said.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     let hello: Hello = wire::read_greeting(&said).map_err(io::Error::other)?;
@@ -143,12 +150,12 @@ async fn introduce(
     let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
     drop(frames);
     let keyring = terms.secrets.borrow().clone();
-    let Some(by) = keyring.check(&proofs, Role::Asker, binding, &said) else {
+    let Some(by) = keyring.check(&proofs, HandshakeRole::Asker, binding, &said) else {
         send_greeting(&mut stream, &Welcome::Stranger).await?;
         let why = "it does not know the cluster's secret";
         return Err(RefusedPeer::named(RefusalReason::Secret, &hello.from.name, why));
     };
-    let me = Who::from(&terms.me);
+    let me = NodeIdentity::from(&terms.me);
     if hello.to != me {
         send_greeting(&mut stream, &Welcome::OtherNode(me)).await?;
         let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
@@ -172,9 +179,9 @@ async fn introduce(
 }
 
 /// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
-async fn refuse_without_tls(mut stream: TcpStream, terms: &Terms) -> RefusedPeer {
-    let heard = Heard::now(&terms.clock);
-    let hello = Frames::new(&mut stream).next(MAX_GREETING, &heard).await;
+async fn refuse_without_tls(mut stream: TcpStream, terms: &TransportConfig) -> RefusedPeer {
+    let heard = LastReceived::now(&terms.clock);
+    let hello = FrameReader::new(&mut stream).next(MAX_GREETING, &heard).await;
     match hello {
         Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
             const OTHER_PROTOCOL: u32 = 1;
@@ -194,8 +201,8 @@ async fn send_greeting(to: &mut (impl AsyncWrite + Unpin), part: &impl serde::Se
 
 /// One connection: answers that wait to be sent.
 #[derive(Debug)]
-struct Line {
-    state: Mutex<Out>,
+struct ConnectionAnswers {
+    state: Mutex<AnswerQueue>,
     wake: Notify,
     /// Some of it was sent.
     sent: Notify,
@@ -206,8 +213,8 @@ struct Line {
 }
 
 #[derive(Debug, Default)]
-struct Out {
-    queue: VecDeque<Answer>,
+struct AnswerQueue {
+    queue: VecDeque<QueuedAnswer>,
     bytes: usize,
     closed: Closed,
 }
@@ -221,16 +228,16 @@ enum Closed {
 
 /// An answer that is ready to be sent, and what undoes it.
 #[derive(Debug)]
-struct Answer {
+struct QueuedAnswer {
     frame: Vec<u8>,
     shard: ShardId,
     undo: Vec<Op>,
-    _open: Option<Open>,
+    _open: Option<OpenGuard>,
 }
 
-impl Line {
+impl ConnectionAnswers {
     fn new(agreed: Agreed) -> Arc<Self> {
-        Arc::new(Line {
+        Arc::new(ConnectionAnswers {
             state: Mutex::default(),
             wake: Notify::new(),
             sent: Notify::new(),
@@ -241,7 +248,7 @@ impl Line {
     }
 
     /// Puts an answer at the end; it comes back when the connection is gone.
-    fn push(&self, answer: Answer) -> Result<(), Answer> {
+    fn push(&self, answer: QueuedAnswer) -> Result<(), QueuedAnswer> {
         let mut out = self.out();
         if out.closed == Closed::Yes {
             return Err(answer);
@@ -253,14 +260,14 @@ impl Line {
         Ok(())
     }
 
-    fn say(&self, head: &Head) {
+    fn say(&self, head: &PeerFrameHead) {
         self.send(wire::plain(head, self.agreed.dialect));
     }
 
     /// Sends what needs not be undone. A connection that is gone needs no answer.
     fn send(&self, frame: Result<Vec<u8>, wire::WireError>) {
         if let Ok(frame) = frame {
-            let _ = self.push(Answer { frame, shard: ShardId(0), undo: Vec::new(), _open: None });
+            let _ = self.push(QueuedAnswer { frame, shard: ShardId(0), undo: Vec::new(), _open: None });
         }
     }
 
@@ -269,23 +276,28 @@ impl Line {
         self.send(wire::answers(id, answers, self.agreed.limits, self.agreed.dialect));
     }
 
-    fn out(&self) -> MutexGuard<'_, Out> {
+    fn out(&self) -> MutexGuard<'_, AnswerQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
-async fn serve(stream: PeerStream, terms: &Terms, agreed: Agreed, host: &Arc<dyn Host>) -> io::Result<()> {
-    let line = Line::new(agreed);
+async fn serve(
+    stream: PeerStream,
+    terms: &TransportConfig,
+    agreed: Agreed,
+    host: &Arc<dyn Host>,
+) -> io::Result<()> {
+    let line = ConnectionAnswers::new(agreed);
     // Also when the task is ended from outside.
-    let _closing = Closing { line: line.clone(), host: host.clone() };
+    let _closing = CloseOnDrop { line: line.clone(), host: host.clone() };
     let (gone, is_gone) = watch::channel(());
-    let heard = Heard::now(&terms.clock);
+    let heard = LastReceived::now(&terms.clock);
     let (from, to) = tokio::io::split(stream);
     let ended = tokio::select! {
         // All run until one ends, so their order decides only which end is told.
         biased;
-        ended = hear(Frames::new(from), &heard, terms, host, &line, &is_gone) => ended,
+        ended = hear(FrameReader::new(from), &heard, terms, host, &line, &is_gone) => ended,
         ended = speak(to, &line, &heard) => ended,
         ended = watch_silence(&heard, terms) => ended,
     };
@@ -293,12 +305,12 @@ async fn serve(stream: PeerStream, terms: &Terms, agreed: Agreed, host: &Arc<dyn
     ended
 }
 
-struct Closing {
-    line: Arc<Line>,
+struct CloseOnDrop {
+    line: Arc<ConnectionAnswers>,
     host: Arc<dyn Host>,
 }
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         let unsent = {
             let mut out = self.line.out();
@@ -311,18 +323,18 @@ impl Drop for Closing {
     }
 }
 
-fn put_back(host: &Arc<dyn Host>, answer: Answer) {
+fn put_back(host: &Arc<dyn Host>, answer: QueuedAnswer) {
     for op in answer.undo {
         host.put_back(answer.shard, op);
     }
 }
 
 async fn hear(
-    mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
-    heard: &Heard,
-    terms: &Terms,
+    mut frames: FrameReader<impl tokio::io::AsyncRead + Unpin>,
+    heard: &LastReceived,
+    terms: &TransportConfig,
     host: &Arc<dyn Host>,
-    line: &Arc<Line>,
+    line: &Arc<ConnectionAnswers>,
     is_gone: &watch::Receiver<()>,
 ) -> io::Result<()> {
     let limits = terms.limits;
@@ -333,7 +345,7 @@ async fn hear(
             // An asker that never pauses does not keep this node from its end.
             biased;
             // The terms live as long as we do.
-            Ok(_) = ends.wait_for(|ends| *ends == Ends::Yes) => break,
+            Ok(_) = ends.wait_for(|ends| *ends == AcceptsRequests::Yes) => break,
             () = &mut forgotten => {
                 line.waits_end.send_replace(true);
                 break;
@@ -342,20 +354,20 @@ async fn hear(
         };
         let Some(bytes) = bytes else { return Ok(()) };
         match wire::read(&bytes, limits, line.agreed.dialect).map_err(io::Error::other)? {
-            Frame::Request { id, shard, patience, ops } => {
+            PeerFrame::Request { id, shard, patience, ops } => {
                 drop(bytes);
-                let request = Request {
+                let request = ServedRequest {
                     id,
                     shard,
                     waiters: waiters(&ops),
                     parts: ops.len(),
-                    open: Some(Open::new(terms)),
+                    open: Some(OpenGuard::new(terms)),
                 };
                 take_in(request, ops, patience, host, line, is_gone);
             }
-            Frame::Ping => line.say(&Head::Pong),
-            Frame::Nudge => host.nudged(),
-            Frame::Answers { .. } | Frame::NotMine { .. } | Frame::Pong | Frame::Bye => {
+            PeerFrame::Ping => line.say(&PeerFrameHead::Pong),
+            PeerFrame::Nudge => host.nudged(),
+            PeerFrame::Answers { .. } | PeerFrame::NotMine { .. } | PeerFrame::Pong | PeerFrame::Bye => {
                 return Err(io::Error::other("it says what only an owner says"));
             }
         }
@@ -367,7 +379,7 @@ async fn hear(
     while line.flying.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    line.say(&Head::Bye);
+    line.say(&PeerFrameHead::Bye);
     // The asker closes the connection when it has heard that. Closing it here would lose answers under way.
     while frames.next(limits.bytes, heard).await?.is_some() {}
     Ok(())
@@ -375,20 +387,20 @@ async fn hear(
 
 /// A request, once its operations are on their way.
 #[derive(Debug)]
-struct Request {
+struct ServedRequest {
     id: u64,
     shard: ShardId,
     waiters: Vec<WaiterId>,
     parts: usize,
-    open: Option<Open>,
+    open: Option<OpenGuard>,
 }
 
 fn take_in(
-    request: Request,
+    request: ServedRequest,
     ops: Vec<Op>,
     patience: WhenBusy,
     host: &Arc<dyn Host>,
-    line: &Arc<Line>,
+    line: &Arc<ConnectionAnswers>,
     is_gone: &watch::Receiver<()>,
 ) {
     let (id, parts) = (request.id, request.parts);
@@ -418,12 +430,12 @@ fn take_in(
     });
 }
 
-/// Waits for the answers of a request, and sends them.
+/// Waits for the answers to a request and sends them.
 async fn follow(
-    mut request: Request,
+    mut request: ServedRequest,
     mut answers: oneshot::Receiver<Answers>,
     inbox: Arc<Inbox>,
-    line: &Line,
+    line: &ConnectionAnswers,
     host: &Arc<dyn Host>,
     mut is_gone: watch::Receiver<()>,
 ) {
@@ -463,7 +475,7 @@ async fn follow(
     }
     let undo = undo(&answers);
     let answer = match wire::answers(request.id, &answers, line.agreed.limits, line.agreed.dialect) {
-        Ok(frame) => Answer { frame, shard, undo, _open: request.open.take() },
+        Ok(frame) => QueuedAnswer { frame, shard, undo, _open: request.open.take() },
         Err(error) => {
             tracing::error!(%error, "an answer to another node cannot be sent");
             undo.into_iter().for_each(|op| host.put_back(shard, op));
@@ -486,7 +498,7 @@ fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
 }
 
 /// Says that an answer cannot be had; what was asked may have been applied.
-fn refuse(request: &Request, why: &str, line: &Line) {
+fn refuse(request: &ServedRequest, why: &str, line: &ConnectionAnswers) {
     let error = duewheel_core::store::StoreError::new(duewheel_core::store::ErrorKind::Unavailable, why);
     let refusal = CallError::Store { error, outcome: Outcome::Unknown };
     let refusals: Answers = (0..request.parts).map(|_| Err(refusal.clone())).collect();
@@ -498,12 +510,16 @@ fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
     matches!(answer, Ok(Reply::Reserve(Reserved::Grants(grants))) if grants.is_empty())
 }
 
-fn not_mine(id: u64, why: &str) -> Head {
+fn not_mine(id: u64, why: &str) -> PeerFrameHead {
     // A greeting's length holds it in any case.
-    Head::NotMine { id, why: why.chars().take(200).collect() }
+    PeerFrameHead::NotMine { id, why: why.chars().take(200).collect() }
 }
 
-async fn speak(mut to: impl AsyncWrite + Unpin, line: &Line, heard: &Heard) -> io::Result<()> {
+async fn speak(
+    mut to: impl AsyncWrite + Unpin,
+    line: &ConnectionAnswers,
+    heard: &LastReceived,
+) -> io::Result<()> {
     loop {
         let next = line.out().queue.pop_front();
         match next {
@@ -517,7 +533,7 @@ async fn speak(mut to: impl AsyncWrite + Unpin, line: &Line, heard: &Heard) -> i
     }
 }
 
-async fn watch_silence(heard: &Heard, terms: &Terms) -> io::Result<()> {
+async fn watch_silence(heard: &LastReceived, terms: &TransportConfig) -> io::Result<()> {
     loop {
         tokio::time::sleep(terms.pace.ping).await;
         if heard.since() >= terms.pace.silence {
@@ -552,25 +568,25 @@ mod tests {
         }
     }
 
-    fn line() -> Arc<Line> {
-        let limits = wire::Limits { bytes: 1 << 20, parts: 10, body: 1 << 10 };
+    fn line() -> Arc<ConnectionAnswers> {
+        let limits = wire::FrameLimits { bytes: 1 << 20, parts: 10, body: 1 << 10 };
         let by = super::super::handshake::KeyId::of_a_test();
-        Line::new(Agreed { dialect: &wire::dialect::DIALECTS[0], limits, by })
+        ConnectionAnswers::new(Agreed { dialect: &wire::dialect::DIALECTS[0], limits, by })
     }
 
     fn undelivered(id: u64) -> Op {
         Op::Undelivered { leases: vec![(MessageId(id), LeaseToken { epoch: Epoch(1), counter: id })] }
     }
 
-    fn answer(id: u64) -> Answer {
-        Answer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], _open: None }
+    fn answer(id: u64) -> QueuedAnswer {
+        QueuedAnswer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], _open: None }
     }
 
     #[test]
     fn grants_that_were_not_sent_when_the_connection_ends_go_back() {
         let nowhere = Arc::new(Nowhere(Mutex::default()));
         let (line, host) = (line(), nowhere.clone() as Arc<dyn Host>);
-        let closing = Closing { line: line.clone(), host: host.clone() };
+        let closing = CloseOnDrop { line: line.clone(), host: host.clone() };
         line.push(answer(1)).unwrap();
         line.push(answer(2)).unwrap();
         drop(closing);
@@ -587,7 +603,7 @@ mod tests {
         }
         assert_eq!(line.out().bytes, 100, "counted until they are sent");
         let (mut near, far) = tokio::io::duplex(15);
-        let heard = Heard::now(&(Arc::new(SystemClock) as Arc<dyn duewheel_shard::clock::Clock>));
+        let heard = LastReceived::now(&(Arc::new(SystemClock) as Arc<dyn duewheel_shard::clock::Clock>));
         let mut read = [0; 40];
         tokio::select! {
             ended = speak(far, &line, &heard) => panic!("{ended:?}"),

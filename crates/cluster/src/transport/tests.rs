@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 use super::*;
-use crate::transport::wire::Limits;
+use crate::transport::wire::FrameLimits;
 
 const LEASE: Duration = Duration::from_millis(800);
 const HERE: ShardId = ShardId(1);
@@ -50,7 +50,7 @@ impl Host for Owner {
 struct Pair {
     owner: Arc<Owner>,
     peer: Arc<Peer>,
-    terms: Terms,
+    terms: TransportConfig,
     listening: AbortHandle,
     running: AbortHandle,
 }
@@ -62,11 +62,11 @@ impl Drop for Pair {
     }
 }
 
-mod strangers;
+mod handshake_slots;
 mod trust;
 
-fn limits() -> Limits {
-    Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 }
+fn limits() -> FrameLimits {
+    FrameLimits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 }
 }
 
 fn secrets(secret: &[u8; 32]) -> Secrets {
@@ -77,21 +77,23 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)
 }
 
-fn terms(me: Node, secret: &[u8; 32]) -> Terms {
-    let link = Connector::Tls(Tls::drawn().unwrap());
+fn terms(me: Node, secret: &[u8; 32]) -> TransportConfig {
+    let link = Connector::Tls(PeerTls::drawn().unwrap());
     let means = (clock(), Jitter::seeded(u64::from(me.number)));
-    Terms::new(me, link, &secrets(secret), Speaks::default(), limits(), LEASE, means)
+    TransportConfig::new(me, link, &secrets(secret), SupportedVersions::default(), limits(), LEASE, means)
 }
 
 fn node(name: &str, number: u32, advertise: &str) -> Node {
     Node { name: name.into(), number, advertise: advertise.into() }
 }
 
-async fn owner(secret: &[u8; 32]) -> (Arc<Owner>, Terms, Node, AbortHandle) {
+async fn owner(secret: &[u8; 32]) -> (Arc<Owner>, TransportConfig, Node, AbortHandle) {
     owner_by(|me| terms(me, secret)).await
 }
 
-async fn owner_by(terms: impl FnOnce(Node) -> Terms) -> (Arc<Owner>, Terms, Node, AbortHandle) {
+async fn owner_by(
+    terms: impl FnOnce(Node) -> TransportConfig,
+) -> (Arc<Owner>, TransportConfig, Node, AbortHandle) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let me = node("owner", 2, &listener.local_addr().unwrap().to_string());
     let terms = terms(me.clone());
@@ -110,7 +112,7 @@ fn ask(to: Node, secret: &[u8; 32]) -> (Arc<Peer>, AbortHandle) {
     ask_by(to, terms(node("asker", 1, ""), secret))
 }
 
-fn ask_by(to: Node, terms: Terms) -> (Arc<Peer>, AbortHandle) {
+fn ask_by(to: Node, terms: TransportConfig) -> (Arc<Peer>, AbortHandle) {
     let peer = Arc::new(Peer::new(to, terms, 1 << 20));
     let runs = peer.clone();
     (peer, tokio::spawn(async move { runs.run().await }).abort_handle())
@@ -120,7 +122,7 @@ fn ask_by(to: Node, terms: Terms) -> (Arc<Peer>, AbortHandle) {
 async fn refusal(peer: &Peer) -> String {
     let mut why = String::new();
     until("it is refused", || match peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]) {
-        Err(NotAsked::Away(reason)) if !reason.contains("is being connected to") => {
+        Err(NotSent::Away(reason)) if !reason.contains("is being connected to") => {
             why = reason.to_string();
             true
         }
@@ -170,12 +172,12 @@ fn wait_op() -> Op {
     })
 }
 
-fn why(outcome: &Outcome) -> String {
+fn why(outcome: &PeerOutcome) -> String {
     match outcome {
-        Outcome::Answered(answers) => format!("answered {answers:?}"),
-        Outcome::NotMine(why) => format!("not mine: {why}"),
-        Outcome::NotSent(why) => format!("not sent: {why}"),
-        Outcome::Lost(why) => format!("lost: {why}"),
+        PeerOutcome::Answered(answers) => format!("answered {answers:?}"),
+        PeerOutcome::NotMine(why) => format!("not mine: {why}"),
+        PeerOutcome::NotSent(why) => format!("not sent: {why}"),
+        PeerOutcome::Lost(why) => format!("lost: {why}"),
     }
 }
 
@@ -196,7 +198,7 @@ async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
         submission.answer.send(vec![Ok(Reply::Count((n as u64).into()))]).unwrap();
     }
     for (n, outcome) in asked.into_iter().enumerate() {
-        let Outcome::Answered(answers) = outcome.await.unwrap() else { panic!("no answer to {n}") };
+        let PeerOutcome::Answered(answers) = outcome.await.unwrap() else { panic!("no answer to {n}") };
         assert!(matches!(&answers[..], [Ok(Reply::Count(count))] if **count == n as u64), "{n}: {answers:?}");
     }
     assert_eq!(pair.peer.flying(), 0);
@@ -215,11 +217,11 @@ async fn what_is_not_there_is_not_applied() {
     let asked = pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     let submission = next(&pair.owner).await.pop().unwrap();
     submission.answer.send(vec![Err(CallError::Draining)]).unwrap();
-    assert!(matches!(asked.await.unwrap(), Outcome::NotMine(_)));
+    assert!(matches!(asked.await.unwrap(), PeerOutcome::NotMine(_)));
     // One whose outcome is unknown is told as it is.
     let asked = pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     drop(next(&pair.owner).await);
-    let Outcome::Answered(answers) = asked.await.unwrap() else { panic!("not answered") };
+    let PeerOutcome::Answered(answers) = asked.await.unwrap() else { panic!("not answered") };
     assert_eq!(answers[0].as_ref().unwrap_err().outcome(), duewheel_shard::error::Outcome::Unknown);
 }
 
@@ -263,8 +265,8 @@ async fn nobody_there_means_not_sent() {
     drop(gone);
     let (peer, running) = ask(node("owner", 2, &address), &SECRET);
     match peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]) {
-        Ok(outcome) => assert!(matches!(outcome.await.unwrap(), Outcome::NotSent(_))),
-        Err(refused) => assert!(matches!(refused, NotAsked::Away(_)), "{refused:?}"),
+        Ok(outcome) => assert!(matches!(outcome.await.unwrap(), PeerOutcome::NotSent(_))),
+        Err(refused) => assert!(matches!(refused, NotSent::Away(_)), "{refused:?}"),
     }
     // It comes to be at that address later.
     let listener = TcpListener::bind(&address).await;
@@ -335,7 +337,7 @@ async fn garbage_at_the_port_harms_nobody() {
     // One that says nothing is closed after a while, and others are served meanwhile.
     let mut silent = TcpStream::connect(&address).await.unwrap();
     let outcome = pair.peer.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
-    assert!(matches!(outcome, Outcome::NotMine(_)));
+    assert!(matches!(outcome, PeerOutcome::NotMine(_)));
     assert_eq!(silent.read(&mut [0; 8]).await.unwrap(), 0);
     assert!(pair.owner.shared.bug().is_none());
 }
@@ -361,18 +363,18 @@ async fn what_waits_to_be_sent_is_bounded() {
         assert!(asked.len() < 10_000, "no end of it");
         tokio::task::yield_now().await;
     };
-    assert_eq!(refused, NotAsked::Overloaded);
+    assert_eq!(refused, NotSent::Overloaded);
     peer.close("the test is over");
     let mut sent = Vec::new();
     for outcome in asked {
         sent.push(match outcome.await.unwrap() {
-            Outcome::NotSent(_) => false,
-            Outcome::Lost(_) => true,
+            PeerOutcome::NotSent(_) => false,
+            PeerOutcome::Lost(_) => true,
             other => panic!("{other:?}"),
         });
     }
     assert!(sent.is_sorted_by(|a, b| a >= b) && sent.last() == Some(&false), "what waited was not sent");
-    assert!(matches!(peer.ask(HERE, WhenBusy::Refuse, &[op]), Err(NotAsked::Away(_))), "closed for good");
+    assert!(matches!(peer.ask(HERE, WhenBusy::Refuse, &[op]), Err(NotSent::Away(_))), "closed for good");
     for task in [running, listening, proxying] {
         task.abort();
     }

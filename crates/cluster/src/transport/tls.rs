@@ -42,7 +42,7 @@ pub(super) const FIRST_BYTE: u8 = 0x16;
 /// clients, and name the host of [`FleetOptions::advertise`](crate::FleetOptions::advertise). All clones are one: what
 /// takes the place of one, takes that of all.
 #[derive(Clone)]
-pub struct PeerCertificates(Tls);
+pub struct PeerCertificates(PeerTls);
 
 impl fmt::Debug for PeerCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,7 +113,7 @@ impl PeerCertificates {
             .with_protocol_versions(&[&TLS13])
             .and_then(|config| config.with_webpki_verifier(servers).with_client_auth_cert(chain, key))
             .map_err(of_key)?;
-        Ok(PeerCertificates(Tls::new(server, client, Names::Checked)))
+        Ok(PeerCertificates(PeerTls::new(server, client, HostCheck::Checked)))
     }
 
     /// From now on these are shown to other nodes, and theirs are checked by their authority. Connections that are there
@@ -123,43 +123,43 @@ impl PeerCertificates {
         *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = sides;
     }
 
-    pub(crate) fn tls(&self) -> Tls {
+    pub(crate) fn tls(&self) -> PeerTls {
         self.0.clone()
     }
 }
 
 /// How this node speaks TLS. Clones are the same, also after [`PeerCertificates::replace`].
 #[derive(Clone, Debug)]
-pub(crate) struct Tls(Arc<RwLock<Sides>>);
+pub(crate) struct PeerTls(Arc<RwLock<TlsConfigs>>);
 
-/// How it speaks TLS as the one who asks, and as the one who is asked.
+/// The TLS configurations of both roles.
 #[derive(Clone, Debug)]
-struct Sides {
+struct TlsConfigs {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
-    names: Names,
+    names: HostCheck,
 }
 
 /// Whether the other node's key must be that of the host it was looked for at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
+enum HostCheck {
     Checked,
     /// It says nothing of a name; so any address will do.
     Any,
 }
 
-impl Tls {
-    fn new(mut server: ServerConfig, mut client: ClientConfig, names: Names) -> Self {
+impl PeerTls {
+    fn new(mut server: ServerConfig, mut client: ClientConfig, names: HostCheck) -> Self {
         // Each connection stands for itself.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         client.resumption = Resumption::disabled();
-        client.enable_sni = names == Names::Checked;
-        let sides = Sides { server: Arc::new(server), client: Arc::new(client), names };
-        Tls(Arc::new(RwLock::new(sides)))
+        client.enable_sni = names == HostCheck::Checked;
+        let sides = TlsConfigs { server: Arc::new(server), client: Arc::new(client), names };
+        PeerTls(Arc::new(RwLock::new(sides)))
     }
 
-    fn sides(&self) -> Sides {
+    fn sides(&self) -> TlsConfigs {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -187,7 +187,7 @@ impl Tls {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyKey(provider)))
             .with_no_client_auth();
-        Ok(Tls::new(server, client, Names::Any))
+        Ok(PeerTls::new(server, client, HostCheck::Any))
     }
 
     /// Speaks TLS with the node at an address, `host:port`.
@@ -198,18 +198,18 @@ impl Tls {
     ) -> io::Result<(tokio_rustls::client::TlsStream<TcpStream>, Binding)> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let Sides { client, names, .. } = self.sides();
+        let TlsConfigs { client, names, .. } = self.sides();
         let name = match names {
-            Names::Checked => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+            HostCheck::Checked => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
             // Neither sent nor checked. Not every name that a resolver knows is one of DNS (`node_a`).
-            Names::Any => ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into()),
+            HostCheck::Any => ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into()),
         };
         let stream = TlsConnector::from(client).connect(name, stream).await.map_err(in_words)?;
         let binding = stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None);
         Ok((stream, binding.map_err(io::Error::other)?))
     }
 
-    /// Speaks TLS with whoever has connected.
+    /// Accepts TLS on a connection.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,

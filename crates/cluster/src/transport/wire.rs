@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4 | how many follow, little-endian; more than the limit is refused before anything is allocated |
-//! | … | a [`Head`] in postcard |
+//! | … | a [`PeerFrameHead`] in postcard |
 //! | … | as many operations, or answers, as the head says, one after the other in postcard |
 //!
 //! From version 4 on the level of an applied change follows each answer that has one ([`Reply::level`]), but that of
@@ -31,12 +31,12 @@ pub(crate) const PROTOCOL: u32 = 4;
 /// Bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
 
-/// What comes before two nodes know each other is never longer.
+/// Largest size of a message of the handshake.
 pub(crate) const MAX_GREETING: usize = 1_024;
 
-/// What a frame may hold.
+/// The limits of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct FrameLimits {
     /// Bytes behind the length.
     pub(crate) bytes: usize,
     /// Operations, or answers.
@@ -45,7 +45,7 @@ pub(crate) struct Limits {
     pub(crate) body: usize,
 }
 
-impl Limits {
+impl FrameLimits {
     /// What the largest request or answer needs that the policy allows.
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
@@ -55,12 +55,12 @@ impl Limits {
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
         let bytes = batch.saturating_add(one).saturating_add(beside).clamp(1 << 20, 1 << 30);
         let parts = policy.max_batch_messages.saturating_mul(2).clamp(1_024, 1 << 20);
-        Limits { bytes, parts, body: policy.max_body }
+        FrameLimits { bytes, parts, body: policy.max_body }
     }
 
     /// What one node may send and the other takes.
-    pub(crate) fn and(self, other: Limits) -> Self {
-        Limits {
+    pub(crate) fn and(self, other: FrameLimits) -> Self {
+        FrameLimits {
             bytes: self.bytes.min(other.bytes),
             parts: self.parts.min(other.parts),
             body: self.body.min(other.body),
@@ -68,9 +68,9 @@ impl Limits {
     }
 }
 
-/// How a frame begins once two nodes know each other.
+/// The head of a frame, after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Head {
+pub(crate) enum PeerFrameHead {
     /// Operations for a shard follow.
     Request {
         /// Chosen by the asker, to know the answer by.
@@ -106,16 +106,16 @@ pub(crate) enum Head {
     Bye,
 }
 
-/// What came.
+/// A frame that was read.
 #[derive(Debug)]
-pub(crate) enum Frame {
+pub(crate) enum PeerFrame {
     /// Operations for a shard.
     Request { id: u64, shard: ShardId, patience: WhenBusy, ops: Vec<Op> },
     /// Answers to a request.
     Answers { id: u64, answers: Answers },
     /// The request was not applied, and belongs elsewhere.
     NotMine { id: u64, why: Box<str> },
-    /// To be answered with [`Head::Pong`].
+    /// To be answered with [`PeerFrameHead::Pong`].
     Ping,
     /// The answer.
     Pong,
@@ -139,12 +139,12 @@ pub(crate) enum WireError {
     NotKnown,
 }
 
-/// An error as it travels.
+/// An error in its wire format.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Failure {
+enum WireFailure {
     Overloaded,
     Draining,
-    Store { kind: Kind, outcome: How, detail: Box<str> },
+    Store { kind: Kind, outcome: WireOutcome, detail: Box<str> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,19 +157,19 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum How {
+enum WireOutcome {
     NotApplied,
     Unknown,
 }
 
-impl From<&CallError> for Failure {
+impl From<&CallError> for WireFailure {
     fn from(error: &CallError) -> Self {
-        let store = |kind, outcome, detail: &str| Failure::Store { kind, outcome, detail: detail.into() };
+        let store = |kind, outcome, detail: &str| WireFailure::Store { kind, outcome, detail: detail.into() };
         match error {
-            CallError::Overloaded => Failure::Overloaded,
-            CallError::Draining => Failure::Draining,
-            CallError::Closed(why) => store(Kind::Unavailable, How::NotApplied, why),
-            CallError::Lost(why) | CallError::Bug(why) => store(Kind::Unavailable, How::Unknown, why),
+            CallError::Overloaded => WireFailure::Overloaded,
+            CallError::Draining => WireFailure::Draining,
+            CallError::Closed(why) => store(Kind::Unavailable, WireOutcome::NotApplied, why),
+            CallError::Lost(why) | CallError::Bug(why) => store(Kind::Unavailable, WireOutcome::Unknown, why),
             CallError::Store { error, outcome } => {
                 let kind = match error.kind() {
                     ErrorKind::Fenced => Kind::Fenced,
@@ -179,8 +179,8 @@ impl From<&CallError> for Failure {
                     ErrorKind::Closed => Kind::Closed,
                 };
                 let outcome = match outcome {
-                    Outcome::NotApplied => How::NotApplied,
-                    Outcome::Unknown => How::Unknown,
+                    Outcome::NotApplied => WireOutcome::NotApplied,
+                    Outcome::Unknown => WireOutcome::Unknown,
                 };
                 store(kind, outcome, &error.to_string())
             }
@@ -188,12 +188,12 @@ impl From<&CallError> for Failure {
     }
 }
 
-impl From<Failure> for CallError {
-    fn from(failure: Failure) -> Self {
+impl From<WireFailure> for CallError {
+    fn from(failure: WireFailure) -> Self {
         match failure {
-            Failure::Overloaded => CallError::Overloaded,
-            Failure::Draining => CallError::Draining,
-            Failure::Store { kind, outcome, detail } => {
+            WireFailure::Overloaded => CallError::Overloaded,
+            WireFailure::Draining => CallError::Draining,
+            WireFailure::Store { kind, outcome, detail } => {
                 let kind = match kind {
                     Kind::Fenced => ErrorKind::Fenced,
                     Kind::Unavailable => ErrorKind::Unavailable,
@@ -202,8 +202,8 @@ impl From<Failure> for CallError {
                     Kind::Closed => ErrorKind::Closed,
                 };
                 let outcome = match outcome {
-                    How::NotApplied => Outcome::NotApplied,
-                    How::Unknown => Outcome::Unknown,
+                    WireOutcome::NotApplied => Outcome::NotApplied,
+                    WireOutcome::Unknown => Outcome::Unknown,
                 };
                 CallError::Store { error: StoreError::new(kind, detail), outcome }
             }
@@ -212,7 +212,7 @@ impl From<Failure> for CallError {
 }
 
 /// A head alone, with its length.
-pub(crate) fn plain(head: &Head, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
+pub(crate) fn plain(head: &PeerFrameHead, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
     finish(dialect.close(begin(head)?), MAX_GREETING)
 }
 
@@ -225,11 +225,11 @@ pub(crate) fn request(
     shard: ShardId,
     patience: WhenBusy,
     ops: &[Op],
-    limits: Limits,
+    limits: FrameLimits,
     dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(ops.len(), limits)?;
-    let mut frame = begin(&Head::Request { id, shard, patience, ops: parts })?;
+    let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
         let at = frame.len();
         frame = push(frame, op)?;
@@ -247,13 +247,13 @@ pub(crate) fn request(
 pub(crate) fn answers(
     id: u64,
     answers: &[Result<Reply, CallError>],
-    limits: Limits,
+    limits: FrameLimits,
     dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(answers.len(), limits)?;
-    let mut frame = begin(&Head::Answers { id, answers: parts })?;
+    let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        let part = answer.as_ref().map(|reply| version_3::sent(reply, dialect)).map_err(Failure::from);
+        let part = answer.as_ref().map(|reply| version_3::sent(reply, dialect)).map_err(WireFailure::from);
         frame = push(frame, &part)?;
         if dialect.levels == LevelsOnWire::Beside
             && let Ok(reply) = answer
@@ -269,25 +269,25 @@ pub(crate) fn answers(
 ///
 /// # Errors
 /// See [`WireError`].
-pub(crate) fn read(bytes: &[u8], limits: Limits, dialect: &Dialect) -> Result<Frame, WireError> {
+pub(crate) fn read(bytes: &[u8], limits: FrameLimits, dialect: &Dialect) -> Result<PeerFrame, WireError> {
     if bytes.len() > limits.bytes {
         return Err(WireError::TooLarge);
     }
-    let (head, rest) = take::<Head>(bytes)?;
+    let (head, rest) = take::<PeerFrameHead>(bytes)?;
     let (frame, rest) = match head {
-        Head::Request { id, shard, patience, ops } => {
+        PeerFrameHead::Request { id, shard, patience, ops } => {
             let (ops, rest) = parts(rest, ops, limits, take::<Op>)?;
-            (Frame::Request { id, shard, patience, ops }, rest)
+            (PeerFrame::Request { id, shard, patience, ops }, rest)
         }
-        Head::Answers { id, answers } => {
+        PeerFrameHead::Answers { id, answers } => {
             let (answers, rest) = parts(rest, answers, limits, |bytes| take_answer(bytes, dialect))?;
-            (Frame::Answers { id, answers }, rest)
+            (PeerFrame::Answers { id, answers }, rest)
         }
-        Head::NotMine { id, why } => (Frame::NotMine { id, why }, rest),
-        Head::Ping => (Frame::Ping, rest),
-        Head::Pong => (Frame::Pong, rest),
-        Head::Nudge => (Frame::Nudge, rest),
-        Head::Bye => (Frame::Bye, rest),
+        PeerFrameHead::NotMine { id, why } => (PeerFrame::NotMine { id, why }, rest),
+        PeerFrameHead::Ping => (PeerFrame::Ping, rest),
+        PeerFrameHead::Pong => (PeerFrame::Pong, rest),
+        PeerFrameHead::Nudge => (PeerFrame::Nudge, rest),
+        PeerFrameHead::Bye => (PeerFrame::Bye, rest),
     };
     if dialect.ends(rest) { Ok(frame) } else { Err(WireError::Damaged) }
 }
@@ -308,7 +308,7 @@ pub(crate) fn read_greeting<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Wire
     take(bytes).map(|(part, _)| part)
 }
 
-fn count(n: usize, limits: Limits) -> Result<u32, WireError> {
+fn count(n: usize, limits: FrameLimits) -> Result<u32, WireError> {
     if n > limits.parts {
         return Err(WireError::TooLarge);
     }
@@ -344,7 +344,7 @@ fn take_answer<'a>(
     bytes: &'a [u8],
     dialect: &Dialect,
 ) -> Result<(Result<Reply, CallError>, &'a [u8]), WireError> {
-    let (answer, mut rest) = take::<Result<Reply, Failure>>(bytes)?;
+    let (answer, mut rest) = take::<Result<Reply, WireFailure>>(bytes)?;
     let mut answer = answer.map_err(CallError::from);
     if dialect.levels == LevelsOnWire::Beside
         && let Ok(reply) = &mut answer
@@ -366,7 +366,7 @@ fn level_beside(reply: &Reply) -> Option<Level> {
 fn parts<'a, T>(
     bytes: &'a [u8],
     n: u32,
-    limits: Limits,
+    limits: FrameLimits,
     take: impl Fn(&'a [u8]) -> Result<(T, &'a [u8]), WireError>,
 ) -> Result<(Vec<T>, &'a [u8]), WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;

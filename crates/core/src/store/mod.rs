@@ -521,6 +521,7 @@ pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
     nothing_from: Option<Lsn>,
+    /// Boxed: errors travel in results, and few have it.
     reached: Option<Box<Progress>>,
     page: Option<u64>,
 }

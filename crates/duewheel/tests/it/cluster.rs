@@ -31,7 +31,7 @@ async fn settled(nodes: &[&Duewheel]) {
             .iter()
             .map(|node| {
                 let view = node.cluster().unwrap();
-                view.shards.iter().filter(|s| s.here == duewheel::Stage::Serving).count()
+                view.shards.iter().filter(|s| s.here == duewheel::ShardStage::Serving).count()
             })
             .collect();
         owned.iter().sum::<usize>() == 8 && owned.iter().all(|n| n.abs_diff(8 / nodes.len()) <= 1)

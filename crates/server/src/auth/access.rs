@@ -4,7 +4,7 @@ use super::scope::Scope;
 
 /// Who may make a call, where tokens are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum AccessRule {
     /// Everybody: it tells nothing of queues and messages.
     Open,
     /// Every valid token, whatever its scopes.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::http::{HeaderMap, header};
 use duewheel::core::{QueueName, WallMs};
 
-use super::{Entry, Hash, Scope, Table, TokensError};
+use super::{Hash, Scope, TokenEntry, TokenTable, TokensError};
 use crate::error::{ErrorCode, Problem};
 
 /// The tokens of a running server; they may be replaced while it runs.
@@ -16,7 +16,7 @@ pub struct Guard(Option<Tokens>);
 #[derive(Debug)]
 struct Tokens {
     file: PathBuf,
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<TokenTable>>,
 }
 
 /// The caller of a request.
@@ -25,7 +25,7 @@ pub enum Caller {
     /// There are no tokens: every client that reaches the listener may do everything.
     Trusted,
     /// The holder of a valid token.
-    Holder(Arc<Entry>),
+    Holder(Arc<TokenEntry>),
     /// Missing or invalid credentials, and the reason.
     Stranger(&'static str),
 }
@@ -39,19 +39,19 @@ impl Guard {
     /// A guard with the tokens of this file.
     ///
     /// # Errors
-    /// See [`Table::read`].
+    /// See [`TokenTable::read`].
     pub fn of(file: PathBuf) -> Result<Guard, TokensError> {
-        let table = RwLock::new(Arc::new(Table::read(&file)?));
+        let table = RwLock::new(Arc::new(TokenTable::read(&file)?));
         Ok(Guard(Some(Tokens { file, table })))
     }
 
     /// Reads the file again; returns the number of its tokens, if there is a file. After an error nothing has changed.
     ///
     /// # Errors
-    /// See [`Table::read`].
+    /// See [`TokenTable::read`].
     pub fn reload(&self) -> Result<Option<usize>, TokensError> {
         let Some(tokens) = &self.0 else { return Ok(None) };
-        let table = Table::read(&tokens.file)?;
+        let table = TokenTable::read(&tokens.file)?;
         let count = table.len();
         *tokens.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         Ok(Some(count))
@@ -63,7 +63,7 @@ impl Guard {
     }
 
     /// All tokens, without what they are made of; none where no tokens are asked for.
-    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
+    pub(crate) fn entries(&self) -> Vec<Arc<TokenEntry>> {
         let Some(tokens) = &self.0 else { return Vec::new() };
         tokens.table.read().unwrap_or_else(PoisonError::into_inner).entries().to_vec()
     }

@@ -15,10 +15,10 @@ mod scope;
 mod table;
 mod token;
 
-pub(crate) use access::{About, Access};
+pub(crate) use access::{About, AccessRule};
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
 pub use prefixes::Prefixes;
 pub use scope::Scope;
-pub use table::{Entry, Table, TokensError, block};
+pub use table::{TokenEntry, TokenTable, TokensError, block};
 pub use token::{Hash, Token};

@@ -29,11 +29,11 @@ const MAX_NAME: usize = 100;
 
 /// All tokens of a server.
 #[derive(Debug, Default)]
-pub struct Table(Vec<Arc<Entry>>);
+pub struct TokenTable(Vec<Arc<TokenEntry>>);
 
 /// One token, without the token.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TokenEntry {
     /// For people.
     pub name: String,
     /// The hash of the token.
@@ -79,12 +79,12 @@ pub enum TokensError {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    token: Vec<Written>,
+    token: Vec<TokenFields>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct TokenFields {
     name: String,
     hash: String,
     scopes: Vec<String>,
@@ -92,12 +92,12 @@ struct Written {
     expires: Option<String>,
 }
 
-impl Table {
+impl TokenTable {
     /// Reads the file.
     ///
     /// # Errors
     /// [`TokensError`] when the file cannot be read, other users may read or change it, or its content is invalid.
-    pub fn read(file: &Path) -> Result<Table, TokensError> {
+    pub fn read(file: &Path) -> Result<TokenTable, TokensError> {
         let unreadable = |why| TokensError::Unreadable { file: file.to_owned(), why };
         let bytes = private::read(file, MAX_BYTES).map_err(unreadable)?;
         let bytes = bytes.map_err(|what| TokensError::Exposed { file: file.to_owned(), what })?;
@@ -108,14 +108,14 @@ impl Table {
         let text = String::from_utf8(bytes);
         let text =
             text.map_err(|why| unreadable(std::io::Error::new(std::io::ErrorKind::InvalidData, why)))?;
-        Table::parse(&text).map_err(|what| TokensError::Wrong { file: file.to_owned(), what })
+        TokenTable::parse(&text).map_err(|what| TokensError::Wrong { file: file.to_owned(), what })
     }
 
     /// Parses the text of the file.
     ///
     /// # Errors
     /// A sentence about the fault, with the line or the token's name. It repeats no part of a hash.
-    pub fn parse(text: &str) -> Result<Table, String> {
+    pub fn parse(text: &str) -> Result<TokenTable, String> {
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1;
@@ -124,14 +124,14 @@ impl Table {
         if file.token.len() > MAX_TOKENS {
             return Err(format!("there may be at most {MAX_TOKENS} tokens"));
         }
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         for (n, written) in file.token.into_iter().enumerate() {
             let named = if written.name.is_empty() {
                 format!("token {}", n + 1)
             } else {
                 format!("token {:?}", written.name)
             };
-            let entry = Entry::check(written).map_err(|what| format!("{named}: {what}"))?;
+            let entry = TokenEntry::check(written).map_err(|what| format!("{named}: {what}"))?;
             if table.0.iter().any(|other| other.name == entry.name) {
                 return Err(format!("{named}: name: another token has it"));
             }
@@ -144,7 +144,7 @@ impl Table {
     }
 
     /// All tokens, as they stand in the file.
-    pub(crate) fn entries(&self) -> &[Arc<Entry>] {
+    pub(crate) fn entries(&self) -> &[Arc<TokenEntry>] {
         &self.0
     }
 
@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// The token with this hash. It is compared with all of them, in a time that does not depend on where they differ.
-    pub fn find(&self, hash: &Hash) -> Option<Arc<Entry>> {
+    pub fn find(&self, hash: &Hash) -> Option<Arc<TokenEntry>> {
         const NONE: u32 = u32::MAX;
         let mut found = NONE;
         for (n, entry) in (0_u32..).zip(&self.0) {
@@ -172,9 +172,9 @@ impl Table {
     }
 }
 
-impl Entry {
-    fn check(written: Written) -> Result<Entry, String> {
-        let Written { name, hash, scopes, queues, expires } = written;
+impl TokenEntry {
+    fn check(written: TokenFields) -> Result<TokenEntry, String> {
+        let TokenFields { name, hash, scopes, queues, expires } = written;
         if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
             return Err(format!("name: must be 1 to {MAX_NAME} bytes of text"));
         }
@@ -191,7 +191,7 @@ impl Entry {
         }
         let expires = expires.map(|text| rfc3339::parse(&text)).transpose();
         let expires = expires.map_err(|what| format!("expires: {what}"))?;
-        Ok(Entry { name, hash, scopes, queues, expires })
+        Ok(TokenEntry { name, hash, scopes, queues, expires })
     }
 
     /// Whether the token covers this queue.
@@ -204,11 +204,11 @@ impl Entry {
 }
 
 /// The token in the form of the file.
-pub fn block(entry: &Entry) -> impl fmt::Display + '_ {
-    struct Block<'a>(&'a Entry);
+pub fn block(entry: &TokenEntry) -> impl fmt::Display + '_ {
+    struct Block<'a>(&'a TokenEntry);
     impl fmt::Display for Block<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            let Entry { name, hash, scopes, queues, expires } = self.0;
+            let TokenEntry { name, hash, scopes, queues, expires } = self.0;
             let list = |words: Vec<&str>| toml::Value::from(words);
             writeln!(f, "[[token]]")?;
             writeln!(f, "name = {}", toml::Value::from(name.as_str()))?;
@@ -230,8 +230,8 @@ pub fn block(entry: &Entry) -> impl fmt::Display + '_ {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, n: u8) -> Entry {
-        Entry {
+    fn entry(name: &str, n: u8) -> TokenEntry {
+        TokenEntry {
             name: name.to_owned(),
             hash: Hash::of(&[n]),
             scopes: BTreeSet::from([Scope::Consume, Scope::Enqueue]),
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let one = entry("a \"b\" \\ ü", 1);
-        let two = Entry { queues: None, expires: None, ..entry("two", 2) };
-        let table = Table::parse(&format!("# mine\n{}\n{}", block(&one), block(&two))).unwrap();
+        let two = TokenEntry { queues: None, expires: None, ..entry("two", 2) };
+        let table = TokenTable::parse(&format!("# mine\n{}\n{}", block(&one), block(&two))).unwrap();
         assert_eq!(table.len(), 2);
         let found = table.find(&one.hash).unwrap();
         assert_eq!((&found.name, &found.scopes, &found.queues), (&one.name, &one.scopes, &one.queues));
@@ -252,7 +252,7 @@ mod tests {
         let found = table.find(&two.hash).unwrap();
         assert_eq!((found.name.as_str(), &found.queues, found.expires), ("two", &None, None));
         assert!(table.find(&Hash::of(&[3])).is_none());
-        assert!(Table::parse("").unwrap().is_empty());
+        assert!(TokenTable::parse("").unwrap().is_empty());
     }
 
     #[test]
@@ -282,12 +282,12 @@ mod tests {
             (format!("{good}{}", good.replace("\"x\"", "\"y\"")), "token \"y\": hash: another"),
             (format!("{good}[["), "line 7: "),
         ] {
-            let why = Table::parse(&text).unwrap_err();
+            let why = TokenTable::parse(&text).unwrap_err();
             assert!(why.contains(says), "{text}: {why}");
             assert!(!why.contains(&hash[..20]), "{why}");
         }
         let many: String = (0..=MAX_TOKENS).map(|n| block(&entry(&n.to_string(), 1)).to_string()).collect();
-        assert!(Table::parse(&many).unwrap_err().contains("at most 1000"));
+        assert!(TokenTable::parse(&many).unwrap_err().contains("at most 1000"));
     }
 
     #[test]
@@ -300,14 +300,14 @@ mod tests {
             [(0o600, true), (0o400, true), (0o640, true), (0o604, false), (0o620, false), (0o602, false)]
         {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
-            let read = Table::read(&file);
+            let read = TokenTable::read(&file);
             assert_eq!(read.is_ok(), good, "{mode:o}: {read:?}");
             if let Err(why) = read {
                 let text = why.to_string();
                 assert!(text.contains("chmod 600") && text.contains(&format!("{mode:03o}")), "{text}");
             }
         }
-        let none = Table::read(&dir.path().join("none")).unwrap_err().to_string();
+        let none = TokenTable::read(&dir.path().join("none")).unwrap_err().to_string();
         assert!(none.contains("cannot read the tokens in"), "{none}");
     }
 }

@@ -3,4 +3,4 @@
 use duewheel::CallError;
 use duewheel::core::engine::Reply;
 
-pub(super) type Answer = Result<Reply, CallError>;
+pub(super) type EngineAnswer = Result<Reply, CallError>;

@@ -6,7 +6,7 @@ use super::codec::Command;
 
 /// The handling of one command of a batch. All but the first three take one answer.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum BatchStep {
     Text(&'static str),
     Line(String),
     Block(String),
@@ -35,28 +35,28 @@ pub(super) enum Part {
     DeleteKey,
 }
 
-impl Part {
+impl BatchStep {
     /// Largest size of the reply in bytes.
     pub(super) fn most(&self, max_body: usize) -> usize {
         match self {
             // The answer brings the body along.
-            Part::Found | Part::ReserveJob | Part::StatsJob => max_body,
-            Part::Line(text) | Part::Block(text) => text.len(),
-            Part::Use { .. } | Part::Watch { .. } => 256,
-            Part::StatsQueue | Part::Stats => 2 * 1024,
-            Part::Text(_)
-            | Part::Silent
-            | Part::Put
-            | Part::Delete
-            | Part::Release
-            | Part::Bury
-            | Part::Touch
-            | Part::DeleteKey => 64,
+            BatchStep::Found | BatchStep::ReserveJob | BatchStep::StatsJob => max_body,
+            BatchStep::Line(text) | BatchStep::Block(text) => text.len(),
+            BatchStep::Use { .. } | BatchStep::Watch { .. } => 256,
+            BatchStep::StatsQueue | BatchStep::Stats => 2 * 1024,
+            BatchStep::Text(_)
+            | BatchStep::Silent
+            | BatchStep::Put
+            | BatchStep::Delete
+            | BatchStep::Release
+            | BatchStep::Bury
+            | BatchStep::Touch
+            | BatchStep::DeleteKey => 64,
         }
     }
 
     pub(super) fn has_answer(&self) -> bool {
-        !matches!(self, Part::Text(_) | Part::Line(_) | Part::Block(_))
+        !matches!(self, BatchStep::Text(_) | BatchStep::Line(_) | BatchStep::Block(_))
     }
 }
 

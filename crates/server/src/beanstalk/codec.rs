@@ -74,7 +74,7 @@ pub(super) struct Put {
     pub(super) body: Bytes,
 }
 
-/// What happens with a put whose key is taken.
+/// The effect of a put whose key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfTaken {
     Refuse,
@@ -117,45 +117,45 @@ impl Kind {
 
 /// An error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ErrorReply {
     BadFormat,
     UnknownCommand,
     JobTooBig,
     ExpectedCrlf,
 }
 
-impl Refusal {
+impl ErrorReply {
     pub(super) fn reply(self) -> &'static str {
         match self {
-            Refusal::BadFormat => "BAD_FORMAT\r\n",
-            Refusal::UnknownCommand => "UNKNOWN_COMMAND\r\n",
-            Refusal::JobTooBig => "JOB_TOO_BIG\r\n",
-            Refusal::ExpectedCrlf => "EXPECTED_CRLF\r\n",
+            ErrorReply::BadFormat => "BAD_FORMAT\r\n",
+            ErrorReply::UnknownCommand => "UNKNOWN_COMMAND\r\n",
+            ErrorReply::JobTooBig => "JOB_TOO_BIG\r\n",
+            ErrorReply::ExpectedCrlf => "EXPECTED_CRLF\r\n",
         }
     }
 }
 
 /// An input of a client. A put is two inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct DecodedInput {
     /// The counter; `None`: none, because its line was malformed, or because it was counted before.
     pub(super) kind: Option<Kind>,
-    pub(super) what: Result<Command, Refusal>,
+    pub(super) what: Result<Command, ErrorReply>,
 }
 
 /// Decodes bytes into commands.
 #[derive(Debug)]
 pub(super) struct Decoder {
     max_body: usize,
-    state: State,
+    state: DecoderState,
     /// The next input, before anything is read.
-    next: Option<Said>,
+    next: Option<DecodedInput>,
     /// Number of bytes at the start of the buffer that contain no end of a line.
     scanned: usize,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecoderState {
     Line,
     /// A line that is too long is dropped, up to its end.
     DropLine,
@@ -171,22 +171,22 @@ enum State {
 
 impl Decoder {
     pub(super) fn new(max_body: usize) -> Self {
-        Decoder { max_body, state: State::Line, next: None, scanned: 0 }
+        Decoder { max_body, state: DecoderState::Line, next: None, scanned: 0 }
     }
 
     /// The next input, if its last byte has arrived. Takes its bytes off the front.
-    pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<Said> {
+    pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<DecodedInput> {
         loop {
             if let Some(said) = self.next.take() {
                 return Some(said);
             }
             match &mut self.state {
-                State::Line => {
+                DecoderState::Line => {
                     if let Some(said) = self.line(input)? {
                         return Some(said);
                     }
                 }
-                State::DropLine => {
+                DecoderState::DropLine => {
                     let Some(end) = find_crlf(input, 0) else {
                         // A CR may be the first half of the end.
                         let keep = usize::from(input.last() == Some(&b'\r'));
@@ -194,33 +194,35 @@ impl Decoder {
                         return None;
                     };
                     input.advance(end + 2);
-                    self.state = State::Line;
-                    return Some(refused(None, Refusal::BadFormat));
+                    self.state = DecoderState::Line;
+                    return Some(refused(None, ErrorReply::BadFormat));
                 }
-                State::Body { size, .. } => {
+                DecoderState::Body { size, .. } => {
                     let size = *size;
                     if input.len() < size + 2 {
                         return None;
                     }
-                    let State::Body { mut put, .. } = std::mem::replace(&mut self.state, State::Line) else {
+                    let DecoderState::Body { mut put, .. } =
+                        std::mem::replace(&mut self.state, DecoderState::Line)
+                    else {
                         return None;
                     };
                     let right = input[size..size + 2] == *b"\r\n";
                     // A copy: a slice would keep the whole buffer in memory for as long as the message waits.
                     put.body = if right { Bytes::copy_from_slice(&input[..size]) } else { Bytes::new() };
                     input.advance(size + 2);
-                    let what = if right { Ok(Command::Put(put)) } else { Err(Refusal::ExpectedCrlf) };
-                    return Some(Said { kind: None, what });
+                    let what = if right { Ok(Command::Put(put)) } else { Err(ErrorReply::ExpectedCrlf) };
+                    return Some(DecodedInput { kind: None, what });
                 }
-                State::DropBody { left } => {
+                DecoderState::DropBody { left } => {
                     let here = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                     input.advance(here);
                     *left -= here as u64;
                     if *left > 0 {
                         return None;
                     }
-                    self.state = State::Line;
-                    return Some(refused(None, Refusal::JobTooBig));
+                    self.state = DecoderState::Line;
+                    return Some(refused(None, ErrorReply::JobTooBig));
                 }
             }
         }
@@ -229,13 +231,13 @@ impl Decoder {
     /// Number of bytes that [`Decoder::next`] certainly needs before it can return anything.
     pub(super) fn wanted(&self, input: &BytesMut) -> usize {
         match &self.state {
-            State::Body { size, .. } => (size + 2).saturating_sub(input.len()),
-            State::Line | State::DropLine | State::DropBody { .. } => 0,
+            DecoderState::Body { size, .. } => (size + 2).saturating_sub(input.len()),
+            DecoderState::Line | DecoderState::DropLine | DecoderState::DropBody { .. } => 0,
         }
     }
 
     /// Takes a line. `None`: it is incomplete; `Some(None)`: there is no input yet.
-    fn line(&mut self, input: &mut BytesMut) -> Option<Option<Said>> {
+    fn line(&mut self, input: &mut BytesMut) -> Option<Option<DecodedInput>> {
         let max = if is_ours(input) { MAX_LONG_LINE } else { MAX_LINE };
         let Some(end) = find_crlf(input, self.scanned).filter(|end| end + 2 <= max) else {
             self.scanned = input.len().saturating_sub(1);
@@ -243,7 +245,7 @@ impl Decoder {
                 return None;
             }
             self.scanned = 0;
-            self.state = State::DropLine;
+            self.state = DecoderState::DropLine;
             return Some(None);
         };
         self.scanned = 0;
@@ -252,23 +254,23 @@ impl Decoder {
         Some(match parsed {
             Parsed::Said(said) => Some(said),
             Parsed::Put(kind, put, size) => {
-                self.state = State::Body { put, size };
-                Some(Said { kind: Some(kind), what: Ok(Command::BeginPut) })
+                self.state = DecoderState::Body { put, size };
+                Some(DecodedInput { kind: Some(kind), what: Ok(Command::BeginPut) })
             }
             Parsed::TooBig(kind, size) => {
-                self.state = State::DropBody { left: u64::from(size) + 2 };
-                Some(Said { kind: Some(kind), what: Ok(Command::MissPut) })
+                self.state = DecoderState::DropBody { left: u64::from(size) + 2 };
+                Some(DecodedInput { kind: Some(kind), what: Ok(Command::MissPut) })
             }
             Parsed::Garbage(kind) => {
-                self.next = Some(refused(None, Refusal::BadFormat));
-                Some(Said { kind: Some(kind), what: Ok(Command::MissPut) })
+                self.next = Some(refused(None, ErrorReply::BadFormat));
+                Some(DecodedInput { kind: Some(kind), what: Ok(Command::MissPut) })
             }
         })
     }
 }
 
 enum Parsed {
-    Said(Said),
+    Said(DecodedInput),
     /// The line of a put, whose body has this size.
     Put(Kind, Put, usize),
     /// The line of a put whose body, of this size, is too large.
@@ -277,8 +279,8 @@ enum Parsed {
     Garbage(Kind),
 }
 
-fn refused(kind: Option<Kind>, why: Refusal) -> Said {
-    Said { kind, what: Err(why) }
+fn refused(kind: Option<Kind>, why: ErrorReply) -> DecodedInput {
+    DecodedInput { kind, what: Err(why) }
 }
 
 fn find_crlf(input: &[u8], from: usize) -> Option<usize> {
@@ -304,29 +306,29 @@ fn is_ours(line: &[u8]) -> bool {
 /// A line without its CRLF.
 fn parse(line: &[u8], max_body: usize) -> Parsed {
     if line.contains(&0) {
-        return Parsed::Said(refused(None, Refusal::BadFormat));
+        return Parsed::Said(refused(None, ErrorReply::BadFormat));
     }
     if let Some(rest) = line.strip_prefix(b"put ") {
-        return parse_put(Words(rest), None, max_body);
+        return parse_put(Arguments(rest), None, max_body);
     }
     for (word, if_taken) in [(PUT_KEY, IfTaken::Refuse), (REPLACE_KEY, IfTaken::Replace)] {
         if let Some(rest) = line.strip_prefix(word) {
-            let mut words = Words(rest);
+            let mut words = Arguments(rest);
             return match words.key() {
                 Some(key) => parse_put(words, Some((key, if_taken)), max_body),
-                None => Parsed::Said(refused(None, Refusal::BadFormat)),
+                None => Parsed::Said(refused(None, ErrorReply::BadFormat)),
             };
         }
     }
     let (kind, command) = parse_simple(line);
     Parsed::Said(match command {
-        Some(command) => Said { kind: Some(kind), what: Ok(command) },
-        None if kind == Kind::Other && !is_known(line) => refused(None, Refusal::UnknownCommand),
+        Some(command) => DecodedInput { kind: Some(kind), what: Ok(command) },
+        None if kind == Kind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
         // beanstalkd counts this one before it looks at the name.
         None if kind == Kind::PauseTube && pause_numbers(line).is_some() => {
-            refused(Some(Kind::PauseTube), Refusal::BadFormat)
+            refused(Some(Kind::PauseTube), ErrorReply::BadFormat)
         }
-        None => refused(None, Refusal::BadFormat),
+        None => refused(None, ErrorReply::BadFormat),
     })
 }
 
@@ -342,7 +344,7 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     let rest = |word: &str| line.strip_prefix(word.as_bytes());
     let bare = |word: &str, command: Command| (line.len() == word.len()).then_some(command);
     if let Some(rest) = rest("peek ") {
-        return (Kind::Peek, Words(rest).only_id().map(Command::Peek));
+        return (Kind::Peek, Arguments(rest).only_id().map(Command::Peek));
     }
     if rest("peek-ready").is_some() {
         return (Kind::PeekReady, bare("peek-ready", Command::PeekReady));
@@ -355,35 +357,35 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     }
     if let Some(rest) = rest("reserve-with-timeout ") {
         // What follows the number is not looked at.
-        let seconds = Words(rest).u32();
+        let seconds = Arguments(rest).u32();
         return (Kind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
     }
     if let Some(rest) = rest("reserve-job ") {
-        return (Kind::Other, Words(rest).only_id().map(Command::ReserveJob));
+        return (Kind::Other, Arguments(rest).only_id().map(Command::ReserveJob));
     }
     if rest("reserve").is_some() {
         return (Kind::Reserve, bare("reserve", Command::Reserve(None)));
     }
     if let Some(rest) = rest("delete ") {
-        return (Kind::Delete, Words(rest).only_id().map(Command::Delete));
+        return (Kind::Delete, Arguments(rest).only_id().map(Command::Delete));
     }
     if let Some(rest) = rest("release ") {
-        return (Kind::Release, Words(rest).release());
+        return (Kind::Release, Arguments(rest).release());
     }
     if let Some(rest) = rest("bury ") {
-        return (Kind::Bury, Words(rest).bury());
+        return (Kind::Bury, Arguments(rest).bury());
     }
     if let Some(rest) = rest("kick ") {
         return (Kind::Kick, strtoul(rest).map(Command::Kick));
     }
     if let Some(rest) = rest("kick-job ") {
-        return (Kind::Other, Words(rest).only_id().map(Command::KickJob));
+        return (Kind::Other, Arguments(rest).only_id().map(Command::KickJob));
     }
     if let Some(rest) = rest("touch ") {
-        return (Kind::Touch, Words(rest).only_id().map(Command::Touch));
+        return (Kind::Touch, Arguments(rest).only_id().map(Command::Touch));
     }
     if let Some(rest) = rest("stats-job ") {
-        return (Kind::StatsJob, Words(rest).only_id().map(Command::StatsJob));
+        return (Kind::StatsJob, Arguments(rest).only_id().map(Command::StatsJob));
     }
     if let Some(rest) = rest("stats-tube ") {
         return (Kind::StatsTube, queue_name(rest).map(Command::StatsTube));
@@ -418,10 +420,10 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
         return (Kind::PauseTube, named);
     }
     if let Some(rest) = line.strip_prefix(DELETE_KEY) {
-        return (Kind::Other, Words(rest).only_key().map(Command::DeleteKey));
+        return (Kind::Other, Arguments(rest).only_key().map(Command::DeleteKey));
     }
     if let Some(rest) = line.strip_prefix(PEEK_KEY) {
-        return (Kind::Other, Words(rest).only_key().map(Command::PeekKey));
+        return (Kind::Other, Arguments(rest).only_key().map(Command::PeekKey));
     }
     if is_http(line) {
         return (Kind::Other, Some(Command::Quit));
@@ -439,10 +441,10 @@ fn is_http(line: &[u8]) -> bool {
     METHODS.iter().any(starts) || starts(&b"host:".as_slice())
 }
 
-fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {
+fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {
     let numbers = (words.u32(), words.u32(), words.u32(), words.u32());
     let (Some(priority), Some(delay), Some(ttr), Some(size)) = numbers else {
-        return Parsed::Said(refused(None, Refusal::BadFormat));
+        return Parsed::Said(refused(None, ErrorReply::BadFormat));
     };
     let kind = if key.is_some() { Kind::Other } else { Kind::Put };
     match usize::try_from(size) {
@@ -456,12 +458,12 @@ fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize)
 
 /// The name, unchecked, and the seconds of a `pause-tube`. beanstalkd permits no space before the name.
 fn pause_numbers(line: &[u8]) -> Option<(&[u8], u32)> {
-    let mut words = Words(line.strip_prefix(b"pause-tube")?);
+    let mut words = Arguments(line.strip_prefix(b"pause-tube")?);
     words.skip_spaces();
     let is_name = |b: &u8| b.is_ascii_alphanumeric() || b"-+/;.$_()".contains(b);
     let end = words.0.iter().position(|b| !is_name(b)).unwrap_or(words.0.len());
     let (name, rest) = words.0.split_at(end);
-    let mut words = Words(rest);
+    let mut words = Arguments(rest);
     let seconds = words.u32().filter(|_| words.is_empty())?;
     (!name.is_empty()).then_some((name, seconds))
 }
@@ -478,16 +480,16 @@ fn strtoul(bytes: &[u8]) -> Option<u32> {
         b'+' => (false, &bytes[start + 1..]),
         _ => (false, &bytes[start..]),
     };
-    let mut words = Words(digits);
+    let mut words = Arguments(digits);
     let n = words.digits()?;
     let n = if negative { n.wrapping_neg() } else { n };
     u32::try_from(n & u64::from(u32::MAX)).ok()
 }
 
 /// The rest of a line.
-struct Words<'a>(&'a [u8]);
+struct Arguments<'a>(&'a [u8]);
 
-impl Words<'_> {
+impl Arguments<'_> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -554,7 +556,7 @@ impl Words<'_> {
 mod tests {
     use super::*;
 
-    fn decode(input: &[u8], cut: usize) -> (Vec<Said>, usize) {
+    fn decode(input: &[u8], cut: usize) -> (Vec<DecodedInput>, usize) {
         let mut decoder = Decoder::new(20);
         let (mut buffer, mut said) = (BytesMut::new(), Vec::new());
         for chunk in input.chunks(cut) {
@@ -564,7 +566,7 @@ mod tests {
         (said, buffer.len())
     }
 
-    fn one(line: &str) -> Said {
+    fn one(line: &str) -> DecodedInput {
         let (mut said, left) = decode(format!("{line}\r\n").as_bytes(), 1_000_000);
         assert_eq!((said.len(), left), (1, 0), "{line}");
         said.remove(0)
@@ -576,8 +578,9 @@ mod tests {
 
     #[test]
     fn commands_are_told_by_the_start_of_the_line() {
-        let ok =
-            |line: &str, kind, command| assert_eq!(one(line), Said { kind: Some(kind), what: Ok(command) });
+        let ok = |line: &str, kind, command| {
+            assert_eq!(one(line), DecodedInput { kind: Some(kind), what: Ok(command) })
+        };
         let id = MessageId(7);
         ok("reserve", Kind::Reserve, Command::Reserve(None));
         ok("reserve-with-timeout 0", Kind::ReserveWithTimeout, Command::Reserve(Some(0)));
@@ -624,18 +627,18 @@ mod tests {
             "peek-key ",
             "delete 7\0",
         ] {
-            assert_eq!(one(line), refused(None, Refusal::BadFormat), "{line}");
+            assert_eq!(one(line), refused(None, ErrorReply::BadFormat), "{line}");
         }
         for line in ["", "put", "PUT 1 2 3 4", "peek", "use", "kick", "delete", "pause", "hello"] {
-            assert_eq!(one(line), refused(None, Refusal::UnknownCommand), "{line}");
+            assert_eq!(one(line), refused(None, ErrorReply::UnknownCommand), "{line}");
         }
         let (said, _) = decode(b"put 1 2 3 4 5\r\n", 100);
-        let missed = Said { kind: Some(Kind::Put), what: Ok(Command::MissPut) };
-        assert_eq!(said, [missed, refused(None, Refusal::BadFormat)]);
-        assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), Refusal::BadFormat));
-        assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, Refusal::BadFormat));
-        assert_eq!(one(&"x".repeat(222)), refused(None, Refusal::UnknownCommand));
-        assert_eq!(one(&"x".repeat(223)), refused(None, Refusal::BadFormat));
+        let missed = DecodedInput { kind: Some(Kind::Put), what: Ok(Command::MissPut) };
+        assert_eq!(said, [missed, refused(None, ErrorReply::BadFormat)]);
+        assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), ErrorReply::BadFormat));
+        assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, ErrorReply::BadFormat));
+        assert_eq!(one(&"x".repeat(222)), refused(None, ErrorReply::UnknownCommand));
+        assert_eq!(one(&"x".repeat(223)), refused(None, ErrorReply::BadFormat));
     }
 
     #[test]
@@ -653,8 +656,8 @@ mod tests {
         let whole = decode(&input, input.len());
         assert_eq!(whole.0.len(), 22, "{whole:?}");
         assert_eq!(whole.1, 3);
-        assert_eq!(whole.0[7], refused(None, Refusal::JobTooBig));
-        assert_eq!(whole.0[9], refused(None, Refusal::ExpectedCrlf));
+        assert_eq!(whole.0[7], refused(None, ErrorReply::JobTooBig));
+        assert_eq!(whole.0[9], refused(None, ErrorReply::ExpectedCrlf));
         for cut in 1..300 {
             assert_eq!(decode(&input, cut), whole, "{cut}");
         }

@@ -7,20 +7,20 @@ use duewheel::core::SessionId;
 use duewheel::core::engine::{Op, WaiterId};
 use duewheel::{Answers, Duewheel};
 
-use super::codec::{Command, Decoder, Said};
+use super::codec::{Command, DecodedInput, Decoder};
 use super::session::{self, Session};
-use super::{App, Kernel};
+use super::{BeanstalkApp, Kernel};
 use crate::drain::Drain;
 
 /// One input of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    said: Said,
+pub struct ClientInput {
+    said: DecodedInput,
     /// The permitted replies.
-    pub answer: Answer,
+    pub answer: PermittedReplies,
 }
 
-impl Heard {
+impl ClientInput {
     /// The body, if this is a put.
     pub fn body(&self) -> Option<&[u8]> {
         match &self.said.what {
@@ -32,7 +32,7 @@ impl Heard {
 
 /// The permitted replies to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PermittedReplies {
     /// None yet: another input of the same command follows.
     Nothing,
     /// One of these words with its numbers, or one of the replies for errors.
@@ -42,24 +42,24 @@ pub enum Answer {
 }
 
 /// The commands in a stream that arrives in these pieces, and the largest number of bytes that waited.
-pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> (Vec<Heard>, usize) {
+pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> (Vec<ClientInput>, usize) {
     let mut decoder = Decoder::new(max_body);
     let (mut input, mut heard, mut most) = (BytesMut::new(), Vec::new(), 0);
     for piece in pieces {
         input.extend_from_slice(piece);
         while let Some(said) = decoder.next(&mut input) {
-            heard.push(Heard { answer: answer(&said), said });
+            heard.push(ClientInput { answer: answer(&said), said });
         }
         most = most.max(input.len());
     }
     (heard, most)
 }
 
-fn answer(said: &Said) -> Answer {
-    let Ok(command) = &said.what else { return Answer::Words(&[]) };
-    Answer::Words(match command {
-        Command::BeginPut | Command::MissPut => return Answer::Nothing,
-        Command::Quit => return Answer::End,
+fn answer(said: &DecodedInput) -> PermittedReplies {
+    let Ok(command) = &said.what else { return PermittedReplies::Words(&[]) };
+    PermittedReplies::Words(match command {
+        Command::BeginPut | Command::MissPut => return PermittedReplies::Nothing,
+        Command::Quit => return PermittedReplies::End,
         Command::Put(_) => &["INSERTED", "KEY_EXISTS", "KEY_RESERVED"],
         Command::Use(_) | Command::ListTubeUsed => &["USING"],
         Command::Watch(_) => &["WATCHING"],
@@ -85,8 +85,8 @@ fn answer(said: &Said) -> Answer {
 
 /// A client's session. Its driver asks an engine for the answers.
 #[derive(Debug)]
-pub struct Client {
-    app: App,
+pub struct FuzzClient {
+    app: BeanstalkApp,
     session: Session,
     decoder: Decoder,
     input: BytesMut,
@@ -96,10 +96,10 @@ pub struct Client {
 
 /// The next need of a session.
 #[derive(Debug)]
-pub enum Next {
-    /// These operations, perhaps none; then [`Client::answered`].
+pub enum ClientNext {
+    /// These operations, perhaps none; then [`FuzzClient::answered`].
     Ask(Vec<Op>),
-    /// This reserve, which may wait; then [`Client::answered`].
+    /// This reserve, which may wait; then [`FuzzClient::answered`].
     Wait(WaiterId, Op),
     /// More bytes.
     Read,
@@ -107,13 +107,13 @@ pub enum Next {
     Close,
 }
 
-impl Client {
+impl FuzzClient {
     /// A new session; `wheel` supplies the time and the numbers of waiters.
-    pub fn new(wheel: &Duewheel, max_body: usize) -> Client {
+    pub fn new(wheel: &Duewheel, max_body: usize) -> FuzzClient {
         static KERNEL: OnceLock<Kernel> = OnceLock::new();
         let kernel = KERNEL.get_or_init(Kernel::read).clone();
-        Client {
-            app: App::on(kernel, wheel, max_body, 10, Drain::default()),
+        FuzzClient {
+            app: BeanstalkApp::on(kernel, wheel, max_body, 10, Drain::default()),
             session: Session::new(SessionId(1), None),
             decoder: Decoder::new(max_body),
             input: BytesMut::new(),
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Adds bytes of the client; the session continues if no operation is in progress.
-    pub fn say(&mut self, bytes: &[u8]) -> Next {
+    pub fn say(&mut self, bytes: &[u8]) -> ClientNext {
         self.input.extend_from_slice(bytes);
         while let Some(said) = self.decoder.next(&mut self.input) {
             self.session.hear(said);
@@ -141,18 +141,18 @@ impl Client {
     }
 
     /// The engine's answers, one for each operation.
-    pub fn answered(&mut self, answers: Answers) -> Next {
+    pub fn answered(&mut self, answers: Answers) -> ClientNext {
         self.session.answered(answers, &self.app.0, &mut self.out).into()
     }
 }
 
-impl From<session::Next> for Next {
-    fn from(next: session::Next) -> Self {
+impl From<session::SessionNext> for ClientNext {
+    fn from(next: session::SessionNext) -> Self {
         match next {
-            session::Next::Ask(ops) => Next::Ask(ops),
-            session::Next::Wait(waiter, op) => Next::Wait(waiter, op),
-            session::Next::Read => Next::Read,
-            session::Next::Close => Next::Close,
+            session::SessionNext::Ask(ops) => ClientNext::Ask(ops),
+            session::SessionNext::Wait(waiter, op) => ClientNext::Wait(waiter, op),
+            session::SessionNext::Read => ClientNext::Read,
+            session::SessionNext::Close => ClientNext::Close,
         }
     }
 }

@@ -17,9 +17,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use super::codec::{Decoder, MAX_LINE};
-use super::session::{Next, Session, default_queue};
+use super::session::{Session, SessionNext, default_queue};
 use super::socket::{self, SocketMode, identity};
-use super::{App, Shared};
+use super::{BeanstalkApp, BeanstalkState};
 use crate::claim::Claim;
 use crate::stop::Stop;
 use crate::tls::Tls;
@@ -37,18 +37,18 @@ const TELL_AGAIN: Duration = Duration::from_millis(200);
 
 /// The address of the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ListenAddress {
     /// TCP.
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(address) => write!(f, "beanstalk://{address}"),
-            Address::Unix(path) => write!(f, "beanstalk+unix:{}", path.display()),
+            ListenAddress::Tcp(address) => write!(f, "beanstalk://{address}"),
+            ListenAddress::Unix(path) => write!(f, "beanstalk+unix:{}", path.display()),
         }
     }
 }
@@ -62,16 +62,16 @@ enum Socket {
 
 /// A bound listener that does not accept yet.
 #[derive(Debug)]
-pub struct Listener {
+pub struct BeanstalkListener {
     socket: Socket,
-    app: App,
+    app: BeanstalkApp,
     /// TLS, and the time limit of a handshake.
     tls: Option<(Arc<Tls>, Duration)>,
     stop: watch::Receiver<bool>,
     stopper: Stop,
 }
 
-impl Listener {
+impl BeanstalkListener {
     /// Binds the address. An unused socket file is replaced; a new one has the permissions `mode`.
     ///
     /// # Cancel safety
@@ -79,44 +79,48 @@ impl Listener {
     ///
     /// # Errors
     /// [`io::Error`] when the address cannot be bound.
-    pub async fn bind(address: &Address, mode: SocketMode, app: App) -> io::Result<Listener> {
+    pub async fn bind(
+        address: &ListenAddress,
+        mode: SocketMode,
+        app: BeanstalkApp,
+    ) -> io::Result<BeanstalkListener> {
         let socket = match address {
-            Address::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
-            Address::Unix(path) => {
+            ListenAddress::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
+            ListenAddress::Unix(path) => {
                 let socket = socket::listen(path, mode).await?;
                 Socket::Unix(socket, path.clone(), identity(path)?)
             }
         };
-        Ok(Listener::over(socket, app))
+        Ok(BeanstalkListener::over(socket, app))
     }
 
     /// The same at a TCP address that is bound already.
     ///
     /// # Errors
     /// [`io::Error`] when another process has begun to listen there since.
-    pub(crate) fn on(claim: Claim, app: App) -> io::Result<Listener> {
-        Ok(Listener::over(Socket::Tcp(claim.listen()?), app))
+    pub(crate) fn on(claim: Claim, app: BeanstalkApp) -> io::Result<BeanstalkListener> {
+        Ok(BeanstalkListener::over(Socket::Tcp(claim.listen()?), app))
     }
 
-    fn over(socket: Socket, app: App) -> Listener {
+    fn over(socket: Socket, app: BeanstalkApp) -> BeanstalkListener {
         let (stopper, stop) = Stop::new();
-        Listener { socket, app, tls: None, stop, stopper }
+        BeanstalkListener { socket, app, tls: None, stop, stopper }
     }
 
     /// The same for TLS alone, with a time limit for the handshake.
     #[must_use]
-    pub fn with_tls(self, tls: Option<(Arc<Tls>, Duration)>) -> Listener {
-        Listener { tls, ..self }
+    pub fn with_tls(self, tls: Option<(Arc<Tls>, Duration)>) -> BeanstalkListener {
+        BeanstalkListener { tls, ..self }
     }
 
     /// The address of the listener; the real port if port 0 was configured.
     ///
     /// # Errors
     /// [`io::Error`] when the system does not return it.
-    pub fn address(&self) -> io::Result<Address> {
+    pub fn address(&self) -> io::Result<ListenAddress> {
         Ok(match &self.socket {
-            Socket::Tcp(socket) => Address::Tcp(socket.local_addr()?),
-            Socket::Unix(_, path, _) => Address::Unix(path.clone()),
+            Socket::Tcp(socket) => ListenAddress::Tcp(socket.local_addr()?),
+            Socket::Unix(_, path, _) => ListenAddress::Unix(path.clone()),
         })
     }
 
@@ -219,7 +223,7 @@ async fn shake_hands(
 }
 
 /// Serves one connection.
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watch::Receiver<bool>) {
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: BeanstalkApp, stop: watch::Receiver<bool>) {
     let shared = &*app.0;
     testing::place("beanstalk connection");
     shared.counters.connections.fetch_add(1, Relaxed);
@@ -249,7 +253,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watc
 
 /// Tells the engine that a connection has closed. Its leases must be released, so this is repeated until the store has
 /// the records, or has ended itself.
-async fn tell(shared: &Shared, ops: Vec<Op>, mut told: Result<Pending, CallError>) {
+async fn tell(shared: &BeanstalkState, ops: Vec<Op>, mut told: Result<Pending, CallError>) {
     loop {
         match told {
             Ok(answers) => match answers.await.into_iter().next() {
@@ -266,7 +270,7 @@ async fn tell(shared: &Shared, ops: Vec<Op>, mut told: Result<Pending, CallError
 
 struct Connection<'a, S> {
     stream: S,
-    shared: &'a Shared,
+    shared: &'a BeanstalkState,
     session: Session,
     decoder: Decoder,
     input: BytesMut,
@@ -278,28 +282,28 @@ struct Connection<'a, S> {
 
 /// Whether the bytes that were read contained a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum CommandSeen {
     Something,
     Nothing,
 }
 
 /// The result of a read.
-enum Got {
+enum ReadResult {
     Bytes,
     End,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn run(&mut self) -> io::Result<()> {
-        let mut next = Next::Read;
+        let mut next = SessionNext::Read;
         loop {
             if self.out.len() >= WRITE_BUFFER {
                 self.flush().await?;
             }
             let answers = match next {
-                Next::Ask(ops) if ops.is_empty() => Vec::new(),
-                Next::Ask(ops) => self.ask(ops).await,
-                Next::Wait(waiter, op) => {
+                SessionNext::Ask(ops) if ops.is_empty() => Vec::new(),
+                SessionNext::Ask(ops) => self.ask(ops).await,
+                SessionNext::Wait(waiter, op) => {
                     // What was said before must not wait for this.
                     self.flush().await?;
                     match self.shared.client.submit(vec![op]) {
@@ -307,20 +311,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                         Err(error) => vec![Err(error)],
                     }
                 }
-                Next::Read => {
+                SessionNext::Read => {
                     let heard = self.hear();
                     next = self.session.go_on(self.shared, &mut self.out);
-                    if heard == Heard::Something || !matches!(next, Next::Read) {
+                    if heard == CommandSeen::Something || !matches!(next, SessionNext::Read) {
                         continue;
                     }
                     self.flush().await?;
                     match self.read().await? {
-                        Got::Bytes => {}
-                        Got::End => return Ok(()),
+                        ReadResult::Bytes => {}
+                        ReadResult::End => return Ok(()),
                     }
                     continue;
                 }
-                Next::Close => return self.flush().await,
+                SessionNext::Close => return self.flush().await,
             };
             next = self.session.answered(answers, self.shared, &mut self.out);
         }
@@ -377,21 +381,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 
     /// Decodes the bytes that were read, as far as the session has room.
-    fn hear(&mut self) -> Heard {
-        let mut heard = Heard::Nothing;
+    fn hear(&mut self) -> CommandSeen {
+        let mut heard = CommandSeen::Nothing;
         while self.session.has_room(MAX_HEARD) {
             match self.decoder.next(&mut self.input) {
                 Some(said) => self.session.hear(said),
                 None => break,
             }
-            heard = Heard::Something;
+            heard = CommandSeen::Something;
         }
         heard
     }
 
-    async fn read(&mut self) -> io::Result<Got> {
+    async fn read(&mut self) -> io::Result<ReadResult> {
         if self.session.is_half_closed() {
-            return Ok(Got::End);
+            return Ok(ReadResult::End);
         }
         if self.input.is_empty() && self.input.capacity() > READ_BUFFER {
             self.input = BytesMut::new();
@@ -407,7 +411,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         if read == room {
             self.read_next = READ_BUFFER;
         }
-        Ok(if read == 0 { Got::End } else { Got::Bytes })
+        Ok(if read == 0 { ReadResult::End } else { ReadResult::Bytes })
     }
 
     async fn flush(&mut self) -> io::Result<()> {

@@ -31,7 +31,7 @@ use std::time::Instant;
 use duewheel::core::QueueName;
 use duewheel::{Client, Duewheel};
 
-pub use listener::{Address, Listener};
+pub use listener::{BeanstalkListener, ListenAddress};
 pub(crate) use session::default_queue;
 pub use socket::SocketMode;
 
@@ -44,25 +44,25 @@ pub const DEFAULT_MAX_BODY: usize = 65_535;
 
 /// The state that all sessions share. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct App(Arc<Shared>);
+pub struct BeanstalkApp(Arc<BeanstalkState>);
 
 /// The state that all sessions share.
 #[derive(Debug)]
-struct Shared {
+struct BeanstalkState {
     client: Client,
     max_body: usize,
     max_connections: usize,
     /// The queues that clients may use; `None`: all.
     queues: Option<Arc<Prefixes>>,
     drain: Drain,
-    counters: Counters,
+    counters: SessionCounters,
     started: Instant,
     /// A name of this run of the process.
     instance: String,
     kernel: Kernel,
 }
 
-/// What `stats` says about the machine.
+/// The figures of the machine in `stats`.
 #[derive(Clone, Debug)]
 struct Kernel {
     hostname: String,
@@ -75,20 +75,20 @@ impl Kernel {
     }
 }
 
-impl App {
+impl BeanstalkApp {
     /// A listener's state over a wheel that accepts bodies of `max_body` bytes.
     pub fn new(wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
-        App::on(Kernel::read(), wheel, max_body, max_connections, drain)
+        BeanstalkApp::on(Kernel::read(), wheel, max_body, max_connections, drain)
     }
 
     fn on(kernel: Kernel, wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
-        App(Arc::new(Shared {
+        BeanstalkApp(Arc::new(BeanstalkState {
             client: wheel.client().clone(),
             max_body,
             max_connections,
             queues: None,
             drain,
-            counters: Counters::default(),
+            counters: SessionCounters::default(),
             started: Instant::now(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             kernel,
@@ -107,7 +107,7 @@ impl App {
     }
 }
 
-impl Shared {
+impl BeanstalkState {
     fn reaches(&self, queue: &QueueName) -> bool {
         self.queues.as_ref().is_none_or(|queues| queues.reach(queue))
     }
@@ -115,7 +115,7 @@ impl Shared {
 
 /// Counters of the sessions, for `stats`.
 #[derive(Debug, Default)]
-struct Counters {
+struct SessionCounters {
     commands: [AtomicU64; Kind::COUNT],
     connections: AtomicUsize,
     producers: AtomicUsize,
@@ -123,7 +123,7 @@ struct Counters {
     total_connections: AtomicU64,
 }
 
-impl Counters {
+impl SessionCounters {
     fn count(&self, kind: Kind) {
         self.commands[kind as usize].fetch_add(1, Relaxed);
     }

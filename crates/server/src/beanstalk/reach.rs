@@ -6,9 +6,9 @@ use std::sync::Arc;
 use duewheel::core::engine::Reply;
 use duewheel::core::{MessageId, QueueName};
 
-use super::answer::Answer;
+use super::answer::EngineAnswer;
 use super::batch::{Brings, brings, is_alone, sees_what_follows};
-use super::codec::{Command, Said};
+use super::codec::{Command, DecodedInput};
 use super::replies::no_answer;
 use crate::auth::Prefixes;
 use crate::error::ErrorCode;
@@ -17,7 +17,7 @@ const NOT_FOUND: &str = "NOT_FOUND\r\n";
 
 /// The permitted queues, and what is known of the messages that commands name.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct PermittedQueues {
     /// The prefixes of the permitted queues; `None`: all.
     prefixes: Option<Arc<Prefixes>>,
     /// For the next commands. The queue of an id never changes, so a verdict is still right when the command is
@@ -34,9 +34,9 @@ enum Verdict {
     Unknown(&'static str),
 }
 
-impl Reach {
+impl PermittedQueues {
     pub(super) fn new(prefixes: Option<Arc<Prefixes>>) -> Self {
-        Reach { prefixes, verdicts: BTreeMap::new() }
+        PermittedQueues { prefixes, verdicts: BTreeMap::new() }
     }
 
     /// Whether this queue is permitted.
@@ -48,7 +48,7 @@ impl Reach {
     /// unknown. As many commands are examined as are handed to the engine together.
     pub(super) fn unseen<'a>(
         &self,
-        said: impl Iterator<Item = &'a Said>,
+        said: impl Iterator<Item = &'a DecodedInput>,
         most: usize,
     ) -> Option<Vec<MessageId>> {
         self.prefixes.as_ref()?;
@@ -77,7 +77,7 @@ impl Reach {
     }
 
     /// Records the engine's answer about a message.
-    pub(super) fn learn(&mut self, id: MessageId, answer: Answer) {
+    pub(super) fn learn(&mut self, id: MessageId, answer: EngineAnswer) {
         let verdict = match answer {
             Ok(Reply::View(Some(view))) if self.has(&view.message.queue) => Verdict::Reached,
             Ok(Reply::View(_)) => Verdict::OutOfReach,

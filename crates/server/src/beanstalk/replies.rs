@@ -5,7 +5,7 @@ use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
 use duewheel::core::message::MessageContent;
 use duewheel::{CallError, Outcome};
 
-use super::answer::Answer;
+use super::answer::EngineAnswer;
 use crate::error::{ErrorCode, Problem};
 
 /// The reply to a session whose lease is not, or no longer, the message's.
@@ -40,7 +40,7 @@ pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
 }
 
 /// The reply if the engine did not answer, or with an unexpected answer.
-pub(super) fn no_answer(answer: Option<Answer>) -> &'static str {
+pub(super) fn no_answer(answer: Option<EngineAnswer>) -> &'static str {
     match answer {
         // That nothing was done is worth saying: `INTERNAL_ERROR` leaves it open.
         Some(Err(error @ CallError::Store { outcome: Outcome::NotApplied, .. })) if error.is_retryable() => {

@@ -5,22 +5,22 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Whether the client has put or reserved jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ClientRole {
     Not,
     Counted,
 }
 
-impl Role {
+impl ClientRole {
     pub(super) fn begin(&mut self, counter: &AtomicUsize) {
-        if *self == Role::Not {
-            *self = Role::Counted;
+        if *self == ClientRole::Not {
+            *self = ClientRole::Counted;
             counter.fetch_add(1, Relaxed);
         }
     }
 
     pub(super) fn end(&mut self, counter: &AtomicUsize) {
-        if *self == Role::Counted {
-            *self = Role::Not;
+        if *self == ClientRole::Counted {
+            *self = ClientRole::Not;
             counter.fetch_sub(1, Relaxed);
         }
     }

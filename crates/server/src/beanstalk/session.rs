@@ -16,13 +16,13 @@ use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
-use super::answer::Answer;
-use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
-use super::codec::{Command, IfTaken, Kind, Put, Said};
-use super::reach::Reach;
+use super::answer::EngineAnswer;
+use super::batch::{BatchStep, Brings, brings, is_alone, sees_what_follows};
+use super::codec::{Command, DecodedInput, IfTaken, Kind, Put};
+use super::reach::PermittedQueues;
 use super::replies::{block, found, line, lost, no_answer, unchanged};
-use super::role::Role;
-use super::{Shared, stats};
+use super::role::ClientRole;
+use super::{BeanstalkState, stats};
 use crate::auth::Prefixes;
 use crate::error::{ErrorCode, Problem};
 
@@ -42,7 +42,7 @@ const DEFAULT: &str = "default";
 
 /// The next need of a session.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum SessionNext {
     /// These operations, perhaps none; then [`Session::answered`].
     Ask(Vec<Op>),
     /// This reserve, which may wait; then [`Session::answered`].
@@ -58,23 +58,23 @@ pub(super) enum Next {
 pub(super) struct Session {
     id: SessionId,
     /// The permitted queues. The initial one may not be among them: then it is only a name.
-    reach: Reach,
+    reach: PermittedQueues,
     used: QueueName,
     watched: Vec<QueueName>,
     /// Holds that were released for others which were refused.
     held_again: Vec<Op>,
-    said: VecDeque<Said>,
+    said: VecDeque<DecodedInput>,
     /// Size of the bodies in `said`, in bytes.
     bytes: usize,
     task: Task,
-    produces: Role,
-    works: Role,
-    input: Input,
+    produces: ClientRole,
+    works: ClientRole,
+    input: InputState,
 }
 
 /// Whether more input may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Input {
+enum InputState {
     Open,
     /// The client has closed its half of the connection: no command waits any more.
     HalfClosed,
@@ -86,7 +86,7 @@ enum Task {
     Nothing,
     /// Looking up the queues of these messages.
     Look(Vec<MessageId>),
-    Batch(Vec<Part>),
+    Batch(Vec<BatchStep>),
     /// This number of reserves at the front.
     Reserve(usize),
     /// Kicking dead messages first; scheduled ones only if there were none.
@@ -115,16 +115,16 @@ impl Session {
         let used = default_queue();
         Session {
             id,
-            reach: Reach::new(reach),
+            reach: PermittedQueues::new(reach),
             watched: vec![used.clone()],
             used,
             held_again: Vec::new(),
             said: VecDeque::new(),
             bytes: 0,
             task: Task::Nothing,
-            produces: Role::Not,
-            works: Role::Not,
-            input: Input::Open,
+            produces: ClientRole::Not,
+            works: ClientRole::Not,
+            input: InputState::Open,
         }
     }
 
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Ends the session. Returns the last operations; their answers are ignored.
-    pub(super) fn close(&mut self, shared: &Shared) -> Vec<Op> {
+    pub(super) fn close(&mut self, shared: &BeanstalkState) -> Vec<Op> {
         self.produces.end(&shared.counters.producers);
         self.works.end(&shared.counters.workers);
         let mut ops = vec![Op::SessionClosed { session: self.id }];
@@ -148,7 +148,7 @@ impl Session {
     }
 
     /// Adds a command.
-    pub(super) fn hear(&mut self, said: Said) {
+    pub(super) fn hear(&mut self, said: DecodedInput) {
         if let Ok(Command::Put(put)) = &said.what {
             self.bytes += put.body.len();
         }
@@ -162,15 +162,15 @@ impl Session {
 
     /// Notes that the client will send nothing more.
     pub(super) fn half_close(&mut self) {
-        self.input = Input::HalfClosed;
+        self.input = InputState::HalfClosed;
     }
 
     pub(super) fn is_half_closed(&self) -> bool {
-        self.input == Input::HalfClosed
+        self.input == InputState::HalfClosed
     }
 
     /// Continues when no operation is in progress.
-    pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    pub(super) fn go_on(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         if let Some(look) = self.look(shared.max_body) {
             return look;
         }
@@ -204,40 +204,46 @@ impl Session {
             bytes += parts[before..].iter().map(|part| part.most(shared.max_body)).sum::<usize>();
         }
         if parts.is_empty() {
-            return Next::Read;
+            return SessionNext::Read;
         }
         // What stands behind this batch is looked at anew.
         self.reach.forget();
         for op in mem::take(&mut self.held_again) {
-            parts.insert(0, Part::Silent);
+            parts.insert(0, BatchStep::Silent);
             ops.insert(0, op);
         }
         self.task = Task::Batch(parts);
-        Next::Ask(ops)
+        SessionNext::Ask(ops)
     }
 
     /// Looks up the queues of the messages that the next batch of commands names, where not all queues are permitted.
-    fn look(&mut self, max_body: usize) -> Option<Next> {
+    fn look(&mut self, max_body: usize) -> Option<SessionNext> {
         let ids = self.reach.unseen(self.said.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
         let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
         self.task = Task::Look(ids);
-        Some(Next::Ask(ops))
+        Some(SessionNext::Ask(ops))
     }
 
     /// Plans a command that takes one step: its operations, and the handling of the answer.
-    fn plan(&mut self, shared: &Shared, said: Said, parts: &mut Vec<Part>, ops: &mut Vec<Op>) {
+    fn plan(
+        &mut self,
+        shared: &BeanstalkState,
+        said: DecodedInput,
+        parts: &mut Vec<BatchStep>,
+        ops: &mut Vec<Op>,
+    ) {
         self.count(shared, said.kind);
         let command = match said.what {
             Ok(command) => command,
-            Err(refusal) => return parts.push(Part::Text(refusal.reply())),
+            Err(refusal) => return parts.push(BatchStep::Text(refusal.reply())),
         };
         if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
             if let Command::Put(put) = &command {
                 self.bytes -= put.body.len();
             }
-            return parts.push(Part::Text(text));
+            return parts.push(BatchStep::Text(text));
         }
-        let mut ask = |part: Part, op: Op| {
+        let mut ask = |part: BatchStep, op: Op| {
             parts.push(part);
             ops.push(op);
         };
@@ -246,27 +252,27 @@ impl Session {
             Command::Put(put) => {
                 self.bytes -= put.body.len();
                 if shared.drain.is_on() {
-                    return parts.push(Part::Text("DRAINING\r\n"));
+                    return parts.push(BatchStep::Text("DRAINING\r\n"));
                 }
-                ask(Part::Put, self.put(put));
+                ask(BatchStep::Put, self.put(put));
             }
             Command::Use(queue) => {
                 let left = mem::replace(&mut self.used, queue.clone());
-                let part = Part::Use { queue: queue.clone(), left: left.clone() };
+                let part = BatchStep::Use { queue: queue.clone(), left: left.clone() };
                 ask(part, Op::Hold { queue, how: Hold::Use });
                 if self.reach.has(&left) {
-                    ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
+                    ask(BatchStep::Silent, Op::LetGo { queue: left, how: Hold::Use });
                 }
             }
             Command::Watch(queue) => {
                 if !self.watched.contains(&queue) {
                     if self.watched.len() >= MAX_WATCHED {
-                        return parts.push(Part::Text("OUT_OF_MEMORY\r\n"));
+                        return parts.push(BatchStep::Text("OUT_OF_MEMORY\r\n"));
                     }
                     self.watched.push(queue.clone());
                     let watching = self.watched.len();
                     return ask(
-                        Part::Watch { queue: queue.clone(), watching },
+                        BatchStep::Watch { queue: queue.clone(), watching },
                         Op::Hold { queue, how: Hold::Watch },
                     );
                 }
@@ -275,24 +281,24 @@ impl Session {
             Command::Ignore(queue) => {
                 if let Some(at) = self.watched.iter().position(|q| *q == queue) {
                     if self.watched.len() == 1 {
-                        return parts.push(Part::Text("NOT_IGNORED\r\n"));
+                        return parts.push(BatchStep::Text("NOT_IGNORED\r\n"));
                     }
                     // The last takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
                     if self.reach.has(&queue) {
-                        ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                        ask(BatchStep::Silent, Op::LetGo { queue, how: Hold::Watch });
                     }
                 }
                 parts.push(self.watching());
             }
             Command::ReserveJob(id) => {
-                ask(Part::ReserveJob, Op::ReserveOne { id, session: self.id, lease_ms: None });
+                ask(BatchStep::ReserveJob, Op::ReserveOne { id, session: self.id, lease_ms: None });
             }
-            Command::Delete(id) => ask(Part::Delete, Op::Delete { id, session: self.id }),
+            Command::Delete(id) => ask(BatchStep::Delete, Op::Delete { id, session: self.id }),
             Command::Release { id, priority, delay } => {
                 let delay_ms = Some(u64::from(delay) * 1_000);
                 ask(
-                    Part::Release,
+                    BatchStep::Release,
                     Op::Nack {
                         id,
                         proof,
@@ -304,23 +310,23 @@ impl Session {
                 );
             }
             Command::Bury { id, priority } => {
-                ask(Part::Bury, Op::Bury { id, proof, priority: Some(priority), note: "".into() });
+                ask(BatchStep::Bury, Op::Bury { id, proof, priority: Some(priority), note: "".into() });
             }
-            Command::Touch(id) => ask(Part::Touch, Op::Extend { id, proof, lease_ms: None }),
-            Command::Peek(id) => ask(Part::Found, Op::Get { target: Target::Id(id) }),
-            Command::PeekReady => ask(Part::Found, self.peek(State::Ready)),
-            Command::PeekDelayed => ask(Part::Found, self.peek(State::Scheduled)),
-            Command::PeekBuried => ask(Part::Found, self.peek(State::Dead)),
-            Command::Stats => ask(Part::Stats, Op::Stats),
-            Command::StatsJob(id) => ask(Part::StatsJob, Op::Get { target: Target::Id(id) }),
-            Command::StatsTube(queue) => ask(Part::StatsQueue, Op::Queue { queue }),
-            Command::ListTubeUsed => parts.push(Part::Line(format!("USING {}\r\n", self.used))),
-            Command::ListTubesWatched => parts.push(Part::Block(stats::list(&self.watched))),
+            Command::Touch(id) => ask(BatchStep::Touch, Op::Extend { id, proof, lease_ms: None }),
+            Command::Peek(id) => ask(BatchStep::Found, Op::Get { target: Target::Id(id) }),
+            Command::PeekReady => ask(BatchStep::Found, self.peek(State::Ready)),
+            Command::PeekDelayed => ask(BatchStep::Found, self.peek(State::Scheduled)),
+            Command::PeekBuried => ask(BatchStep::Found, self.peek(State::Dead)),
+            Command::Stats => ask(BatchStep::Stats, Op::Stats),
+            Command::StatsJob(id) => ask(BatchStep::StatsJob, Op::Get { target: Target::Id(id) }),
+            Command::StatsTube(queue) => ask(BatchStep::StatsQueue, Op::Queue { queue }),
+            Command::ListTubeUsed => parts.push(BatchStep::Line(format!("USING {}\r\n", self.used))),
+            Command::ListTubesWatched => parts.push(BatchStep::Block(stats::list(&self.watched))),
             Command::DeleteKey(key) => {
-                ask(Part::DeleteKey, Op::Cancel { target: Target::Key(self.used.clone(), key) });
+                ask(BatchStep::DeleteKey, Op::Cancel { target: Target::Key(self.used.clone(), key) });
             }
             Command::PeekKey(key) => {
-                ask(Part::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
+                ask(BatchStep::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
             }
             Command::BeginPut => self.produce(shared),
             Command::MissPut => {}
@@ -360,30 +366,32 @@ impl Session {
         Op::Peek { queue: self.used.clone(), state }
     }
 
-    fn watching(&self) -> Part {
-        Part::Line(format!("WATCHING {}\r\n", self.watched.len()))
+    fn watching(&self) -> BatchStep {
+        BatchStep::Line(format!("WATCHING {}\r\n", self.watched.len()))
     }
 
-    fn produce(&mut self, shared: &Shared) {
+    fn produce(&mut self, shared: &BeanstalkState) {
         self.produces.begin(&shared.counters.producers);
     }
 
-    fn work(&mut self, shared: &Shared) {
+    fn work(&mut self, shared: &BeanstalkState) {
         self.works.begin(&shared.counters.workers);
     }
 
-    fn count(&self, shared: &Shared, kind: Option<Kind>) {
+    fn count(&self, shared: &BeanstalkState, kind: Option<Kind>) {
         if let Some(kind) = kind {
             shared.counters.count(kind);
         }
     }
 
     /// Starts the command at the front, which takes several steps or may wait.
-    fn alone(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    fn alone(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
             return self.reserve(shared, out);
         }
-        let Some(Said { kind, what: Ok(command) }) = self.said.pop_front() else { return Next::Read };
+        let Some(DecodedInput { kind, what: Ok(command) }) = self.said.pop_front() else {
+            return SessionNext::Read;
+        };
         self.count(shared, kind);
         if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
             out.extend_from_slice(text.as_bytes());
@@ -395,30 +403,30 @@ impl Session {
             Command::KickJob(id) => Task::KickJob(id, State::Dead),
             Command::ListTubes => Task::ListQueues(Vec::new()),
             Command::PauseTube { queue, seconds } => Task::Pause { queue, seconds, step: PauseStep::Look },
-            Command::Quit => return Next::Close,
+            Command::Quit => return SessionNext::Close,
             _ => return self.go_on(shared, out),
         };
         self.ask(shared, out)
     }
 
     /// Combines the reserves at the front into one demand: it is answered as soon as there is a message for the first.
-    fn reserve(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    fn reserve(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
             // Nothing that it watches will ever bring it a message.
             self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
             return self.go_on(shared, out);
         }
-        let is_reserve = |said: &&Said| matches!(said.what, Ok(Command::Reserve(_)));
+        let is_reserve = |said: &&DecodedInput| matches!(said.what, Ok(Command::Reserve(_)));
         let reserves = self.said.iter().take(BATCH).take_while(is_reserve).count();
         let seconds = match self.said.front().map(|said| &said.what) {
             Some(Ok(Command::Reserve(seconds))) => *seconds,
             _ => Some(0),
         };
         let wait_ms = match (self.input, seconds) {
-            (Input::HalfClosed, _) => 0,
-            (Input::Open, Some(seconds)) => u64::from(seconds) * 1_000,
-            (Input::Open, None) => u64::MAX,
+            (InputState::HalfClosed, _) => 0,
+            (InputState::Open, Some(seconds)) => u64::from(seconds) * 1_000,
+            (InputState::Open, None) => u64::MAX,
         };
         // It counts while it waits.
         let kind = self.said.front_mut().and_then(|said| said.kind.take());
@@ -436,11 +444,11 @@ impl Session {
             session: self.id,
             deadline_margin_ms: Some(SAFETY_MARGIN_MS),
         });
-        Next::Wait(waiter, op)
+        SessionNext::Wait(waiter, op)
     }
 
     /// The next step of the work in progress.
-    fn ask(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    fn ask(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         let op = match &self.task {
             Task::Kick { left, from, .. } => {
                 let (queue, max) = (self.used.clone(), usize::try_from(*left).unwrap_or(usize::MAX));
@@ -450,7 +458,7 @@ impl Session {
                 }
             }
             Task::KickJob(id, State::Dead) => {
-                return Next::Ask(vec![Op::Redrive { id: *id }, Op::Get { target: Target::Id(*id) }]);
+                return SessionNext::Ask(vec![Op::Redrive { id: *id }, Op::Get { target: Target::Id(*id) }]);
             }
             Task::KickJob(id, _) => Op::Fire { target: Target::Id(*id) },
             Task::ListQueues(names) => Op::Queues { after: names.last().cloned(), limit: PAGE },
@@ -462,11 +470,16 @@ impl Session {
                 return self.go_on(shared, out);
             }
         };
-        Next::Ask(vec![op])
+        SessionNext::Ask(vec![op])
     }
 
     /// Takes the answers to the last operations, one for each.
-    pub(super) fn answered(&mut self, answers: Vec<Answer>, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    pub(super) fn answered(
+        &mut self,
+        answers: Vec<EngineAnswer>,
+        shared: &BeanstalkState,
+        out: &mut Vec<u8>,
+    ) -> SessionNext {
         let mut answers = answers.into_iter();
         match mem::replace(&mut self.task, Task::Nothing) {
             Task::Nothing => {}
@@ -548,14 +561,20 @@ impl Session {
         self.go_on(shared, out)
     }
 
-    fn kicked(&mut self, kicked: u32, shared: &Shared, out: &mut Vec<u8>) -> Next {
+    fn kicked(&mut self, kicked: u32, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         out.extend_from_slice(format!("KICKED {kicked}\r\n").as_bytes());
         self.go_on(shared, out)
     }
 
     /// Answers the reserves at the front: each of the messages is for one; if there is none, the first reserve is
     /// answered empty.
-    fn reserved(&mut self, reserves: usize, answer: Option<Answer>, shared: &Shared, out: &mut Vec<u8>) {
+    fn reserved(
+        &mut self,
+        reserves: usize,
+        answer: Option<EngineAnswer>,
+        shared: &BeanstalkState,
+        out: &mut Vec<u8>,
+    ) {
         match answer {
             Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) if grants.is_empty() => {
                 self.answer_first("TIMED_OUT\r\n", shared, out);
@@ -579,20 +598,26 @@ impl Session {
         }
     }
 
-    fn answer_first(&mut self, text: &str, shared: &Shared, out: &mut Vec<u8>) {
+    fn answer_first(&mut self, text: &str, shared: &BeanstalkState, out: &mut Vec<u8>) {
         if let Some(said) = self.said.pop_front() {
             self.count(shared, said.kind);
         }
         out.extend_from_slice(text.as_bytes());
     }
 
-    fn reply(&mut self, part: Part, answer: Option<Answer>, shared: &Shared, out: &mut Vec<u8>) {
+    fn reply(
+        &mut self,
+        part: BatchStep,
+        answer: Option<EngineAnswer>,
+        shared: &BeanstalkState,
+        out: &mut Vec<u8>,
+    ) {
         let text = match (part, answer) {
-            (Part::Text(text), _) => text,
-            (Part::Line(line), _) => return out.extend_from_slice(line.as_bytes()),
-            (Part::Block(text), _) => return block(out, &text),
-            (Part::Silent, _) => return,
-            (Part::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
+            (BatchStep::Text(text), _) => text,
+            (BatchStep::Line(line), _) => return out.extend_from_slice(line.as_bytes()),
+            (BatchStep::Block(text), _) => return block(out, &text),
+            (BatchStep::Silent, _) => return,
+            (BatchStep::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
                 // It goes on with the queue before, which it has let go of in the same batch.
                 if self.used == queue {
                     if self.reach.has(&left) {
@@ -602,55 +627,58 @@ impl Session {
                 }
                 ErrorCode::Overloaded.beanstalk()
             }
-            (Part::Use { queue, .. }, _) => {
+            (BatchStep::Use { queue, .. }, _) => {
                 return out.extend_from_slice(format!("USING {queue}\r\n").as_bytes());
             }
-            (Part::Watch { queue, .. }, Some(Ok(Reply::Configure(_)))) => {
+            (BatchStep::Watch { queue, .. }, Some(Ok(Reply::Configure(_)))) => {
                 self.watched.retain(|watched| *watched != queue);
                 ErrorCode::Overloaded.beanstalk()
             }
-            (Part::Watch { watching, .. }, _) => {
+            (BatchStep::Watch { watching, .. }, _) => {
                 return out.extend_from_slice(format!("WATCHING {watching}\r\n").as_bytes());
             }
-            (Part::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
-            (Part::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
                 return line(out, "KEY_EXISTS", id);
             }
-            (Part::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::Leased(id)))))) => {
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::Leased(id)))))) => {
                 return line(out, "KEY_RESERVED", id);
             }
-            (Part::Put, Some(Ok(Reply::Enqueue(Err(refusal))))) => {
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(refusal))))) => {
                 Problem::from_enqueue(refusal, "delay").code.beanstalk()
             }
-            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Ok(grant))))) => {
+            (BatchStep::ReserveJob, Some(Ok(Reply::ReserveOne(Ok(grant))))) => {
                 self.work(shared);
                 return found(out, "RESERVED", &grant.message);
             }
-            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(refusal))))) => unchanged(refusal),
-            (Part::Delete, Some(Ok(Reply::Settle(Ok(_))))) => "DELETED\r\n",
-            (Part::Release, Some(Ok(Reply::Settle(Ok(Applied { what: Settled::Dead(_), .. }))))) => {
+            (BatchStep::ReserveJob, Some(Ok(Reply::ReserveOne(Err(refusal))))) => unchanged(refusal),
+            (BatchStep::Delete, Some(Ok(Reply::Settle(Ok(_))))) => "DELETED\r\n",
+            (BatchStep::Release, Some(Ok(Reply::Settle(Ok(Applied { what: Settled::Dead(_), .. }))))) => {
                 "BURIED\r\n"
             }
-            (Part::Release, Some(Ok(Reply::Settle(Ok(_))))) => "RELEASED\r\n",
-            (Part::Bury, Some(Ok(Reply::Settle(Ok(_))))) => "BURIED\r\n",
-            (Part::Touch, Some(Ok(Reply::Extend(Ok(_))))) => "TOUCHED\r\n",
-            (Part::Delete | Part::Release | Part::Bury, Some(Ok(Reply::Settle(Err(refusal))))) => {
-                lost(refusal)
+            (BatchStep::Release, Some(Ok(Reply::Settle(Ok(_))))) => "RELEASED\r\n",
+            (BatchStep::Bury, Some(Ok(Reply::Settle(Ok(_))))) => "BURIED\r\n",
+            (BatchStep::Touch, Some(Ok(Reply::Extend(Ok(_))))) => "TOUCHED\r\n",
+            (
+                BatchStep::Delete | BatchStep::Release | BatchStep::Bury,
+                Some(Ok(Reply::Settle(Err(refusal)))),
+            ) => lost(refusal),
+            (BatchStep::Touch, Some(Ok(Reply::Extend(Err(refusal))))) => lost(refusal),
+            (BatchStep::DeleteKey, Some(Ok(Reply::Change(Ok(_))))) => "DELETED\r\n",
+            (BatchStep::DeleteKey, Some(Ok(Reply::Change(Err(ChangeRefusal::Leased))))) => "KEY_RESERVED\r\n",
+            (BatchStep::DeleteKey, Some(Ok(Reply::Change(Err(refusal))))) => unchanged(refusal),
+            (BatchStep::Found, Some(Ok(Reply::View(Some(view))))) => {
+                return found(out, "FOUND", &view.message);
             }
-            (Part::Touch, Some(Ok(Reply::Extend(Err(refusal))))) => lost(refusal),
-            (Part::DeleteKey, Some(Ok(Reply::Change(Ok(_))))) => "DELETED\r\n",
-            (Part::DeleteKey, Some(Ok(Reply::Change(Err(ChangeRefusal::Leased))))) => "KEY_RESERVED\r\n",
-            (Part::DeleteKey, Some(Ok(Reply::Change(Err(refusal))))) => unchanged(refusal),
-            (Part::Found, Some(Ok(Reply::View(Some(view))))) => return found(out, "FOUND", &view.message),
-            (Part::StatsJob, Some(Ok(Reply::View(Some(view))))) => {
+            (BatchStep::StatsJob, Some(Ok(Reply::View(Some(view))))) => {
                 return block(out, &stats::message(&view, shared.client.now()));
             }
-            (Part::Found | Part::StatsJob, Some(Ok(Reply::View(None)))) => "NOT_FOUND\r\n",
-            (Part::StatsQueue, Some(Ok(Reply::Queues(views)))) => match views.first() {
+            (BatchStep::Found | BatchStep::StatsJob, Some(Ok(Reply::View(None)))) => "NOT_FOUND\r\n",
+            (BatchStep::StatsQueue, Some(Ok(Reply::Queues(views)))) => match views.first() {
                 Some(view) => return block(out, &stats::queue(view)),
                 None => "NOT_FOUND\r\n",
             },
-            (Part::Stats, Some(Ok(Reply::Stats(stats)))) => {
+            (BatchStep::Stats, Some(Ok(Reply::Stats(stats)))) => {
                 return block(out, &stats::server(&stats, shared));
             }
             (_, answer) => no_answer(answer),
@@ -668,7 +696,7 @@ mod tests {
     use duewheel::CallError;
 
     use super::*;
-    use crate::beanstalk::App;
+    use crate::beanstalk::BeanstalkApp;
     use crate::beanstalk::codec::Decoder;
     use crate::drain::Drain;
 
@@ -676,7 +704,7 @@ mod tests {
     /// replies.
     async fn batches(input: &str) -> (Vec<String>, String) {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
-        let app = App::new(&wheel, 100, 10, Drain::default());
+        let app = BeanstalkApp::new(&wheel, 100, 10, Drain::default());
         let (mut session, mut out) = (Session::new(SessionId(1), None), Vec::new());
         let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
         while let Some(said) = decoder.next(&mut input) {
@@ -684,7 +712,7 @@ mod tests {
         }
         let mut batches = Vec::new();
         let mut next = session.go_on(&app.0, &mut out);
-        while let Next::Ask(ops) = next {
+        while let SessionNext::Ask(ops) = next {
             let letter = |op: &Op| match op {
                 Op::Enqueue(_) => 'e',
                 Op::Hold { .. } | Op::LetGo { .. } => 'h',

@@ -11,7 +11,7 @@ use duewheel::core::message::State;
 use duewheel::core::record::Pause;
 use duewheel::core::time::Now;
 
-use super::Shared;
+use super::BeanstalkState;
 use super::codec::Kind;
 
 /// The version; clients compare it as a number.
@@ -95,7 +95,7 @@ pub(super) fn queue(view: &QueueView) -> String {
 }
 
 /// The whole server.
-pub(super) fn server(stats: &Stats, shared: &Shared) -> String {
+pub(super) fn server(stats: &Stats, shared: &BeanstalkState) -> String {
     let count = &shared.counters;
     let (user, system) = processor_time();
     let mut out = String::from("---\n");

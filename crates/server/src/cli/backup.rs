@@ -9,16 +9,16 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::remote::{Remote, Trouble};
+use super::remote::{ApiError, Remote};
 use super::table::cell;
-use super::{Failure, Server};
+use super::{CommandFailure, ServerArgs};
 
 /// The time limit of a copy: practically none; the connection shows when the server is gone.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 const OWNER_ONLY: u32 = 0o700;
 
 #[derive(Args, Debug)]
-pub(super) struct Backup {
+pub(super) struct BackupArgs {
     /// The destination folder, on the server's machine: empty, with mode 0700 and of the server's user, or missing;
     /// then it is created
     #[arg(value_name = "DEST")]
@@ -27,12 +27,12 @@ pub(super) struct Backup {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Backup {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let usage = |what: &str| Failure::Usage(format!("DEST {}: {what}", self.dest.display()));
+impl BackupArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
+        let usage = |what: &str| CommandFailure::Usage(format!("DEST {}: {what}", self.dest.display()));
         let dest = std::path::absolute(&self.dest).map_err(|error| usage(&error.to_string()))?;
         let dest = dest.to_str().ok_or_else(|| usage("is not UTF-8"))?;
         let remote = Remote::new(&self.server)?;
@@ -57,34 +57,36 @@ impl Backup {
 
 /// Asks for the copy. A server without `--backup-root` creates no folder for a remote caller, so the folder is created
 /// here, with the rights of the user.
-fn ask(remote: &Remote, dest: &str) -> Result<Value, Failure> {
+fn ask(remote: &Remote, dest: &str) -> Result<Value, CommandFailure> {
     let backup = || remote.post_waiting("/v1/backup", &json!({ "dest": dest }), LONG);
     let refused = match backup() {
-        Err(Trouble::Refused(refused)) if refused.field.as_deref() == Some("dest") => refused,
+        Err(ApiError::Refused(refused)) if refused.field.as_deref() == Some("dest") => refused,
         answer => return Ok(answer?),
     };
-    let Ok(made) = Made::folder(Path::new(dest)) else { return Err(Trouble::Refused(refused).into()) };
+    let Ok(made) = CreatedFolders::folder(Path::new(dest)) else {
+        return Err(ApiError::Refused(refused).into());
+    };
     let copied = backup()?;
     made.keep();
     Ok(copied)
 }
 
 /// Folders that are removed again unless they are kept.
-struct Made(Vec<PathBuf>);
+struct CreatedFolders(Vec<PathBuf>);
 
-impl Made {
+impl CreatedFolders {
     /// Creates a folder for its owner alone, and the missing folders around it.
     ///
     /// # Errors
     /// The folder exists, or cannot be created.
-    fn folder(path: &Path) -> io::Result<Made> {
+    fn folder(path: &Path) -> io::Result<CreatedFolders> {
         let is_missing = |path: &&Path| path.symlink_metadata().is_err();
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         if missing.is_empty() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         missing.reverse();
-        let mut made = Made(Vec::new());
+        let mut made = CreatedFolders(Vec::new());
         for folder in missing {
             DirBuilder::new().mode(OWNER_ONLY).create(folder)?;
             made.0.push(folder.to_owned());
@@ -97,7 +99,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
             // What has been put into it meanwhile stays.

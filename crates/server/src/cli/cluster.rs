@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use duewheel_store_redis::Rotation;
 
-use super::Failure;
+use super::CommandFailure;
 use crate::config::{Options, RedisSettings, StoreChoice};
 use crate::store;
 
 #[derive(Args, Debug)]
-pub(super) struct Cluster {
+pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: ClusterCommand,
 }
@@ -20,15 +20,15 @@ pub(super) struct Cluster {
 enum ClusterCommand {
     /// Give up data that Redis has lost: create the missing shards, and keep the others. In an empty Redis it creates a
     /// new cluster. No id is given again. All nodes must be stopped
-    Reset(Box<Reset>),
+    Reset(Box<ResetArgs>),
     /// Replace the secret by which nodes authenticate each other, while they work. Takes two leases of a shard
     /// (--shard-lease). Run an interrupted rotation again to complete it, and once more for a new secret
-    RotateSecret(Box<RotateSecret>),
+    RotateSecret(Box<RotateSecretArgs>),
 }
 
 /// The options of `serve` for the address of Redis; the others are not used.
 #[derive(Args, Debug)]
-struct RotateSecret {
+struct RotateSecretArgs {
     /// The TOML file of `serve`; flags and environment take precedence
     #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -38,7 +38,7 @@ struct RotateSecret {
 
 /// The options of `serve` for the address of Redis; the others are not used.
 #[derive(Args, Debug)]
-struct Reset {
+struct ResetArgs {
     /// Confirm that missing shards are given up permanently
     #[arg(long)]
     yes: bool,
@@ -49,8 +49,8 @@ struct Reset {
     options: Options,
 }
 
-impl Cluster {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl ClusterArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         match self.command {
             ClusterCommand::Reset(args) => args.run(),
             ClusterCommand::RotateSecret(args) => args.run(),
@@ -58,22 +58,22 @@ impl Cluster {
     }
 }
 
-impl Reset {
-    fn run(self) -> Result<(), Failure> {
+impl ResetArgs {
+    fn run(self) -> Result<(), CommandFailure> {
         let redis = redis_of(self.config, self.options, "reset")?;
         if !self.yes {
             let what =
                 "cluster reset gives up what Redis has lost; say --yes if its data cannot be given back";
-            return Err(Failure::Usage(what.to_owned()));
+            return Err(CommandFailure::Usage(what.to_owned()));
         }
-        let done = store::reset(&redis).map_err(Failure::failed)?;
+        let done = store::reset(&redis).map_err(CommandFailure::failed)?;
         writeln!(stdout(), "{done}")?;
         Ok(())
     }
 }
 
-impl RotateSecret {
-    fn run(self) -> Result<(), Failure> {
+impl RotateSecretArgs {
+    fn run(self) -> Result<(), CommandFailure> {
         let redis = redis_of(self.config, self.options, "rotate-secret")?;
         let say = |rotation: Rotation| {
             let wait = rotation.wait.as_secs_f32();
@@ -88,20 +88,24 @@ impl RotateSecret {
                 "{which}; the former one stays valid for {wait:.1} s, until all nodes know"
             );
         };
-        store::rotate_secret(&redis, say).map_err(Failure::failed)?;
+        store::rotate_secret(&redis, say).map_err(CommandFailure::failed)?;
         writeln!(stdout(), "done: the former secret is no longer valid")?;
         Ok(())
     }
 }
 
 /// The settings of Redis, for a command of this name.
-fn redis_of(config: Option<PathBuf>, options: Options, command: &str) -> Result<Box<RedisSettings>, Failure> {
+fn redis_of(
+    config: Option<PathBuf>,
+    options: Options,
+    command: &str,
+) -> Result<Box<RedisSettings>, CommandFailure> {
     let file = config.as_deref().map(Options::from_file).transpose()?;
     match options.over(file.unwrap_or_default()).settings()?.store {
         StoreChoice::Redis(redis) => Ok(redis),
         StoreChoice::Log => {
             let what = format!("cluster {command} is for --store redis://… and redis-cluster://…");
-            Err(Failure::Usage(what))
+            Err(CommandFailure::Usage(what))
         }
     }
 }

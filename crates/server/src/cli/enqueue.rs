@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::remote::{Refusal, Remote, Trouble, segment};
+use super::remote::{ApiError, Remote, ServerRefusal, segment};
 use super::table::{cell, plain};
-use super::{Failure, Server};
+use super::{CommandFailure, ServerArgs};
 
 /// Largest number of lines of one request.
 const BATCH_LINES: usize = 1_000;
@@ -19,20 +19,20 @@ const BATCH_LINES: usize = 1_000;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Args, Debug)]
-pub(super) struct Enqueue {
+pub(super) struct EnqueueArgs {
     /// The queue
     queue: String,
     /// The body; `-` or no body reads standard input
     #[arg(allow_hyphen_values = true)]
     body: Option<String>,
     #[command(flatten)]
-    when: When,
+    when: DueArgs,
     /// Your own name for the message, unique among the pending ones of its queue
     #[arg(long, value_name = "K")]
     key: Option<String>,
     /// What to do if the key is taken
     #[arg(long, value_name = "WHAT", requires = "key")]
-    if_exists: Option<IfExists>,
+    if_exists: Option<IfExistsArg>,
     /// Makes a repeated enqueue return the first answer
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
@@ -46,12 +46,12 @@ pub(super) struct Enqueue {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 /// When a message is due.
 #[derive(Args, Clone, Debug)]
-pub(super) struct When {
+pub(super) struct DueArgs {
     /// After this time, such as 250ms, 10s, 48h, 15d
     #[arg(long, value_name = "TIME", conflicts_with = "at")]
     delay: Option<String>,
@@ -60,23 +60,23 @@ pub(super) struct When {
     at: Option<String>,
     /// What to do if the instant has passed
     #[arg(long, value_name = "WHAT", requires = "at")]
-    past: Option<Past>,
+    past: Option<PastArg>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Past {
+enum PastArg {
     Refuse,
     Fire,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum IfExists {
+enum IfExistsArg {
     Reject,
     Keep,
     Replace,
 }
 
-impl When {
+impl DueArgs {
     /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one.
     pub(super) fn write(&self, request: &mut Map<String, Value>, default: Option<u64>) {
         match (&self.delay, &self.at, default) {
@@ -87,24 +87,24 @@ impl When {
         };
         if let Some(past) = self.past {
             let word = match past {
-                Past::Refuse => "refuse",
-                Past::Fire => "fire",
+                PastArg::Refuse => "refuse",
+                PastArg::Fire => "fire",
             };
             request.insert("past".into(), word.into());
         }
     }
 }
 
-impl Enqueue {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl EnqueueArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let path = format!("/v1/queues/{}/messages", segment(&self.queue));
         let request = self.request()?;
         if self.lines {
             if self.body.as_deref().is_some_and(|body| body != "-") {
-                return Err(Failure::Usage("--lines reads standard input; leave the body out".into()));
+                return Err(CommandFailure::Usage("--lines reads standard input; leave the body out".into()));
             }
-            return Lines::new(remote, path, request, self.json).run();
+            return LineSender::new(remote, path, request, self.json).run();
         }
         let body = match self.body.as_deref() {
             Some(body) if body != "-" => body.as_bytes().to_vec(),
@@ -131,7 +131,7 @@ impl Enqueue {
         Ok(())
     }
 
-    fn request(&self) -> Result<Map<String, Value>, Failure> {
+    fn request(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut request = Map::new();
         self.when.write(&mut request, Some(0));
         let mut put =
@@ -140,9 +140,9 @@ impl Enqueue {
         put("dedupe_id", self.dedupe_id.as_deref().map(Value::from));
         put("priority", self.priority.map(Value::from));
         let if_exists = self.if_exists.map(|what| match what {
-            IfExists::Reject => "reject",
-            IfExists::Keep => "keep",
-            IfExists::Replace => "replace",
+            IfExistsArg::Reject => "reject",
+            IfExistsArg::Keep => "keep",
+            IfExistsArg::Replace => "replace",
         });
         put("if_exists", if_exists.map(Value::from));
         Ok(request)
@@ -158,7 +158,7 @@ pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
 }
 
 /// Sends lines of standard input.
-struct Lines {
+struct LineSender {
     remote: Remote,
     path: String,
     /// The common fields of all messages.
@@ -173,8 +173,8 @@ struct Lines {
     progress: ProgressBar,
 }
 
-impl Lines {
-    fn new(remote: Remote, path: String, common: Map<String, Value>, json: bool) -> Lines {
+impl LineSender {
+    fn new(remote: Remote, path: String, common: Map<String, Value>, json: bool) -> LineSender {
         // Draws only when standard error is a terminal.
         let progress = ProgressBar::new_spinner();
         if let Ok(style) =
@@ -182,7 +182,7 @@ impl Lines {
         {
             progress.set_style(style);
         }
-        Lines {
+        LineSender {
             remote,
             path,
             common,
@@ -196,7 +196,7 @@ impl Lines {
         }
     }
 
-    fn run(mut self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<(), CommandFailure> {
         let mut input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
         let mut line = Vec::new();
         loop {
@@ -227,7 +227,7 @@ impl Lines {
         if self.failed == 0 {
             Ok(())
         } else {
-            Err(Failure::Failed(format!("{} lines were refused", self.failed)))
+            Err(CommandFailure::Failed(format!("{} lines were refused", self.failed)))
         }
     }
 
@@ -241,7 +241,7 @@ impl Lines {
     }
 
     /// Sends the waiting lines. Lines for which the server has no room at the moment keep waiting.
-    fn send(&mut self) -> Result<(), Failure> {
+    fn send(&mut self) -> Result<(), CommandFailure> {
         if self.waiting.is_empty() {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Lines {
         }
         let results = match self.remote.post_lines(&self.path, bytes) {
             Ok(results) => results,
-            Err(Trouble::Refused(refusal)) if refusal.is_full() => {
+            Err(ApiError::Refused(refusal)) if refusal.is_full() => {
                 self.rest();
                 return Ok(());
             }
@@ -261,7 +261,7 @@ impl Lines {
                 let first = self.waiting.first().map_or(0, |(number, _)| *number);
                 let what =
                     format!("{trouble}; {} accepted; it is not known from line {first} on", self.accepted);
-                return Err(Failure::Failed(what));
+                return Err(CommandFailure::Failed(what));
             }
         };
         let sent = std::mem::take(&mut self.waiting);
@@ -271,7 +271,7 @@ impl Lines {
                 self.accepted += 1;
                 continue;
             }
-            let refusal = Refusal::from_json(&result);
+            let refusal = ServerRefusal::from_json(&result);
             if refusal.is_full() {
                 self.waiting_bytes += request.len() + 1;
                 self.waiting.push((number, request));

@@ -6,7 +6,7 @@ use crate::config::ConfigError;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     /// It was refused, or failed: exit code 1.
     Failed(String),
     /// Wrong usage: exit code 2.
@@ -17,21 +17,25 @@ pub(crate) enum Failure {
     Said,
 }
 
-impl Failure {
+impl CommandFailure {
     pub(crate) fn failed(what: impl fmt::Display) -> Self {
-        Failure::Failed(what.to_string())
+        CommandFailure::Failed(what.to_string())
     }
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CommandFailure {
     fn from(error: ConfigError) -> Self {
-        Failure::Usage(error.to_string())
+        CommandFailure::Usage(error.to_string())
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
         // `duewheel list q | head` is no failure that needs words.
-        if error.kind() == io::ErrorKind::BrokenPipe { Failure::Said } else { Failure::failed(error) }
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            CommandFailure::Said
+        } else {
+            CommandFailure::failed(error)
+        }
     }
 }

@@ -8,8 +8,8 @@ use duewheel_import::{ImportError, ImportPlan};
 
 use super::remote::Remote;
 use super::table::{self, plain};
-use super::{Failure, Server};
-use crate::span::Span;
+use super::{CommandFailure, ServerArgs};
+use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
 #[command(
@@ -18,7 +18,7 @@ again within a day. Due times, priorities, TTR and the order of buried jobs are 
 workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, 2 used wrongly, 3 jobs are left in the source \
 (workers have them, or they were refused).\n\ndocs/import.md tells how to move step by step."
 )]
-pub(super) struct Import {
+pub(super) struct ImportArgs {
     /// The running beanstalkd (1.10 or later)
     #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     beanstalk: String,
@@ -38,14 +38,15 @@ pub(super) struct Import {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Import {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let wait: Span = self.wait.parse().map_err(|what| Failure::Usage(format!("--wait: {what}")))?;
+impl ImportArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
+        let wait: TimeSpan =
+            self.wait.parse().map_err(|what| CommandFailure::Usage(format!("--wait: {what}")))?;
         if let Some(bad) = self.tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
-            return Err(Failure::Usage(format!("--tube {bad:?}: no tube can have this name")));
+            return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));
         }
         let remote = Remote::new(&self.server)?;
         let plan = ImportPlan {
@@ -71,15 +72,15 @@ impl Import {
         for line in &summary.refusals {
             eprintln!("{}", plain(line));
         }
-        if summary.left.is_empty() { Ok(()) } else { Err(Failure::Left(summary.left.join("; "))) }
+        if summary.left.is_empty() { Ok(()) } else { Err(CommandFailure::Left(summary.left.join("; "))) }
     }
 }
 
-impl From<ImportError> for Failure {
+impl From<ImportError> for CommandFailure {
     fn from(error: ImportError) -> Self {
         match error {
-            ImportError::Usage(what) => Failure::Usage(what),
-            ImportError::Failed(what) => Failure::Failed(what),
+            ImportError::Usage(what) => CommandFailure::Usage(what),
+            ImportError::Failed(what) => CommandFailure::Failed(what),
         }
     }
 }

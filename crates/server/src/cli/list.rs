@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
-use super::{Failure, Server};
+use super::{CommandFailure, ServerArgs};
 
 /// Number of messages of one request.
 const PAGE: usize = 1_000;
 const BODY_CHARS: usize = 40;
 
 #[derive(Args, Debug)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     /// The queue
     queue: String,
     /// Only messages in this state
     #[arg(long, value_name = "S")]
-    state: Option<StateWord>,
+    state: Option<StateArg>,
     /// Largest number of messages
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
@@ -27,19 +27,19 @@ pub(super) struct List {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum StateWord {
+enum StateArg {
     Scheduled,
     Ready,
     Leased,
     Dead,
 }
 
-impl List {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl ListArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let mut messages: Vec<Value> = Vec::new();
         let mut next: Option<String> = None;
@@ -51,10 +51,10 @@ impl List {
             let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(&self.queue));
             if let Some(state) = self.state {
                 path.push_str(match state {
-                    StateWord::Scheduled => "&state=scheduled",
-                    StateWord::Ready => "&state=ready",
-                    StateWord::Leased => "&state=leased",
-                    StateWord::Dead => "&state=dead",
+                    StateArg::Scheduled => "&state=scheduled",
+                    StateArg::Ready => "&state=ready",
+                    StateArg::Leased => "&state=leased",
+                    StateArg::Dead => "&state=dead",
                 });
             }
             if let Some(after) = &next {

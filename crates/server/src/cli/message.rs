@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{When, put_body};
+use super::enqueue::{DueArgs, put_body};
 use super::remote::{Remote, segment};
 use super::table::{body, cell, plain};
-use super::{Failure, Server};
+use super::{CommandFailure, ServerArgs};
 
 /// Identifies one message.
 #[derive(Args, Debug)]
-struct Target {
+struct MessageArgs {
     /// The message's id; with --key, its queue
     #[arg(value_name = "ID|QUEUE")]
     name: String,
@@ -21,14 +21,14 @@ struct Target {
     key: Option<String>,
 }
 
-impl Target {
-    fn path(&self) -> Result<String, Failure> {
+impl MessageArgs {
+    fn path(&self) -> Result<String, CommandFailure> {
         match &self.key {
             Some(key) => Ok(format!("/v1/queues/{}/keys/{}", segment(&self.name), segment(key))),
             None if !self.name.is_empty() && self.name.bytes().all(|b| b.is_ascii_digit()) => {
                 Ok(format!("/v1/messages/{}", self.name))
             }
-            None => Err(Failure::Usage(format!(
+            None => Err(CommandFailure::Usage(format!(
                 "{:?} is not an id; for a message by its key use: {} --key K",
                 self.name, self.name
             ))),
@@ -37,36 +37,36 @@ impl Target {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Get {
+pub(super) struct GetArgs {
     #[command(flatten)]
-    target: Target,
+    target: MessageArgs,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Get {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl GetArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let message = Remote::new(&self.server)?.get(&self.target.path()?)?;
         show(&message, self.json)
     }
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Cancel {
+pub(super) struct CancelArgs {
     #[command(flatten)]
-    target: Target,
+    target: MessageArgs,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Cancel {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl CancelArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let answer = Remote::new(&self.server)?.delete(&self.target.path()?)?;
         let mut out = io::stdout().lock();
         if self.json {
@@ -79,11 +79,11 @@ impl Cancel {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Postpone {
+pub(super) struct PostponeArgs {
     #[command(flatten)]
-    target: Target,
+    target: MessageArgs,
     #[command(flatten)]
-    when: When,
+    when: DueArgs,
     /// A new body
     #[arg(long, value_name = "BODY", allow_hyphen_values = true)]
     body: Option<String>,
@@ -101,7 +101,7 @@ pub(super) struct Postpone {
     max_attempts: Option<u32>,
     /// A new length of a lease
     #[arg(long, value_name = "TIME")]
-    lease: Option<crate::span::Span>,
+    lease: Option<crate::span::TimeSpan>,
     /// Only if the message has this generation
     #[arg(long, value_name = "N")]
     if_generation: Option<u32>,
@@ -109,11 +109,11 @@ pub(super) struct Postpone {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Postpone {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl PostponeArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let mut request = Map::new();
         self.when.write(&mut request, None);
         if let Some(body) = self.body {
@@ -131,7 +131,7 @@ impl Postpone {
         if request.is_empty() {
             let what = "nothing to change: give --delay, --at, --body, --header, --no-headers, --priority, --max-attempts or \
                         --lease; what is left out stays as it is";
-            return Err(Failure::Usage(what.into()));
+            return Err(CommandFailure::Usage(what.into()));
         }
         if let Some(generation) = self.if_generation {
             request.insert("if_generation".into(), generation.into());
@@ -142,18 +142,18 @@ impl Postpone {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct Fire {
+pub(super) struct FireArgs {
     #[command(flatten)]
-    target: Target,
+    target: MessageArgs,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Fire {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl FireArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let path = format!("{}/fire", self.target.path()?);
         let answer = Remote::new(&self.server)?.post(&path, &json!({}))?;
         changed(&answer, "fired", self.json)
@@ -166,7 +166,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-fn changed(answer: &Value, what: &str, json: bool) -> Result<(), Failure> {
+fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{answer}")?;
@@ -185,7 +185,7 @@ fn changed(answer: &Value, what: &str, json: bool) -> Result<(), Failure> {
 /// Largest number of characters of a body that is shown.
 const BODY_CHARS: usize = 2_000;
 
-fn show(message: &Value, json: bool) -> Result<(), Failure> {
+fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{message}")?;

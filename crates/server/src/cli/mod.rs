@@ -25,49 +25,49 @@ mod token;
 mod verify;
 mod work;
 
-pub(crate) use failure::Failure;
-pub(crate) use server::Server;
+pub(crate) use failure::CommandFailure;
+pub(crate) use server::ServerArgs;
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
 #[derive(Debug, Parser)]
 #[command(name = "duewheel", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the server
-    Serve(Box<serve::Serve>),
+    Serve(Box<serve::ServeArgs>),
     /// Schedule a message, or one for each line
-    Enqueue(enqueue::Enqueue),
+    Enqueue(enqueue::EnqueueArgs),
     /// Show a message
-    Get(message::Get),
+    Get(message::GetArgs),
     /// Cancel a message before it is delivered
-    Cancel(message::Cancel),
+    Cancel(message::CancelArgs),
     /// Give a message another due time
-    Postpone(message::Postpone),
+    Postpone(message::PostponeArgs),
     /// Make a message due now
-    Fire(message::Fire),
+    Fire(message::FireArgs),
     /// List the messages of a queue in due order
-    List(list::List),
+    List(list::ListArgs),
     /// List all queues
-    Queues(queues::Queues),
+    Queues(queues::QueuesArgs),
     /// Run a command for each message of a queue
-    Work(work::Work),
+    Work(work::WorkArgs),
     /// Check every byte of a data folder, without writing
-    Verify(verify::Verify),
+    Verify(verify::VerifyArgs),
     /// Move the jobs of a running beanstalkd here
-    Import(import::Import),
+    Import(import::ImportArgs),
     /// Copy the data folder of a running server, without interrupting it
-    Backup(backup::Backup),
+    Backup(backup::BackupArgs),
     /// Make a data folder from a copy
-    Restore(restore::Restore),
+    Restore(restore::RestoreArgs),
     /// Manage a cluster of nodes on Redis
-    Cluster(cluster::Cluster),
+    Cluster(cluster::ClusterArgs),
     /// Make a data folder from a damaged one, and list what is lost
-    Salvage(salvage::Salvage),
+    Salvage(salvage::SalvageArgs),
     /// Make tokens for a server that requires them
     Token(token::TokenArgs),
     /// Print name and version, as --version does
@@ -78,43 +78,43 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Serve(args) => serve::run(*args),
-        Command::Enqueue(args) => args.run(),
-        Command::Get(args) => args.run(),
-        Command::Cancel(args) => args.run(),
-        Command::Postpone(args) => args.run(),
-        Command::Fire(args) => args.run(),
-        Command::List(args) => args.run(),
-        Command::Queues(args) => args.run(),
-        Command::Work(args) => args.run(),
-        Command::Verify(args) => args.run(),
-        Command::Import(args) => args.run(),
-        Command::Backup(args) => args.run(),
-        Command::Restore(args) => args.run(),
-        Command::Cluster(args) => args.run(),
-        Command::Salvage(args) => args.run(),
-        Command::Token(args) => args.run(),
-        Command::Version => version(),
+        CliCommand::Serve(args) => serve::run(*args),
+        CliCommand::Enqueue(args) => args.run(),
+        CliCommand::Get(args) => args.run(),
+        CliCommand::Cancel(args) => args.run(),
+        CliCommand::Postpone(args) => args.run(),
+        CliCommand::Fire(args) => args.run(),
+        CliCommand::List(args) => args.run(),
+        CliCommand::Queues(args) => args.run(),
+        CliCommand::Work(args) => args.run(),
+        CliCommand::Verify(args) => args.run(),
+        CliCommand::Import(args) => args.run(),
+        CliCommand::Backup(args) => args.run(),
+        CliCommand::Restore(args) => args.run(),
+        CliCommand::Cluster(args) => args.run(),
+        CliCommand::Salvage(args) => args.run(),
+        CliCommand::Token(args) => args.run(),
+        CliCommand::Version => version(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Said) => ExitCode::from(1),
-        Err(Failure::Failed(what)) => {
+        Err(CommandFailure::Said) => ExitCode::from(1),
+        Err(CommandFailure::Failed(what)) => {
             eprintln!("duewheel: {what}");
             ExitCode::from(1)
         }
-        Err(Failure::Left(what)) => {
+        Err(CommandFailure::Left(what)) => {
             eprintln!("duewheel: {what}");
             ExitCode::from(3)
         }
-        Err(Failure::Usage(what)) => {
+        Err(CommandFailure::Usage(what)) => {
             eprintln!("duewheel: {what}");
             ExitCode::from(2)
         }
     }
 }
 
-fn version() -> Result<(), Failure> {
+fn version() -> Result<(), CommandFailure> {
     writeln!(io::stdout(), "duewheel {}", env!("CARGO_PKG_VERSION"))?;
     Ok(())
 }

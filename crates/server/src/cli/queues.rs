@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 
 use super::remote::{Remote, segment};
 use super::table::{self, cell};
-use super::{Failure, Server};
-use crate::span::Span;
+use super::{CommandFailure, ServerArgs};
+use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
-pub(super) struct Queues {
+pub(super) struct QueuesArgs {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
 }
 
-impl Queues {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl QueuesArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let mut queues: Vec<Value> = Vec::new();
         let mut path = "/v1/queues".to_owned();
@@ -55,7 +55,11 @@ fn row(queue: &Value) -> Vec<String> {
         count("ready"),
         count("leased"),
         count("dead"),
-        if queue["oldest_overdue"].is_null() { "-".to_owned() } else { Span(overdue_s * 1_000).to_string() },
+        if queue["oldest_overdue"].is_null() {
+            "-".to_owned()
+        } else {
+            TimeSpan(overdue_s * 1_000).to_string()
+        },
         cell(&queue["rates"], "enqueued"),
         cell(&queue["rates"], "acked"),
         if queue["paused"].as_bool() == Some(true) { "paused".to_owned() } else { String::new() },

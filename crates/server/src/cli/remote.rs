@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use duewheel_import::api::HttpApi;
-pub(super) use duewheel_import::api::{Refusal, Trouble, segment};
+pub(super) use duewheel_import::api::{ApiError, ServerRefusal, segment};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use ureq::http::header::AUTHORIZATION;
 use ureq::http::{HeaderValue, Request};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use super::{Failure, Server};
+use super::{CommandFailure, ServerArgs};
 use crate::auth::Token;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -31,16 +31,16 @@ pub(super) struct Remote {
     token: Option<Token>,
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Failure::failed(trouble)
+impl From<ApiError> for CommandFailure {
+    fn from(trouble: ApiError) -> Self {
+        CommandFailure::failed(trouble)
     }
 }
 
 impl Remote {
-    pub(super) fn new(server: &Server) -> Result<Remote, Failure> {
+    pub(super) fn new(server: &ServerArgs) -> Result<Remote, CommandFailure> {
         let base = server.server.trim_end_matches('/').to_owned();
-        let usage = |what: &str| Failure::Usage(format!("--server {base}: {what}"));
+        let usage = |what: &str| CommandFailure::Usage(format!("--server {base}: {what}"));
         let token = token(server)?;
         if let Some(authority) = base.strip_prefix("http://") {
             if token.is_some() && server.insecure != Some(true) && !is_this_machine(authority) {
@@ -66,31 +66,31 @@ impl Remote {
         Ok(Remote { agent: config.new_agent(), base, token })
     }
 
-    pub(super) fn get(&self, path: &str) -> Result<Value, Trouble> {
+    pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.json(Request::get(self.url(path)).body(()), ANSWER)
     }
 
-    pub(super) fn delete(&self, path: &str) -> Result<Value, Trouble> {
+    pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
         self.json(Request::delete(self.url(path)).body(()), ANSWER)
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.post_waiting(path, body, Duration::ZERO)
     }
 
     /// A request that the server may answer only after `wait`.
-    pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Trouble> {
+    pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, ApiError> {
         let request = Request::post(self.url(path)).header("content-type", "application/json");
         self.json(request.body(body.to_string()), ANSWER + wait)
     }
 
-    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         let request = Request::patch(self.url(path)).header("content-type", "application/json");
         self.json(request.body(body.to_string()), ANSWER)
     }
 
     /// Posts lines; gives a result for each.
-    pub(super) fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble> {
+    pub(super) fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError> {
         let request = Request::post(self.url(path)).header("content-type", "application/x-ndjson");
         let bytes = self.run(request.body(lines), ANSWER)?;
         let results = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
@@ -105,7 +105,7 @@ impl Remote {
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, ApiError> {
         let bytes = self.run(request, time)?;
         serde_json::from_slice(&bytes).map_err(|_| self.strange())
     }
@@ -114,9 +114,9 @@ impl Remote {
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Vec<u8>, ApiError> {
         let mut request =
-            request.map_err(|error| Trouble::Unreachable(format!("--server {}: {error}", self.base)))?;
+            request.map_err(|error| ApiError::Unreachable(format!("--server {}: {error}", self.base)))?;
         if let Some(token) = &self.token
             && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.reveal()))
         {
@@ -131,10 +131,10 @@ impl Remote {
             return Ok(body);
         }
         let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        Err(Trouble::Refused(Refusal::from_json(&problem)))
+        Err(ApiError::Refused(ServerRefusal::from_json(&problem)))
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> Trouble {
+    fn unreachable(&self, error: &ureq::Error) -> ApiError {
         let base = &self.base;
         let what = match error {
             ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -148,20 +148,21 @@ impl Remote {
             ureq::Error::HostNotFound => format!("--server {base}: there is no such host"),
             other => format!("{base}: {other}"),
         };
-        Trouble::Unreachable(what)
+        ApiError::Unreachable(what)
     }
 
-    fn strange(&self) -> Trouble {
-        Trouble::Unreachable(format!("{} answers, but not as a duewheel server does", self.base))
+    fn strange(&self) -> ApiError {
+        ApiError::Unreachable(format!("{} answers, but not as a duewheel server does", self.base))
     }
 }
 
-fn token(server: &Server) -> Result<Option<Token>, Failure> {
+fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
     let Some(file) = &server.token_file else {
         let token = server.token.as_ref().map(|secret| secret.0.trim().parse());
-        return token.transpose().map_err(|what: String| Failure::Usage(format!("--token: {what}")));
+        return token.transpose().map_err(|what: String| CommandFailure::Usage(format!("--token: {what}")));
     };
-    let bad = |what: &dyn fmt::Display| Failure::Usage(format!("--token-file {}: {what}", file.display()));
+    let bad =
+        |what: &dyn fmt::Display| CommandFailure::Usage(format!("--token-file {}: {what}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
     text.trim().parse().map(Some).map_err(|what: String| bad(&what))
 }
@@ -179,8 +180,9 @@ fn is_this_machine(authority: &str) -> bool {
     address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-fn authorities(file: &Path) -> Result<RootCerts, Failure> {
-    let bad = |what: &dyn fmt::Display| Failure::Usage(format!("--ca-cert {}: {what}", file.display()));
+fn authorities(file: &Path) -> Result<RootCerts, CommandFailure> {
+    let bad =
+        |what: &dyn fmt::Display| CommandFailure::Usage(format!("--ca-cert {}: {what}", file.display()));
     let text = std::fs::read(file).map_err(|error| bad(&error))?;
     let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text)
         .map(|cert| cert.map(|der| Certificate::from_der(&der).to_owned()))
@@ -193,19 +195,19 @@ fn authorities(file: &Path) -> Result<RootCerts, Failure> {
 }
 
 impl HttpApi for Remote {
-    fn get(&self, path: &str) -> Result<Value, Trouble> {
+    fn get(&self, path: &str) -> Result<Value, ApiError> {
         Remote::get(self, path)
     }
 
-    fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         Remote::post(self, path, body)
     }
 
-    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble> {
+    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError> {
         Remote::post_lines(self, path, lines)
     }
 
-    fn delete(&self, path: &str) -> Result<Value, Trouble> {
+    fn delete(&self, path: &str) -> Result<Value, ApiError> {
         Remote::delete(self, path)
     }
 }

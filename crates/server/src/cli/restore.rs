@@ -7,10 +7,10 @@ use clap::Args;
 use duewheel::{Restored, restore};
 use serde_json::json;
 
-use super::Failure;
+use super::CommandFailure;
 
 #[derive(Args, Debug)]
-pub(super) struct Restore {
+pub(super) struct RestoreArgs {
     /// The copy, made by `duewheel backup`
     #[arg(value_name = "SRC")]
     src: PathBuf,
@@ -22,9 +22,9 @@ pub(super) struct Restore {
     json: bool,
 }
 
-impl Restore {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let restored = restore(&self.src, &self.data).map_err(Failure::failed)?;
+impl RestoreArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
+        let restored = restore(&self.src, &self.data).map_err(CommandFailure::failed)?;
         let Restored { messages, tokens_ended, files, bytes, records } = restored;
         let mut out = io::stdout().lock();
         if self.json {

@@ -7,10 +7,10 @@ use clap::Args;
 use duewheel::salvage;
 use serde_json::json;
 
-use super::Failure;
+use super::CommandFailure;
 
 #[derive(Args, Debug)]
-pub(super) struct Salvage {
+pub(super) struct SalvageArgs {
     /// The damaged data folder; no server may have it open, and it is never written to
     #[arg(value_name = "SRC")]
     src: PathBuf,
@@ -22,9 +22,9 @@ pub(super) struct Salvage {
     json: bool,
 }
 
-impl Salvage {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let salvaged = salvage(&self.src, &self.dest).map_err(Failure::failed)?;
+impl SalvageArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
+        let salvaged = salvage(&self.src, &self.dest).map_err(CommandFailure::failed)?;
         let report = salvaged.report;
         let mut out = io::stdout().lock();
         if self.json {
@@ -59,7 +59,7 @@ impl Salvage {
             0 => Ok(()),
             n => {
                 let (src, dest) = (self.src.display(), self.dest.display());
-                Err(Failure::Failed(format!("{dest} is complete, but for {n} losses of {src}")))
+                Err(CommandFailure::Failed(format!("{dest} is complete, but for {n} losses of {src}")))
             }
         }
     }

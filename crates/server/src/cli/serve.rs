@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-use super::Failure;
+use super::CommandFailure;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options, Settings};
 use crate::serve::{ServeError, serve};
@@ -15,7 +15,7 @@ use crate::signals::keep_hang_up_from_killing;
 
 /// Options of `serve`: the flags, and the file below them.
 #[derive(Args, Debug)]
-pub(super) struct Serve {
+pub(super) struct ServeArgs {
     /// A TOML file with these options, `-` written as `_`; flags and environment take precedence
     #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct Serve {
     options: Options,
 }
 
-pub(super) fn run(args: Serve) -> Result<(), Failure> {
+pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // First of all: whoever has changed a file sends the signal without knowing how far the start has come.
     let entered = runtime.enter();
@@ -36,7 +36,8 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     let mut settings = args.options.over(file.unwrap_or_default()).settings()?;
     settings.file = args.config.clone();
     if args.print_config {
-        let text = toml::to_string(&settings.to_options().without_secrets()).map_err(Failure::failed)?;
+        let text =
+            toml::to_string(&settings.to_options().without_secrets()).map_err(CommandFailure::failed)?;
         stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
@@ -47,7 +48,7 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     // A request that hangs must not keep the process.
     runtime.shutdown_background();
     result.map_err(|error| match error {
-        ServeError::NoListener => Failure::Usage(error.to_string()),
+        ServeError::NoListener => CommandFailure::Usage(error.to_string()),
         ServeError::Config(_)
         | ServeError::Tokens(_)
         | ServeError::Tls(_)
@@ -55,13 +56,13 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
         | ServeError::Bind { .. }
         | ServeError::System(_)
         | ServeError::Ended(_)
-        | ServeError::Shutdown(_) => Failure::failed(error),
+        | ServeError::Shutdown(_) => CommandFailure::failed(error),
     })
 }
 
-fn log(settings: &Settings) -> Result<(), Failure> {
+fn log(settings: &Settings) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|error| Failure::Usage(format!("--log {}: {error}", settings.log)))?;
+        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     match settings.log_format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&stderr())).init(),

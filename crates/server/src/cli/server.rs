@@ -12,14 +12,14 @@ use crate::config::Insecure;
 /// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub(crate) struct Server {
+pub(crate) struct ServerArgs {
     /// The server's address
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     pub(crate) server: String,
     /// The token, if the server requires one. Other users of this machine can see options, so prefer DUEWHEEL_TOKEN or
     /// a file
     #[arg(long, env = "DUEWHEEL_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    pub(crate) token: Option<Secret>,
+    pub(crate) token: Option<HiddenText>,
     /// A file that contains the token
     #[arg(long, env = "DUEWHEEL_TOKEN_FILE", value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
@@ -40,19 +40,19 @@ fn insecure(text: &str) -> Result<bool, String> {
 
 /// Text that is never shown, not even when it is invalid.
 #[derive(Clone)]
-pub(crate) struct Secret(pub(crate) String);
+pub(crate) struct HiddenText(pub(crate) String);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-impl FromStr for Secret {
+impl FromStr for HiddenText {
     type Err = Infallible;
 
     fn from_str(s: &str) -> Result<Self, Infallible> {
-        Ok(Secret(s.to_owned()))
+        Ok(HiddenText(s.to_owned()))
     }
 }
 

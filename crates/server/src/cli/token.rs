@@ -10,29 +10,29 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use duewheel::core::{QueueName, WallMs};
 
-use super::Failure;
-use crate::auth::{Entry, Scope, Table, Token, block};
+use super::CommandFailure;
+use crate::auth::{Scope, Token, TokenEntry, TokenTable, block};
 use crate::private;
-use crate::span::Span;
+use crate::span::TimeSpan;
 
 const OWNER_ONLY: u32 = 0o600;
 
 #[derive(Args, Debug)]
 pub(super) struct TokenArgs {
     #[command(subcommand)]
-    command: What,
+    command: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum TokenCommand {
     /// Make a token: prints it, once, and the block for the server's file of tokens
-    New(New),
+    New(NewTokenArgs),
     /// Read a token from standard input and print the hash that the server keeps
     Hash,
 }
 
 #[derive(Args, Debug)]
-struct New {
+struct NewTokenArgs {
     /// A name of the token's holder, for people
     #[arg(long, value_name = "NAME")]
     name: String,
@@ -44,29 +44,29 @@ struct New {
     queues: Vec<String>,
     /// How long it is valid, such as 90d [default: without end]
     #[arg(long, value_name = "TIME")]
-    expires: Option<Span>,
+    expires: Option<TimeSpan>,
     /// The server's file of tokens: the new one is appended, and only the token is printed
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
 }
 
 impl TokenArgs {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         match self.command {
-            What::New(new) => new.run(),
-            What::Hash => hash(),
+            TokenCommand::New(new) => new.run(),
+            TokenCommand::Hash => hash(),
         }
     }
 }
 
-impl New {
-    fn run(self) -> Result<(), Failure> {
-        let token = Token::generate().map_err(Failure::Failed)?;
+impl NewTokenArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let token = Token::generate().map_err(CommandFailure::Failed)?;
         let queue = |text: &String| {
-            QueueName::new(text).map_err(|what| Failure::Usage(format!("--queue {text:?}: {what}")))
+            QueueName::new(text).map_err(|what| CommandFailure::Usage(format!("--queue {text:?}: {what}")))
         };
         let queues = self.queues.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
-        let entry = Entry {
+        let entry = TokenEntry {
             name: self.name,
             hash: token.hash(),
             scopes: self.scopes.into_iter().collect::<BTreeSet<_>>(),
@@ -75,7 +75,8 @@ impl New {
         };
         let block = block(&entry).to_string();
         // It must be readable as it is, name and all.
-        Table::parse(&block).map_err(|what| Failure::Usage(what.replacen("token ", "--name ", 1)))?;
+        TokenTable::parse(&block)
+            .map_err(|what| CommandFailure::Usage(what.replacen("token ", "--name ", 1)))?;
         let mut out = io::stdout().lock();
         match &self.tokens {
             Some(file) => {
@@ -97,19 +98,21 @@ impl New {
     }
 }
 
-fn end(after: Span) -> Result<WallMs, Failure> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(Failure::failed)?;
+fn end(after: TimeSpan) -> Result<WallMs, CommandFailure> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(CommandFailure::failed)?;
     let end = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(after.0);
     // RFC 3339 ends with the year 9999.
     if end > 253_402_300_799_999 {
-        return Err(Failure::Usage("--expires: is too long; leave it out for a token without end".into()));
+        return Err(CommandFailure::Usage(
+            "--expires: is too long; leave it out for a token without end".into(),
+        ));
     }
     Ok(WallMs(end))
 }
 
 /// Appends to the file, so that it keeps its owner, and a server that reads it meanwhile finds all other tokens.
-fn append(file: &Path, block: &str) -> Result<(), Failure> {
-    let failed = |why: io::Error| Failure::Failed(format!("{}: {why}", file.display()));
+fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
+    let failed = |why: io::Error| CommandFailure::Failed(format!("{}: {why}", file.display()));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
     let opened = match open(&mut OpenOptions::new()) {
         // A new one is made under its own name, never through a link that leads nowhere yet.
@@ -119,7 +122,7 @@ fn append(file: &Path, block: &str) -> Result<(), Failure> {
         opened => opened,
     };
     let mut opened = opened.map_err(failed)?;
-    let exposed = |what| Failure::Failed(format!("the tokens in {}: the file {what}", file.display()));
+    let exposed = |what| CommandFailure::Failed(format!("the tokens in {}: the file {what}", file.display()));
     private::check_for_owner(&opened.metadata().map_err(failed)?).map_err(exposed)?;
     let mut text = String::new();
     opened.read_to_string(&mut text).map_err(failed)?;
@@ -130,15 +133,15 @@ fn append(file: &Path, block: &str) -> Result<(), Failure> {
     };
     let more = format!("{gap}{block}");
     text.push_str(&more);
-    Table::parse(&text).map_err(|what| Failure::Failed(format!("{}: {what}", file.display())))?;
+    TokenTable::parse(&text).map_err(|what| CommandFailure::Failed(format!("{}: {what}", file.display())))?;
     opened.write_all(more.as_bytes()).map_err(failed)?;
     opened.sync_all().map_err(failed)
 }
 
-fn hash() -> Result<(), Failure> {
+fn hash() -> Result<(), CommandFailure> {
     let mut text = String::new();
     io::stdin().take(1_024).read_to_string(&mut text)?;
-    let token: Token = text.trim().parse().map_err(Failure::Usage)?;
+    let token: Token = text.trim().parse().map_err(CommandFailure::Usage)?;
     writeln!(io::stdout(), "{}", token.hash())?;
     Ok(())
 }

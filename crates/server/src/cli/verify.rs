@@ -7,10 +7,10 @@ use clap::Args;
 use duewheel_store_log::{VerifyReport, verify};
 use serde_json::json;
 
-use super::Failure;
+use super::CommandFailure;
 
 #[derive(Args, Debug)]
-pub(super) struct Verify {
+pub(super) struct VerifyArgs {
     /// The data folder; no server may have it open
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
@@ -19,11 +19,11 @@ pub(super) struct Verify {
     json: bool,
 }
 
-impl Verify {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl VerifyArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let data = self.data.display();
-        let report =
-            verify(&self.data).map_err(|error| Failure::Failed(format!("cannot check {data}: {error}")))?;
+        let report = verify(&self.data)
+            .map_err(|error| CommandFailure::Failed(format!("cannot check {data}: {error}")))?;
         let mut out = io::stdout().lock();
         if self.json {
             writeln!(out, "{}", as_json(&report))?;
@@ -47,8 +47,8 @@ impl Verify {
         }
         match report.problems.len() {
             0 => Ok(()),
-            1 => Err(Failure::Failed(format!("{data} is damaged: 1 problem"))),
-            n => Err(Failure::Failed(format!("{data} is damaged: {n} problems"))),
+            1 => Err(CommandFailure::Failed(format!("{data} is damaged: 1 problem"))),
+            n => Err(CommandFailure::Failed(format!("{data} is damaged: {n} problems"))),
         }
     }
 }

@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::remote::{Remote, Trouble, segment};
-use super::{Failure, Server};
+use super::remote::{ApiError, Remote, segment};
+use super::{CommandFailure, ServerArgs};
 
 /// How long one request waits for a message.
 const WAIT: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ const DEAD: i32 = 100;
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
-pub(super) struct Work {
+pub(super) struct WorkArgs {
     /// The queue
     queue: String,
     /// Stop after this number of messages
@@ -33,9 +33,9 @@ pub(super) struct Work {
     count: Option<u64>,
     /// Length of a lease; it is extended while the command runs [default: as message and queue say]
     #[arg(long, value_name = "TIME")]
-    lease: Option<crate::span::Span>,
+    lease: Option<crate::span::TimeSpan>,
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     /// The command: gets the body on standard input, and DUEWHEEL_ID, DUEWHEEL_KEY, DUEWHEEL_QUEUE and DUEWHEEL_ATTEMPT
     /// in its environment; exit code 0 acks, 100 makes the message dead, every other code nacks it
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -49,8 +49,8 @@ mod phase {
     pub(super) const STOPPING: u8 = 2;
 }
 
-impl Work {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl WorkArgs {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let phase = Arc::new(AtomicU8::new(phase::IDLE));
         watch_signals(phase.clone())?;
@@ -84,11 +84,11 @@ impl Work {
         Ok(())
     }
 
-    fn handle(&self, remote: &Remote, message: &Value) -> Result<(), Failure> {
-        let lease = Lease::new(remote, message)?;
+    fn handle(&self, remote: &Remote, message: &Value) -> Result<(), CommandFailure> {
+        let lease = WorkLease::new(remote, message)?;
         let body = match (&message["body"], &message["body_base64"]) {
             (Value::String(text), _) => text.clone().into_bytes(),
-            (_, Value::String(text)) => STANDARD.decode(text).map_err(Failure::failed)?,
+            (_, Value::String(text)) => STANDARD.decode(text).map_err(CommandFailure::failed)?,
             _ => Vec::new(),
         };
         let child = match self.start(message, body) {
@@ -97,7 +97,7 @@ impl Work {
                 // Every other message would fail like this one.
                 let what = format!("cannot run {}: {error}", self.command[0]);
                 lease.nack(&what);
-                return Err(Failure::Failed(what));
+                return Err(CommandFailure::Failed(what));
             }
         };
         let status = lease.hold_while(child)?;
@@ -131,27 +131,27 @@ impl Work {
     }
 }
 
-fn will_pass(trouble: &Trouble) -> bool {
+fn will_pass(trouble: &ApiError) -> bool {
     match trouble {
-        Trouble::Unreachable(_) => true,
-        Trouble::Refused(refusal) => refusal.is_passing() || refusal.code == "storage_unavailable",
+        ApiError::Unreachable(_) => true,
+        ApiError::Refused(refusal) => refusal.is_passing() || refusal.code == "storage_unavailable",
     }
 }
 
 /// The lease of one message.
-struct Lease<'a> {
+struct WorkLease<'a> {
     remote: &'a Remote,
     path: String,
     token: Value,
     length: Duration,
 }
 
-impl<'a> Lease<'a> {
-    fn new(remote: &'a Remote, message: &Value) -> Result<Self, Failure> {
+impl<'a> WorkLease<'a> {
+    fn new(remote: &'a Remote, message: &Value) -> Result<Self, CommandFailure> {
         let id = message["id"]
             .as_str()
-            .ok_or_else(|| Failure::failed("the server gave a message without an id"))?;
-        Ok(Lease {
+            .ok_or_else(|| CommandFailure::failed("the server gave a message without an id"))?;
+        Ok(WorkLease {
             remote,
             path: format!("/v1/messages/{id}"),
             token: message["lease_token"].clone(),
@@ -160,7 +160,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Waits for the command, and extends the lease at each third of it.
-    fn hold_while(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+    fn hold_while(&self, mut child: Child) -> Result<ExitStatus, CommandFailure> {
         let mut extended = Instant::now();
         let mut held = true;
         loop {
@@ -210,7 +210,7 @@ fn describe(status: ExitStatus) -> String {
 
 /// Ends the process at the first signal when no message is in progress, otherwise after the current message; at the
 /// second signal at once. A reserve that is cut off takes no message with it: the server detects that.
-fn watch_signals(phase: Arc<AtomicU8>) -> Result<(), Failure> {
+fn watch_signals(phase: Arc<AtomicU8>) -> Result<(), CommandFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = runtime.block_on(async {

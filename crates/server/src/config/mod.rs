@@ -5,35 +5,36 @@
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use duewheel::Policy;
 use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::Options as LogOptions;
-use duewheel::{Durability, Policy};
-use serde::{Deserialize, Serialize};
 
 use crate::auth::Hosts;
 use crate::beanstalk;
-use crate::http::Limits;
-use crate::span::Span;
+use crate::http::HttpLimits;
+use crate::span::TimeSpan;
 use crate::tls;
 
 mod beanstalk_settings;
+mod error;
 mod exposure;
 #[cfg(test)]
 mod listener_tests;
 mod options;
 mod quota;
 mod store;
+mod values;
 
 pub use beanstalk_settings::BeanstalkSettings;
+pub use error::ConfigError;
 pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
-pub use quota::{QuotaTable, read_quotas};
-pub use store::{PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Secret, StoreChoice};
+pub use quota::QuotaTable;
+pub use store::{PeerFiles, RedisSettings, StoreChoice};
+pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
@@ -45,40 +46,6 @@ const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Smallest value of `--memory-messages`.
 const MIN_MEMORY_MESSAGES: usize = 100;
-
-/// The address of a listener.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Listen {
-    /// Nowhere.
-    Off,
-    /// At `host:port`.
-    At(String),
-    /// At a socket in the file system.
-    Unix(PathBuf),
-}
-
-/// The durability levels of flags and files.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// On the disk: survives a power loss
-    Fsync,
-    /// Handed to the operating system: survives kill -9
-    Buffered,
-    /// In memory only
-    Memory,
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people
-    Text,
-    /// A JSON object a line
-    Json,
-}
 
 /// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +63,7 @@ pub struct Settings {
     /// Which store.
     pub store: StoreChoice,
     /// What an answer means.
-    pub durability: Level,
+    pub durability: LevelOption,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
     /// The file of tokens.
@@ -118,32 +85,19 @@ pub struct Settings {
     /// Limits and defaults of the engine.
     pub policy: Policy,
     /// Limits of the HTTP listener.
-    pub limits: Limits,
+    pub limits: HttpLimits,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,
     /// The file from which quotas are read again.
     pub file: Option<PathBuf>,
 }
 
-/// Why the settings are invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {0}: {1}")]
-    Unreadable(PathBuf, std::io::Error),
-    /// The content of the file is invalid.
-    #[error("{file}, line {line}: {what}")]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Which line.
-        line: usize,
-        /// What is wrong, with the key.
-        what: String,
-    },
-    /// The value of an option is invalid.
-    #[error("{0}")]
-    Value(String),
+/// Reads the quotas of a file, and nothing else of it.
+///
+/// # Errors
+/// When the file or one of the quotas is not as it should be.
+pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
+    quota::checked(Options::from_file(file)?.quota, &Policy::default())
 }
 
 impl Options {
@@ -170,7 +124,7 @@ impl Options {
         let store = StoreChoice::of(&self)?;
         let (beanstalk, of_beanstalk) = BeanstalkSettings::of(&mut self)?;
         let mut policy = Policy::default();
-        let mut limits = Limits::default();
+        let mut limits = HttpLimits::default();
         set(&mut policy.wheel_slots, self.wheel_slots);
         set(&mut policy.wheel_tick_ms, self.wheel_tick.map(|tick| tick.0));
         set(&mut policy.max_body, self.max_body);
@@ -221,7 +175,7 @@ impl Options {
             of_beanstalk,
             beanstalk_max_job_size: max_job,
             store,
-            durability: self.durability.unwrap_or(Level::Fsync),
+            durability: self.durability.unwrap_or(LevelOption::Fsync),
             journal_bytes,
             tokens: self.tokens,
             tls: match (self.tls_cert, self.tls_key) {
@@ -281,7 +235,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Settings::http_address`].
-    pub fn beanstalk_address(&self) -> Result<Option<beanstalk::Address>, ConfigError> {
+    pub fn beanstalk_address(&self) -> Result<Option<beanstalk::ListenAddress>, ConfigError> {
         Ok(match &self.beanstalk {
             Listen::Off => None,
             Listen::At(text) => {
@@ -291,14 +245,14 @@ impl Settings {
                         "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens; it needs --beanstalk-client-ca",
                     ),
                 };
-                Some(beanstalk::Address::Tcp(self.address(
+                Some(beanstalk::ListenAddress::Tcp(self.address(
                     Endpoint::Beanstalk,
                     "beanstalk",
                     text,
                     missing,
                 )?))
             }
-            Listen::Unix(path) => Some(beanstalk::Address::Unix(path.clone())),
+            Listen::Unix(path) => Some(beanstalk::ListenAddress::Unix(path.clone())),
         })
     }
 
@@ -376,7 +330,7 @@ impl Settings {
 
     /// The same as options that can be written to a file.
     pub fn to_options(&self) -> Options {
-        let span = |d: Duration| Some(Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
+        let span = |d: Duration| Some(TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
         Options {
             data: Some(self.data.clone()),
             http: Some(self.http.clone()),
@@ -405,7 +359,7 @@ impl Settings {
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             wheel_slots: Some(self.policy.wheel_slots),
-            wheel_tick: Some(Span(self.policy.wheel_tick_ms)),
+            wheel_tick: Some(TimeSpan(self.policy.wheel_tick_ms)),
             max_body: Some(self.policy.max_body),
             max_messages: Some(self.policy.max_messages),
             max_message_bytes: Some(self.policy.max_message_bytes),
@@ -414,48 +368,6 @@ impl Settings {
             body_timeout: span(self.limits.body_timeout),
             quota: (!self.quotas.is_empty()).then(|| self.quotas.iter().map(QuotaTable::from).collect()),
             ..self.store.clone().into_options()
-        }
-    }
-}
-
-impl From<Level> for Durability {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Fsync => Durability::Fsync,
-            Level::Buffered => Durability::Buffered,
-            Level::Memory => Durability::Memory,
-        }
-    }
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let port =
-            s.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-        match (s, port) {
-            ("off", _) => Ok(Listen::Off),
-            (_, _) if s.starts_with("unix:") && s.len() > 5 => Ok(Listen::Unix(s[5..].into())),
-            (_, Some(Ok(_))) => Ok(Listen::At(s.to_owned())),
-            _ => Err(format!("{s:?} is neither HOST:PORT, unix:PATH nor off")),
-        }
-    }
-}
-
-impl TryFrom<String> for Listen {
-    type Error = String;
-    fn try_from(s: String) -> Result<Self, String> {
-        s.parse()
-    }
-}
-
-impl From<Listen> for String {
-    fn from(listen: Listen) -> String {
-        match listen {
-            Listen::Off => "off".to_owned(),
-            Listen::At(text) => text,
-            Listen::Unix(path) => format!("unix:{}", path.display()),
         }
     }
 }
@@ -474,7 +386,7 @@ mod tests {
         let upper = options("http = '127.0.0.1:1'\nmax_body = 1");
         let settings = upper.over(file).settings().unwrap();
         assert_eq!(settings.http, Listen::At("127.0.0.1:1".into()));
-        assert_eq!(settings.durability, Level::Buffered);
+        assert_eq!(settings.durability, LevelOption::Buffered);
         assert_eq!(settings.policy.max_body, 1);
         assert_eq!(settings.policy.max_messages, Policy::default().max_messages);
     }
@@ -484,11 +396,11 @@ mod tests {
         let settings = Options::default().settings().unwrap();
         assert_eq!(settings.data, Path::new("duewheel-data"));
         assert_eq!(settings.http, Listen::At("127.0.0.1:7788".into()));
-        assert_eq!(settings.durability, Level::Fsync);
+        assert_eq!(settings.durability, LevelOption::Fsync);
         assert_eq!(settings.drain_timeout, Duration::from_secs(10));
         assert_eq!(settings.beanstalk, Listen::At("127.0.0.1:11300".into()));
         assert_eq!(settings.policy, Policy::default());
-        assert_eq!(settings.limits, Limits::default());
+        assert_eq!(settings.limits, HttpLimits::default());
         let (log, default) = (settings.log_options(), LogOptions::default());
         assert_eq!(
             (log.journal_bytes, log.journal_records, log.segment_bytes),

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use clap::{Arg, Args};
 use serde::{Deserialize, Serialize};
 
-use super::{Insecure, Level, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret};
+use super::{Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret};
 use crate::auth::{Hosts, Prefixes};
 use crate::beanstalk::SocketMode;
-use crate::span::Span;
+use crate::span::TimeSpan;
 
 macro_rules! options {
     ($(#[$outer:meta])* pub struct Options { $($(#[$meta:meta])* pub $field:ident: Option<$type:ty>,)* }) => {
@@ -103,7 +103,7 @@ options! {
         pub redis_create: Option<RedisCreate>,
         /// How long startup waits for Redis [default: 60s]
         #[arg(long, value_name = "TIME")]
-        pub redis_start_timeout: Option<Span>,
+        pub redis_start_timeout: Option<TimeSpan>,
         /// Authority of the certificate of Redis, in PEM; by default those that the system trusts
         #[arg(long, value_name = "FILE")]
         pub redis_ca: Option<PathBuf>,
@@ -137,13 +137,13 @@ options! {
         pub shards: Option<u32>,
         /// How long a shard stays with a node that does not renew its lease; from 1s to 60s [default: 5s]
         #[arg(long, value_name = "TIME")]
-        pub shard_lease: Option<Span>,
+        pub shard_lease: Option<TimeSpan>,
         /// How long a new node must stay before others give up shards to it [default: 10s]
         #[arg(long, value_name = "TIME")]
-        pub settle_delay: Option<Span>,
+        pub settle_delay: Option<TimeSpan>,
         /// Meaning of an answer: on the disk, handed to the system, or in memory [default: fsync]
         #[arg(long, value_name = "LEVEL")]
-        pub durability: Option<Level>,
+        pub durability: Option<LevelOption>,
         /// Bytes of recent changes kept in memory and in the journal, which startup reads again; at least 1048576;
         /// bounds the number of records in proportion [default: 268435456]
         #[arg(long, value_name = "N")]
@@ -175,10 +175,10 @@ options! {
         pub backup_root: Option<PathBuf>,
         /// Time between the signal to stop, which makes /readyz red, and the drain [default: 0s]
         #[arg(long, value_name = "TIME")]
-        pub drain_delay: Option<Span>,
+        pub drain_delay: Option<TimeSpan>,
         /// Time limit for running requests when the server stops [default: 10s]
         #[arg(long, value_name = "TIME")]
-        pub drain_timeout: Option<Span>,
+        pub drain_timeout: Option<TimeSpan>,
         /// Log level: error, warn, info, debug, trace [default: info]
         #[arg(long, value_name = "FILTER")]
         pub log: Option<String>,
@@ -190,7 +190,7 @@ options! {
         pub wheel_slots: Option<usize>,
         /// Length of one step of the ring's pointer; the precision is always a millisecond [default: 1s]
         #[arg(long, value_name = "TIME")]
-        pub wheel_tick: Option<Span>,
+        pub wheel_tick: Option<TimeSpan>,
         /// Largest body of a message, in bytes [default: 262144]
         #[arg(long, value_name = "N")]
         pub max_body: Option<usize>,
@@ -205,10 +205,10 @@ options! {
         pub max_connections: Option<usize>,
         /// Time limit for the headers of a request, including idle time before it [default: 30s]
         #[arg(long, value_name = "TIME")]
-        pub header_timeout: Option<Span>,
+        pub header_timeout: Option<TimeSpan>,
         /// Time limit for the body of a request [default: 30s]
         #[arg(long, value_name = "TIME")]
-        pub body_timeout: Option<Span>,
+        pub body_timeout: Option<TimeSpan>,
         /// Quotas of tenants; in the file alone, as `[[quota]]`; read again like `tokens`.
         #[arg(skip)]
         pub quota: Option<Vec<QuotaTable>>,
@@ -265,7 +265,7 @@ mod tests {
 
     /// A length of time in one form: 60s is 1m.
     fn as_span(text: String) -> String {
-        text.parse::<Span>().map_or(text, |span| span.to_string())
+        text.parse::<TimeSpan>().map_or(text, |span| span.to_string())
     }
 
     /// Story: the help of `--max-messages` and `--max-message-bytes` told other defaults than those that counted.

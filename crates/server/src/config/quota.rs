@@ -1,12 +1,10 @@
 //! `[[quota]]` in the configuration file: the limits of a tenant.
 
-use std::path::Path;
-
 use duewheel::Policy;
 use duewheel::core::engine::{Quota, Quotas};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Options};
+use super::ConfigError;
 
 /// A quota, as the file has it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -47,16 +45,9 @@ pub(super) fn checked(tables: Option<Vec<QuotaTable>>, policy: &Policy) -> Resul
     Ok(quotas)
 }
 
-/// Reads the quotas of a file, and nothing else of it.
-///
-/// # Errors
-/// When the file or one of the quotas is not as it should be.
-pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
-    checked(Options::from_file(file)?.quota, &Policy::default())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::*;
 
     fn settings(toml: &str) -> Result<Vec<Quota>, String> {

@@ -1,14 +1,12 @@
 //! The store of the messages: the log in the data folder, or Redis, with one node or several.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use duewheel::core::store::MAX_SHARDS;
-use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Options};
-use crate::span::Span;
+use super::{ConfigError, Options, RedisCreate, RedisWaitFor, Secret};
+use crate::span::TimeSpan;
 use crate::tls;
 
 const DEFAULT_PREFIX: &str = "duewheel";
@@ -20,52 +18,6 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
-
-/// A text that must not appear in logs.
-#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    /// The secret itself.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for Secret {
-    fn from(text: &str) -> Self {
-        Secret(text.to_owned())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<secret>")
-    }
-}
-
-/// Whether a cluster is made in a Redis where none is.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum RedisCreate {
-    /// It is created, unless a node knows that it existed.
-    #[default]
-    Always,
-    /// It is refused.
-    Never,
-}
-
-/// What an answer to a change waits for.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum RedisWaitFor {
-    /// That replicas have it.
-    #[default]
-    Received,
-    /// That Redis and replicas have synced it.
-    Synced,
-}
 
 /// Which store keeps the messages.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,16 +83,17 @@ impl Options {
     #[must_use]
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
-        if let Some(Secret(url)) = &mut self.store
-            && let Some((scheme, rest)) = url.split_once("://")
+        if let Some(store) = &mut self.store
+            && let Some((scheme, rest)) = store.expose().split_once("://")
             && let Some((who, hosts)) = rest.rsplit_once('@')
         {
             let user = who.split_once(':').map_or(who, |(user, _)| user);
-            *url = if user.is_empty() {
+            let shown = if user.is_empty() {
                 format!("{scheme}://{hosts}")
             } else {
                 format!("{scheme}://{user}@{hosts}")
             };
+            *store = Secret::from(shown.as_str());
         }
         self
     }
@@ -297,8 +250,8 @@ fn is_for_redis(name: &str) -> bool {
     name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)
 }
 
-fn span(d: Duration) -> Span {
-    Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+fn span(d: Duration) -> TimeSpan {
+    TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::room::Room;
+use super::answer_budget::AnswerPermit;
 use crate::error::Problem;
 use crate::json::written;
 
 /// Answers from this size on take long enough to write that others would notice.
 const LARGE_ANSWER: usize = 256 * 1024;
 
-/// What a handler gives: an answer or a problem.
+/// The result of a handler: an answer or a problem.
 pub(crate) type Answer = Result<Response, Problem>;
 
 /// An answer in JSON.
@@ -28,7 +28,7 @@ pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl I
 }
 
 /// An answer in JSON that holds its room until it is written.
-pub(super) fn held(status: StatusCode, room: Room, json: Vec<u8>) -> Response {
+pub(super) fn held(status: StatusCode, room: AnswerPermit, json: Vec<u8>) -> Response {
     typed(status, "application/json", room.hold(json))
 }
 

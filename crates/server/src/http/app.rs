@@ -12,35 +12,35 @@ use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel};
 
-use super::reading::{PATIENCE, Reading};
-use super::room::Rooms;
+use super::answer_budget::AnswerBudget;
+use super::reading::{BodyBudget, PATIENCE};
 use super::stats::StatsFeed;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
 
-/// What all requests share. Cheap to clone.
+/// The state that all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct App(Arc<Shared>);
+pub struct App(Arc<AppState>);
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct AppState {
     pub(super) wheel: Duewheel,
     pub(super) client: Client,
     pub(super) policy: Policy,
-    pub(super) limits: Limits,
+    pub(super) limits: HttpLimits,
     pub(super) guard: Arc<Guard>,
     pub(super) hosts: Hosts,
-    pub(super) reading: Arc<Reading>,
-    pub(super) rooms: Rooms,
+    pub(super) reading: Arc<BodyBudget>,
+    pub(super) rooms: AnswerBudget,
     /// Told to stop, and about to drain.
     pub(super) leaving: AtomicBool,
     pub(super) draining: AtomicBool,
     /// Why nothing is trusted any more.
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
-    pub(super) counters: Counters,
+    pub(super) counters: HttpCounters,
     /// Figures, every second while somebody reads them.
     pub(super) feed: StatsFeed,
     /// `openapi.json`, made when it is asked for.
@@ -49,7 +49,7 @@ pub struct Shared {
 
 /// Limits of the listener, beside those of the engine ([`Policy`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HttpLimits {
     /// Connections at a time.
     pub max_connections: usize,
     /// Bytes of the headers of one request.
@@ -66,9 +66,9 @@ pub struct Limits {
     pub backup_root: Option<PathBuf>,
 }
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
-        Limits {
+        HttpLimits {
             max_connections: 10_000,
             max_header_bytes: 16 * 1024,
             max_reading_bytes: 256 * 1024 * 1024,
@@ -80,9 +80,9 @@ impl Default for Limits {
     }
 }
 
-/// What the listener has seen, for `/metrics`.
+/// Counters of the listener, for `/metrics`.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct HttpCounters {
     /// By the first digit of the status.
     pub(super) responses: [AtomicU64; 6],
     pub(super) connections: AtomicU64,
@@ -90,7 +90,7 @@ pub(super) struct Counters {
 
 impl App {
     /// Over a wheel, for whoever reaches it. `policy` must be the wheel's: what it allows is checked here too.
-    pub fn new(wheel: Duewheel, policy: Policy, limits: Limits, drain: Drain) -> Self {
+    pub fn new(wheel: Duewheel, policy: Policy, limits: HttpLimits, drain: Drain) -> Self {
         App::guarded(wheel, policy, limits, drain, Arc::default(), Hosts::default())
     }
 
@@ -98,15 +98,15 @@ impl App {
     pub fn guarded(
         wheel: Duewheel,
         policy: Policy,
-        limits: Limits,
+        limits: HttpLimits,
         drain: Drain,
         guard: Arc<Guard>,
         hosts: Hosts,
     ) -> Self {
         let largest = max_single_bytes(&policy).max(policy.max_batch_bytes);
-        let reading = Reading::new(limits.max_reading_bytes, largest, PATIENCE);
-        let rooms = Rooms::new(limits.max_writing_bytes);
-        App(Arc::new(Shared {
+        let reading = BodyBudget::new(limits.max_reading_bytes, largest, PATIENCE);
+        let rooms = AnswerBudget::new(limits.max_writing_bytes);
+        App(Arc::new(AppState {
             client: wheel.client().clone(),
             wheel,
             policy,
@@ -119,7 +119,7 @@ impl App {
             draining: AtomicBool::new(false),
             failing: OnceLock::new(),
             drain,
-            counters: Counters::default(),
+            counters: HttpCounters::default(),
             feed: StatsFeed::default(),
             description: OnceLock::new(),
         }))
@@ -184,8 +184,8 @@ impl App {
 }
 
 impl Deref for App {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
+    type Target = AppState;
+    fn deref(&self) -> &AppState {
         &self.0
     }
 }

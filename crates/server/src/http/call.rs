@@ -8,14 +8,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use duewheel::core::engine::Target;
-use duewheel::core::{Key, MessageId, QueueName};
+use duewheel::core::{Key, MessageId, QueueName, percent};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::reading::{Coming, ReadBody, Share};
+use super::reading::{BodyShare, Coming, ReadBody};
 use super::{App, reach, strict};
-use crate::auth::{About, Access, Caller};
+use crate::auth::{About, AccessRule, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
 /// How much of a refused body is read and discarded, and for how long.
@@ -41,7 +41,7 @@ impl Call {
         app: App,
         request: axum::extract::Request,
         query: &'static [&'static str],
-        access: Access,
+        access: AccessRule,
     ) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let caller = app.guard.caller(&parts.headers, app.client.now().wall);
@@ -59,18 +59,22 @@ impl Call {
     }
 
     /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
-    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check(
+        &self,
+        query: &'static [&'static str],
+        access: AccessRule,
+    ) -> Result<Option<MessageId>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
         Ok(id)
     }
 
-    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check_access(&self, access: AccessRule) -> Result<Option<MessageId>, Problem> {
         let (scope, about) = match access {
-            Access::Open => return Ok(None),
-            Access::Identified => return self.caller.need_identity().map(|()| None),
-            Access::Needs(scope, about) => (scope, about),
+            AccessRule::Open => return Ok(None),
+            AccessRule::Identified => return self.caller.need_identity().map(|()| None),
+            AccessRule::Needs(scope, about) => (scope, about),
         };
         self.caller.need(scope)?;
         match about {
@@ -85,7 +89,7 @@ impl Call {
         Ok(None)
     }
 
-    fn check_headers(&self, access: Access) -> Result<(), Problem> {
+    fn check_headers(&self, access: AccessRule) -> Result<(), Problem> {
         let headers = &self.parts.headers;
         let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if bytes > self.app.limits.max_header_bytes {
@@ -99,7 +103,7 @@ impl Call {
             return Err(Problem::new(ErrorCode::BadRequest, "there is more than one Host header"));
         }
         if let Some(host) = host
-            && access != Access::Open
+            && access != AccessRule::Open
             && self.app.guard.is_open()
             && !self.app.hosts.knows(host.as_bytes())
         {
@@ -130,7 +134,7 @@ impl Call {
     /// The n-th segment of the path, decoded. `{queue}` and `{id}` are always the third, `{key}` the fifth.
     fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
         let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
-        decode(raw).map_err(|what| Problem::field(field, what))
+        percent::decode(raw).map_err(|bad| Problem::field(field, bad))
     }
 
     pub(crate) fn queue(&self) -> Result<QueueName, Problem> {
@@ -156,8 +160,8 @@ impl Call {
         let Some(query) = self.parts.uri.query() else { return Ok(()) };
         let mut seen: Vec<Cow<'_, str>> = Vec::new();
         for (name, _) in pairs(query) {
-            let name =
-                decode(name).map_err(|what| Problem::new(ErrorCode::BadRequest, format!("query: {what}")))?;
+            let name = percent::decode(name)
+                .map_err(|bad| Problem::new(ErrorCode::BadRequest, format!("query: {bad}")))?;
             if !allowed.contains(&&*name) {
                 let hint = if allowed.is_empty() {
                     "none is".to_owned()
@@ -180,9 +184,10 @@ impl Call {
     /// A query parameter, decoded. `+` is a plus: instants have them.
     pub(crate) fn param(&self, wanted: &'static str) -> Result<Option<Cow<'_, str>>, Problem> {
         let query = self.parts.uri.query().unwrap_or_default();
-        let value =
-            pairs(query).find(|(name, _)| decode(name).is_ok_and(|name| name == wanted)).map(|(_, v)| v);
-        value.map(|value| decode(value).map_err(|what| Problem::field(wanted, what))).transpose()
+        let value = pairs(query)
+            .find(|(name, _)| percent::decode(name).is_ok_and(|name| name == wanted))
+            .map(|(_, v)| v);
+        value.map(|value| percent::decode(value).map_err(|bad| Problem::field(wanted, bad))).transpose()
     }
 
     /// A whole number from 1 to `max`, or what counts without one.
@@ -210,7 +215,7 @@ impl Call {
 
     /// Reads a body that is JSON, for a type that borrows from it.
     pub(crate) async fn json_bytes(&mut self, limit: usize) -> Result<ReadBody, Problem> {
-        if self.content() == Content::Other {
+        if self.content() == BodyFormat::Other {
             return Err(Problem::new(
                 ErrorCode::UnsupportedMediaType,
                 "the body must be JSON: Content-Type: application/json",
@@ -219,19 +224,19 @@ impl Call {
         self.bytes(limit).await
     }
 
-    /// What the body says it is.
-    pub(crate) fn content(&self) -> Content {
-        let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return Content::Json };
+    /// The format of the body, by its `Content-Type`.
+    pub(crate) fn content(&self) -> BodyFormat {
+        let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return BodyFormat::Json };
         let value = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
         // The form type is what curl says when it is told nothing.
         let json: [&[u8]; 3] = [b"application/json", b"application/x-www-form-urlencoded", b"text/json"];
         let lines: [&[u8]; 3] = [b"application/x-ndjson", b"application/ndjson", b"application/jsonl"];
         if lines.iter().any(|known| value.eq_ignore_ascii_case(known)) {
-            Content::Lines
+            BodyFormat::Lines
         } else if json.iter().any(|known| value.eq_ignore_ascii_case(known)) || value.ends_with(b"+json") {
-            Content::Json
+            BodyFormat::Json
         } else {
-            Content::Other
+            BodyFormat::Other
         }
     }
 
@@ -286,9 +291,9 @@ async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Pro
     }
 }
 
-/// What a body says it is.
+/// The format of a body, by its `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum BodyFormat {
     /// One JSON object.
     Json,
     /// A JSON object a line.
@@ -302,7 +307,7 @@ async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    (share, time): (Share, Duration),
+    (share, time): (BodyShare, Duration),
 ) -> Result<ReadBody, Problem> {
     let mut until = Instant::now() + time;
     let mut turn = 0;
@@ -357,32 +362,4 @@ fn discard(mut body: Body) {
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-}
-
-/// Percent-decodes. A `%` without two hexadecimal digits is an error, and so is what is not UTF-8 afterwards.
-fn decode(raw: &str) -> Result<Cow<'_, str>, &'static str> {
-    if !raw.contains('%') {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let bytes = raw.as_bytes();
-    for (i, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'%') {
-        let digits = bytes.get(i + 1..i + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
-        if !digits {
-            return Err("bad percent-encoding: a % must be followed by two hexadecimal digits");
-        }
-    }
-    percent_encoding::percent_decode_str(raw).decode_utf8().map_err(|_| "is not UTF-8 after percent-decoding")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_encoding_is_checked() {
-        assert_eq!(decode("a%2Fb%C3%BC+").as_deref(), Ok("a/bü+"));
-        for bad in ["%", "%2", "%zz", "a%", "%%20", "%ff", "%C3"] {
-            assert!(decode(bad).is_err(), "{bad}");
-        }
-    }
 }

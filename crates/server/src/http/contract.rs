@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::openapi::Security;
 use super::routes::{self, document};
-use crate::auth::{About, Access};
+use crate::auth::{About, AccessRule};
 use crate::error::ErrorCode;
 
 fn spec() -> Value {
@@ -122,9 +122,9 @@ fn each_operation_says_the_scope_that_its_route_needs() {
     for route in routes::table() {
         let operation = &spec["paths"][route.path][route.method.as_str().to_lowercase()];
         let described = match route.access {
-            Access::Open => serde_json::json!([]),
-            Access::Identified => serde_json::json!([{"bearer": []}]),
-            Access::Needs(scope, _) => serde_json::json!([{"bearer": [scope.as_str()]}]),
+            AccessRule::Open => serde_json::json!([]),
+            AccessRule::Identified => serde_json::json!([{"bearer": []}]),
+            AccessRule::Needs(scope, _) => serde_json::json!([{"bearer": [scope.as_str()]}]),
         };
         assert_eq!(operation["security"], described, "{} {}", route.method, route.path);
     }
@@ -136,15 +136,15 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
     for route in routes::table() {
         let (queue, id) = (route.path.contains("{queue}"), route.path.contains("{id}"));
         let about = match route.access {
-            Access::Open | Access::Identified | Access::Needs(_, About::Several | About::Server) => {
-                (false, false)
-            }
-            Access::Needs(_, About::Queue) => (true, false),
-            Access::Needs(_, About::Message | About::Lease) => (false, true),
+            AccessRule::Open
+            | AccessRule::Identified
+            | AccessRule::Needs(_, About::Several | About::Server) => (false, false),
+            AccessRule::Needs(_, About::Queue) => (true, false),
+            AccessRule::Needs(_, About::Message | About::Lease) => (false, true),
         };
         assert_eq!(about, (queue, id), "{} {}", route.method, route.path);
     }
-    let open = routes::table().into_iter().filter(|route| route.access == Access::Open);
+    let open = routes::table().into_iter().filter(|route| route.access == AccessRule::Open);
     assert_eq!(
         open.map(|route| route.path).collect::<Vec<_>>(),
         ["/healthz", "/livez", "/readyz", "/openapi.json", "/"]

@@ -1,19 +1,19 @@
 //! `POST /v1/queues/{queue}/messages`: one message, or a message a line.
 
-use super::call::{Call, Content};
+use super::call::{BodyFormat, Call};
 use super::enqueued::{EnqueuedAnswer, status};
-use super::line::Line;
+use super::line::EnqueueLine;
 use super::{Answer, ndjson, reply, strict};
 use crate::error::Problem;
 
 pub(crate) async fn enqueue(mut call: Call) -> Answer {
     call.app.accepts()?;
     let queue = call.queue()?;
-    if call.content() == Content::Lines {
+    if call.content() == BodyFormat::Lines {
         return ndjson::enqueue(call, queue).await;
     }
     let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-    let (message, time) = strict::parse::<Line<'_>>(&bytes)?.into_enqueue(&queue)?;
+    let (message, time) = strict::parse::<EnqueueLine<'_>>(&bytes)?.into_enqueue(&queue)?;
     drop(bytes);
     let key = message.key.clone();
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, time))?;

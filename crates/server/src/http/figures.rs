@@ -1,6 +1,6 @@
 //! Names and descriptions of the store's figures, for `/metrics`.
 
-/// Whether a figure only grows.
+/// The kind of a figure: a counter only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,

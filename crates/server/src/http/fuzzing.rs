@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
-use super::line::{Line, TimeField};
+use super::line::{EnqueueLine, TimeField};
 use super::{App, ndjson, routes, strict};
 use crate::error::Problem;
 
@@ -19,7 +19,7 @@ use crate::error::Problem;
 /// # Errors
 /// What is wrong with it.
 pub fn line(bytes: &[u8], queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
-    strict::parse::<Line<'_>>(bytes)?.into_enqueue(queue)
+    strict::parse::<EnqueueLine<'_>>(bytes)?.into_enqueue(queue)
 }
 
 /// The lines of a batch.

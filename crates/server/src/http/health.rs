@@ -21,9 +21,9 @@ const MAX_TICK_AGE_MS: u64 = 5_000;
 /// store, and `/healthz` has been red for long.
 const MAX_STALL_MS: u64 = 120_000;
 
-/// What the probes are answered by.
+/// The state that decides the answers to the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Signs {
+struct ProbeState {
     /// Whether there was a bug of ours.
     failing: bool,
     /// Whether it was told to stop.
@@ -33,10 +33,10 @@ struct Signs {
     thread: ThreadIn,
 }
 
-impl Signs {
-    fn of(app: &App) -> Signs {
+impl ProbeState {
+    fn of(app: &App) -> ProbeState {
         let Health { tick_age_ms, quiet_ms, thread, .. } = app.client.health();
-        Signs {
+        ProbeState {
             failing: app.failing.get().is_some(),
             leaves: app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed),
             tick_age_ms,
@@ -48,17 +48,17 @@ impl Signs {
     /// Why only a restart helps, if it is so.
     fn dead(self) -> Option<StatusWord> {
         match self {
-            Signs { failing: true, .. } => Some(StatusWord::Failing),
-            Signs { quiet_ms, .. } if quiet_ms > MAX_STALL_MS => Some(StatusWord::Stalled),
-            Signs { .. } => None,
+            ProbeState { failing: true, .. } => Some(StatusWord::Failing),
+            ProbeState { quiet_ms, .. } if quiet_ms > MAX_STALL_MS => Some(StatusWord::Stalled),
+            ProbeState { .. } => None,
         }
     }
 
     /// Why it should be sent no requests, if it is so.
     fn unready(self) -> Option<StatusWord> {
         self.dead().or(match self {
-            Signs { leaves: true, .. } => Some(StatusWord::Draining),
-            Signs { tick_age_ms, thread, .. } => stall(tick_age_ms, thread),
+            ProbeState { leaves: true, .. } => Some(StatusWord::Draining),
+            ProbeState { tick_age_ms, thread, .. } => stall(tick_age_ms, thread),
         })
     }
 }
@@ -73,12 +73,12 @@ fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<StatusWord> {
 
 /// `GET /livez`.
 pub(crate) async fn live(call: Call) -> Answer {
-    probe(Signs::of(&call.app).dead())
+    probe(ProbeState::of(&call.app).dead())
 }
 
 /// `GET /readyz`. The troubles of a store that all nodes share make none of them unready: if all were taken away, nobody would hear of it.
 pub(crate) async fn ready(call: Call) -> Answer {
-    probe(Signs::of(&call.app).unready())
+    probe(ProbeState::of(&call.app).unready())
 }
 
 fn probe(trouble: Option<StatusWord>) -> Answer {
@@ -210,12 +210,12 @@ mod tests {
             (store(5_001), Some(StoreHangs), None),
             (store(86_400_000), Some(StoreHangs), None),
         ] {
-            let signs = Signs { failing: false, leaves: false, tick_age_ms, quiet_ms, thread };
+            let signs = ProbeState { failing: false, leaves: false, tick_age_ms, quiet_ms, thread };
             assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
             // A server that drains is not killed for it.
-            let leaves = Signs { leaves: true, ..signs };
+            let leaves = ProbeState { leaves: true, ..signs };
             assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some(Draining)), dead), "{leaves:?}");
-            let failing = Signs { failing: true, ..leaves };
+            let failing = ProbeState { failing: true, ..leaves };
             assert_eq!((failing.unready(), failing.dead()), (Some(Failing), Some(Failing)), "{failing:?}");
         }
     }

@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
 use super::typed;
-use crate::auth::Access;
+use crate::auth::AccessRule;
 
 const BEGINNING: &str = concat!(
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
@@ -19,14 +19,14 @@ const BEGINNING: &str = concat!(
 
 /// The page, with a line for each call: its method, path, query parameters and access.
 pub(crate) fn page<'a>(
-    calls: impl Iterator<Item = (&'a Method, &'static str, &'static [&'static str], Access)>,
+    calls: impl Iterator<Item = (&'a Method, &'static str, &'static [&'static str], AccessRule)>,
 ) -> Response {
     let mut page = BEGINNING.to_owned();
     for (method, path, query, access) in calls {
         let query = if query.is_empty() { String::new() } else { format!("?{}=", query.join("=&")) };
         let scope = match access {
-            Access::Open | Access::Identified => "",
-            Access::Needs(scope, _) => scope.as_str(),
+            AccessRule::Open | AccessRule::Identified => "",
+            AccessRule::Needs(scope, _) => scope.as_str(),
         };
         let _ = writeln!(page, "{scope:9}{:7} {path}{query}", method.as_str());
     }

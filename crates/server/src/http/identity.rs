@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::call::Call;
 use super::{Answer, reply};
-use crate::auth::{Caller, Entry, Scope};
+use crate::auth::{Caller, Scope, TokenEntry};
 use crate::json::InstantText;
 use crate::schema::QueueSchema;
 
@@ -58,7 +58,7 @@ pub(crate) struct TokenAnswer<'a> {
 }
 
 impl<'a> TokenAnswer<'a> {
-    fn of(entry: &'a Entry) -> Self {
+    fn of(entry: &'a TokenEntry) -> Self {
         TokenAnswer {
             name: &entry.name,
             scopes: entry.scopes.iter().copied().collect(),

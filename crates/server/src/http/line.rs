@@ -12,13 +12,13 @@ use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
 use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
-use crate::span::{BadSpan, Span};
+use crate::span::{BadSpan, TimeSpan};
 
 /// A new message. Exactly one of `body` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Enqueue", transform = crate::schema::enqueue_rules)]
-pub(crate) struct Line<'a> {
+pub(crate) struct EnqueueLine<'a> {
     /// The body, when it is UTF-8 text.
     #[serde(borrow)]
     body: Option<Text<'a>>,
@@ -111,7 +111,7 @@ impl BackoffFields {
 /// The field that said when a message is due: a refusal names it.
 pub(crate) type TimeField = &'static str;
 
-impl Line<'_> {
+impl EnqueueLine<'_> {
     /// Checks everything that does not need the engine.
     pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
         let body = body(self.body, self.body_base64)?
@@ -177,7 +177,7 @@ pub(crate) fn when(
     let when = match (delay_ms, delay, due_at) {
         (Some(ms), None, None) => (When::After(ms.0), "delay_ms"),
         (None, Some(text), None) => match text.0.parse() {
-            Ok(Span(ms)) => (When::After(ms), "delay"),
+            Ok(TimeSpan(ms)) => (When::After(ms), "delay"),
             // The engine knows the limit, and says it.
             Err(BadSpan::TooLong) => (When::After(u64::MAX), "delay"),
             Err(what @ BadSpan::Form) => return Err(Problem::field("delay", what)),

@@ -36,7 +36,7 @@ const TOO_MANY: &str = concat!(
 
 /// A bound listener that does not accept yet.
 #[derive(Debug)]
-pub struct Listener {
+pub struct HttpListener {
     socket: TcpListener,
     router: Router,
     app: App,
@@ -45,25 +45,25 @@ pub struct Listener {
     stopper: Stop,
 }
 
-impl Listener {
-    /// Takes the address. Connections wait in the backlog until [`Listener::run`].
+impl HttpListener {
+    /// Takes the address. Connections wait in the backlog until [`HttpListener::run`].
     ///
     /// # Errors
     /// When the address cannot be taken.
-    pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
-        Ok(Listener::on(Claim::of(address)?.listen()?, app))
+    pub async fn bind(address: SocketAddr, app: App) -> io::Result<HttpListener> {
+        Ok(HttpListener::on(Claim::of(address)?.listen()?, app))
     }
 
     /// The same on a socket that listens already.
-    pub(crate) fn on(socket: TcpListener, app: App) -> Listener {
+    pub(crate) fn on(socket: TcpListener, app: App) -> HttpListener {
         let (stopper, stop) = Stop::new();
-        Listener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper }
+        HttpListener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper }
     }
 
     /// The same for TLS alone.
     #[must_use]
-    pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Listener {
-        Listener { tls, ..self }
+    pub fn with_tls(self, tls: Option<Arc<Tls>>) -> HttpListener {
+        HttpListener { tls, ..self }
     }
 
     /// The address of the listener; the real port if port 0 was configured.

@@ -7,9 +7,9 @@ use duewheel::core::message::MaxAttempts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::answer_budget::AnswerPermit;
 use super::call::Call;
 use super::line::{PastWord, body, when};
-use super::room::Room;
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
@@ -104,7 +104,7 @@ pub(crate) enum CancelledWord {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Postpone", transform = crate::schema::postpone_rules)]
-pub(crate) struct Postpone<'a> {
+pub(crate) struct PostponeRequest<'a> {
     /// Due after so many milliseconds from now; 0 for now.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
@@ -137,7 +137,7 @@ pub(crate) struct Postpone<'a> {
 async fn postpone(mut call: Call, target: Target) -> Answer {
     let (asked, time) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-        let asked: Postpone<'_> = strict::parse(&bytes)?;
+        let asked: PostponeRequest<'_> = strict::parse(&bytes)?;
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
         let edit = Box::new(Edit {
             when,
@@ -164,11 +164,11 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 pub(crate) struct Nothing {}
 
 /// For an answer with one message in it.
-async fn room(app: &App) -> Result<Room, Problem> {
+async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
 }
 
-fn shown(room: Room, view: &View) -> Response {
+fn shown(room: AnswerPermit, view: &View) -> Response {
     let json = written(view.message.weight() + 512, &MessageAnswer::of(view));
     held(StatusCode::OK, room, json)
 }

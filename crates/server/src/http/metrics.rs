@@ -1,13 +1,12 @@
 //! `GET /metrics`: figures in Prometheus' text format.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use duewheel::core::QueueName;
 use duewheel::core::engine::{Counts, Op, Reply, Resource};
-use duewheel::core::{QueueName, State};
 use duewheel::{LocalShard, Pending, is_counter};
 
 use super::call::Call;
@@ -15,6 +14,9 @@ use super::queue::is_unused_default;
 use super::{Answer, App, figures, typed};
 
 mod engine;
+mod page;
+
+use page::{MetricsPage, by_state, labels, seconds};
 
 /// Queues that get figures of their own: what a scraper can bear.
 const MAX_QUEUES: usize = 1_000;
@@ -29,7 +31,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     let app = &call.app;
     let shards = renewed(app).await;
     let queues = first_queues(app, &shards).await;
-    let mut page = Page(String::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192));
+    let mut page = MetricsPage::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192);
     write_process(&mut page, app);
     let waiters = app.client.waiting();
     page.one(
@@ -43,7 +45,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     write_quotas(&mut page, &shards);
     write_cluster(&mut page, app);
     write_stores(&mut page, &shards);
-    Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.0))
+    Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into_text()))
 }
 
 /// The shards of this node with new figures. Each is asked by itself: one that hangs is shown as it was when it told its figures last,
@@ -115,7 +117,7 @@ fn sum(a: &Counts, b: &Counts) -> Counts {
     }
 }
 
-fn write_process(page: &mut Page, app: &App) {
+fn write_process(page: &mut MetricsPage, app: &App) {
     let version = env!("CARGO_PKG_VERSION");
     page.head("duewheel_build_info", "gauge", "1, with the version and the level of durability.");
     page.line(
@@ -125,7 +127,7 @@ fn write_process(page: &mut Page, app: &App) {
     );
     let health = app.client.health();
     page.head("duewheel_tick_age_seconds", "gauge", "How long ago the driver's loop last came round.");
-    let _ = writeln!(page.0, "duewheel_tick_age_seconds {}", seconds(health.tick_age_ms));
+    page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
     page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
     page.one(
         "duewheel_drain_mode",
@@ -147,7 +149,7 @@ fn write_process(page: &mut Page, app: &App) {
     }
 }
 
-fn write_queues(page: &mut Page, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
+fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
     page.head(
         "duewheel_queue_messages",
         "gauge",
@@ -180,7 +182,7 @@ struct QuotaFigures {
     refused: [u64; 4],
 }
 
-fn write_quotas(page: &mut Page, shards: &[LocalShard]) {
+fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     let mut quotas: BTreeMap<Box<str>, QuotaFigures> = BTreeMap::new();
     for shard in shards {
         for one in shard.quotas() {
@@ -230,7 +232,7 @@ fn write_quotas(page: &mut Page, shards: &[LocalShard]) {
     }
 }
 
-fn write_cluster(page: &mut Page, app: &App) {
+fn write_cluster(page: &mut MetricsPage, app: &App) {
     let Some(all) = app.wheel.cluster_figures() else { return };
     for (name, value) in all {
         let kind = if is_counter(name) { "counter" } else { "gauge" };
@@ -244,8 +246,8 @@ fn write_cluster(page: &mut Page, app: &App) {
     }
 }
 
-/// What the stores tell: counters of all reigns of this process, and states of the shards that it owns.
-fn write_stores(page: &mut Page, shards: &[LocalShard]) {
+/// Writes the figures of the stores: counters of all reigns of this process, and states of the shards that it owns.
+fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
     // By family, and within it by shard and reason.
     let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();
     for shard in shards {
@@ -263,68 +265,6 @@ fn write_stores(page: &mut Page, shards: &[LocalShard]) {
         page.head(&name, kind.as_str(), help);
         for (labels, value) in lines {
             page.line(&name, &labels, value);
-        }
-    }
-}
-
-/// The labels of a line about a shard; there is no label `shard` where there is no cluster.
-fn labels(shard: &LocalShard, more: &str) -> String {
-    match (shard.shard(), more) {
-        (None, more) => more.to_owned(),
-        (Some(shard), "") => format!("shard=\"{shard}\""),
-        (Some(shard), more) => format!("shard=\"{shard}\",{more}"),
-    }
-}
-
-fn by_state(counts: &Counts) -> [(State, u64); 4] {
-    [
-        (State::Scheduled, counts.scheduled),
-        (State::Ready, counts.ready),
-        (State::Leased, counts.leased),
-        (State::Dead, counts.dead),
-    ]
-}
-
-fn seconds(ms: u64) -> String {
-    let text = format!("{}.{:03}", ms / 1_000, ms % 1_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// The text under way.
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn line(&mut self, name: &str, labels: &str, value: u64) {
-        self.text(name, labels, &value.to_string());
-    }
-
-    fn text(&mut self, name: &str, labels: &str, value: &str) {
-        let _ = match labels {
-            "" => writeln!(self.0, "{name} {value}"),
-            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
-        };
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_are_exact() {
-        for (ms, text) in
-            [(0, "0"), (1, "0.001"), (10, "0.01"), (1_000, "1"), (100_500, "100.5"), (10_000, "10")]
-        {
-            assert_eq!(seconds(ms), text);
         }
     }
 }

@@ -4,8 +4,10 @@
 //! buffer. Every path stands in one table, `routes`.
 
 mod answer;
+mod answer_budget;
 mod app;
 mod backup;
+mod budget;
 mod call;
 mod cancel;
 mod cluster;
@@ -35,7 +37,6 @@ mod quota;
 mod reach;
 mod reading;
 mod reserve;
-mod room;
 mod routes;
 mod settle;
 mod stall;
@@ -50,6 +51,6 @@ mod wheel;
 pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};
 use app::check_batch;
-pub use app::{App, Limits, Shared};
-pub use listener::Listener;
+pub use app::{App, AppState, HttpLimits};
+pub use listener::HttpListener;
 pub(crate) use starting::{Audience, StartWords, Starting};

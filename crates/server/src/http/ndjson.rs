@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::call::Call;
 use super::enqueued::{self, EnqueuedAnswer};
-use super::line::{Line, TimeField};
+use super::line::{EnqueueLine, TimeField};
 use super::reading::ReadBody;
 use super::{Answer, App, check_batch, strict};
 use crate::error::{ErrorCode, ItemProblem, Problem};
@@ -110,29 +110,29 @@ struct Slice {
     outcomes: Vec<Outcomes>,
     /// The good lines, until they are submitted.
     ops: Vec<Op>,
-    told: Told,
+    told: LineAnswers,
 }
 
 /// The answers to the good lines.
 #[derive(Debug)]
-enum Told {
+enum LineAnswers {
     /// There are none to come.
     Nothing,
     Later(Pending),
     Already(Answers),
 }
 
-impl Told {
+impl LineAnswers {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Answers> {
         match self {
-            Told::Nothing => Poll::Ready(Vec::new()),
-            Told::Later(pending) => Pin::new(pending).poll(cx),
-            Told::Already(answers) => Poll::Ready(std::mem::take(answers)),
+            LineAnswers::Nothing => Poll::Ready(Vec::new()),
+            LineAnswers::Later(pending) => Pin::new(pending).poll(cx),
+            LineAnswers::Already(answers) => Poll::Ready(std::mem::take(answers)),
         }
     }
 }
 
-/// What is known of a line before its answer comes.
+/// The outcome of a line, or what is known before its answer comes.
 #[derive(Debug)]
 enum Outcomes {
     /// It was submitted.
@@ -146,10 +146,10 @@ impl Slice {
         let mut slice = Slice {
             outcomes: Vec::with_capacity(lines.len()),
             ops: Vec::with_capacity(lines.len()),
-            told: Told::Nothing,
+            told: LineAnswers::Nothing,
         };
         for line in lines {
-            match strict::parse::<Line<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
+            match strict::parse::<EnqueueLine<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
                 Ok((message, time)) => {
                     slice.outcomes.push(Outcomes::Submitted { key: message.key.clone(), time });
                     slice.ops.push(Op::Enqueue(Box::new(message)));
@@ -167,7 +167,7 @@ impl Slice {
         while !ops.is_empty() {
             match app.client.offer(ops, WhenBusy::Wait) {
                 Ok(pending) => {
-                    self.told = Told::Later(pending);
+                    self.told = LineAnswers::Later(pending);
                     break;
                 }
                 Err((CallError::Overloaded, back)) if Instant::now() < until => ops = back,
@@ -180,7 +180,7 @@ impl Slice {
 
     /// Waits for the answers, and keeps them.
     async fn settle(&mut self) {
-        self.told = Told::Already(poll_fn(|cx| self.told.poll(cx)).await);
+        self.told = LineAnswers::Already(poll_fn(|cx| self.told.poll(cx)).await);
     }
 
     /// The good lines were not taken.
@@ -285,7 +285,7 @@ mod tests {
 
     use duewheel::Policy;
 
-    use super::super::Limits;
+    use super::super::HttpLimits;
     use super::*;
     use crate::drain::Drain;
 
@@ -322,7 +322,7 @@ mod tests {
     #[tokio::test]
     async fn the_body_is_gone_with_its_share_before_the_answers_come() {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
-        let limits = Limits { max_reading_bytes: 1_000, ..Limits::default() };
+        let limits = HttpLimits { max_reading_bytes: 1_000, ..HttpLimits::default() };
         let app = App::new(wheel, Policy::default(), limits, Drain::default());
         let is_gone = Arc::new(AtomicBool::new(false));
         let bytes = Bytes::from_owner(Watched(Arc::clone(&is_gone)));
@@ -331,7 +331,10 @@ mod tests {
         assert_eq!(app.reading.free(), 0);
         let queue = QueueName::new("q").unwrap();
         let slices = submit(&app, ReadBody::new(bytes, share), &queue).await.unwrap();
-        assert!(slices.iter().any(|slice| matches!(slice.told, Told::Later(_))), "no answer was taken");
+        assert!(
+            slices.iter().any(|slice| matches!(slice.told, LineAnswers::Later(_))),
+            "no answer was taken"
+        );
         assert!(is_gone.load(Ordering::Relaxed));
         assert_eq!(app.reading.free(), 500);
     }

@@ -25,7 +25,7 @@ use crate::beanstalk::default_queue;
 use crate::error::Problem;
 use crate::json::IdText;
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
-use crate::span::Span;
+use crate::span::TimeSpan;
 
 pub(crate) async fn show(call: Call) -> Answer {
     let queue = call.queue()?;
@@ -159,7 +159,7 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
             }
             PauseFor { for_ms: Some(ms), r#for: None } => Some(at_most("for_ms", ms.0, limit)?),
             PauseFor { for_ms: None, r#for: Some(text) } => {
-                let Span(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
+                let TimeSpan(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
                 Some(at_most("for", ms, limit)?)
             }
             PauseFor { for_ms: None, r#for: None } => None,

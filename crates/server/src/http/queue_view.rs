@@ -90,12 +90,12 @@ impl RatesAnswer {
 }
 
 macro_rules! totals {
-    ($($(#[$doc:meta])* $name:ident),*) => {
+    ($(#[doc = $doc:tt] $name:ident),*) => {
         /// Totals since the queue came into existence.
         #[derive(Debug, JsonSchema, Serialize)]
         #[schemars(rename = "Totals")]
         pub(crate) struct TotalsAnswer {
-            $($(#[$doc])* pub(super) $name: u64,)*
+            $(#[doc = $doc] pub(super) $name: u64,)*
         }
 
         impl TotalsAnswer {
@@ -104,9 +104,9 @@ macro_rules! totals {
             }
         }
 
-        /// Names and values of all totals.
-        pub(crate) fn totals(totals: &Totals) -> [(&'static str, u64); TOTALS.len()] {
-            [$((stringify!($name), totals.$name),)*]
+        /// Names, descriptions and values of all totals.
+        pub(crate) fn totals(totals: &Totals) -> [(&'static str, &'static str, u64); TOTALS.len()] {
+            [$((stringify!($name), $doc.trim_ascii(), totals.$name),)*]
         }
 
         const TOTALS: &[&str] = &[$(stringify!($name),)*];

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
 /// How long a request waits altogether, for room to read its body and then for its lines to be taken.
@@ -25,9 +26,9 @@ const PART_BYTES: usize = 256 * 1024;
 
 /// Bytes of bodies that are being read, all connections together.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    /// For all; in bytes.
-    pool: Arc<Semaphore>,
+pub(crate) struct BodyBudget {
+    /// For all.
+    pool: ByteBudget,
     /// For the one that goes on without the pool.
     lane: Arc<Semaphore>,
     max: usize,
@@ -35,12 +36,12 @@ pub(crate) struct Reading {
     patience: Duration,
 }
 
-impl Reading {
+impl BodyBudget {
     /// `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that need not wait.
-    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<Reading> {
-        let pool = max.saturating_sub(largest).max(max / 2).min(Semaphore::MAX_PERMITS);
-        Arc::new(Reading {
-            pool: Arc::new(Semaphore::new(pool)),
+    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<BodyBudget> {
+        let pool = max.saturating_sub(largest).max(max / 2);
+        Arc::new(BodyBudget {
+            pool: ByteBudget::new(pool),
             lane: Arc::new(Semaphore::new(1)),
             max,
             small: SMALL_BYTES.min(max / 64),
@@ -48,30 +49,36 @@ impl Reading {
         })
     }
 
-    /// Bytes for which nobody need wait.
+    /// Bytes that are free.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
-        self.pool.available_permits()
+        self.pool.free()
     }
 
     /// For a request of which nothing has been read.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { of: Arc::clone(self), bytes: 0, held: None, lane: None, left: self.patience }
+    pub(crate) fn share(self: &Arc<Self>) -> BodyShare {
+        BodyShare {
+            of: Arc::clone(self),
+            bytes: 0,
+            held: self.pool.nothing(),
+            lane: None,
+            left: self.patience,
+        }
     }
 }
 
-/// What one request holds of [`Reading`].
+/// The share of one request in a [`BodyBudget`].
 #[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Reading>,
+pub(crate) struct BodyShare {
+    of: Arc<BodyBudget>,
     bytes: usize,
-    held: Option<OwnedSemaphorePermit>,
+    held: BytePermit,
     lane: Option<OwnedSemaphorePermit>,
     /// How much longer the request may wait.
     left: Duration,
 }
 
-impl Share {
+impl BodyShare {
     /// Waits until there is room for so many bytes more; says how long that took.
     ///
     /// # Errors
@@ -84,32 +91,23 @@ impl Share {
         if self.lane.is_some() || by == 0 {
             return Ok(Duration::ZERO);
         }
-        let units = u32::try_from(by).unwrap_or(u32::MAX);
-        if let Ok(permit) = Arc::clone(&self.of.pool).try_acquire_many_owned(units) {
-            self.hold(permit);
+        if self.held.try_grow(by) {
             return Ok(Duration::ZERO);
         }
         if self.bytes <= self.of.small {
             return Ok(Duration::ZERO);
         }
         let began = Instant::now();
-        let (pool, lane) = (Arc::clone(&self.of.pool), Arc::clone(&self.of.lane));
+        let lane = Arc::clone(&self.of.lane);
         tokio::select! {
             biased;
-            Ok(permit) = pool.acquire_many_owned(units) => self.hold(permit),
+            () = self.held.grow(by) => {}
             Ok(permit) = lane.acquire_owned() => self.lane = Some(permit),
             () = tokio::time::sleep(self.left) => return Err(self.full()),
         }
         let waited = began.elapsed();
         self.left = self.left.saturating_sub(waited);
         Ok(waited)
-    }
-
-    fn hold(&mut self, permit: OwnedSemaphorePermit) {
-        match &mut self.held {
-            Some(held) => held.merge(permit),
-            None => self.held = Some(permit),
-        }
     }
 
     fn full(&self) -> Problem {
@@ -133,7 +131,7 @@ impl Share {
 /// while others wait for the thread.
 #[derive(Debug)]
 pub(super) struct Coming {
-    share: Share,
+    share: BodyShare,
     /// Most bodies come in one piece, which is then not copied.
     first: Bytes,
     rest: VecDeque<BytesMut>,
@@ -143,7 +141,7 @@ pub(super) struct Coming {
 
 impl Coming {
     /// Nothing has come yet, and no more than `most` bytes will.
-    pub(super) fn new(share: Share, most: u64) -> Coming {
+    pub(super) fn new(share: BodyShare, most: u64) -> Coming {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         Coming { share, first: Bytes::new(), rest: VecDeque::new(), length: 0, most }
     }
@@ -156,7 +154,7 @@ impl Coming {
     /// Adds a piece when there is room for it; says how long that took.
     ///
     /// # Errors
-    /// As [`Share::grow`].
+    /// As [`BodyShare::grow`].
     pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
         let length = self.length + piece.len();
         if self.length == 0 {
@@ -211,11 +209,11 @@ impl Coming {
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,
-    share: Share,
+    share: BodyShare,
 }
 
 impl ReadBody {
-    pub(super) fn new(bytes: Bytes, share: Share) -> ReadBody {
+    pub(super) fn new(bytes: Bytes, share: BodyShare) -> ReadBody {
         ReadBody { bytes, share }
     }
 
@@ -252,7 +250,7 @@ mod tests {
     /// although room was there a moment later.
     #[tokio::test]
     async fn a_sender_waits_until_others_have_been_read() {
-        let reading = Reading::new(MAX, MAX / 4, LONG);
+        let reading = BodyBudget::new(MAX, MAX / 4, LONG);
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
         // The one that need not wait: as much as it has.
@@ -264,7 +262,7 @@ mod tests {
             drop(first);
             growing.await.unwrap();
         }
-        assert_eq!(third.held.as_ref().map(OwnedSemaphorePermit::num_permits), Some(10_000));
+        assert_eq!(third.held.bytes(), 10_000);
         // Whoever waits is next when the one that need not wait has come to its end.
         let mut fourth = reading.share();
         {
@@ -284,7 +282,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
         for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {
-            let reading = Reading::new(1 << 26, 1 << 24, LONG);
+            let reading = BodyBudget::new(1 << 26, 1 << 24, LONG);
             let pool = reading.free();
             let mut coming = Coming::new(reading.share(), most);
             let mut text = Vec::new();
@@ -311,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sender_that_waited_in_vain_is_told_what_is_full() {
-        let reading = Reading::new(MAX, MAX / 4, Duration::from_millis(5));
+        let reading = BodyBudget::new(MAX, MAX / 4, Duration::from_millis(5));
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
         second.grow(10_000).await.unwrap();

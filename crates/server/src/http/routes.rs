@@ -14,46 +14,46 @@ use duewheel::Policy;
 use serde_json::Value;
 
 use super::call::Call;
-use super::openapi::operation::Operation;
+use super::openapi::operation::OperationDoc;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
     Answer, App, backup, cancel, cluster, dashboard, enqueue, health, histogram, home, identity, listing,
     message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
 };
-use crate::auth::{About, Access, Scope};
+use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::written;
 
 /// One line of the table.
-pub(crate) struct Route {
+pub(crate) struct HttpRoute {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     pub(crate) query: &'static [&'static str],
-    pub(crate) access: Access,
-    /// What is told of it.
-    pub(crate) doc: fn() -> Operation,
+    pub(crate) access: AccessRule,
+    /// Its description in `openapi.json`.
+    pub(crate) doc: fn() -> OperationDoc,
     handler: MethodRouter<App>,
 }
 
-const fn queue(scope: Scope) -> Access {
-    Access::Needs(scope, About::Queue)
+const fn queue(scope: Scope) -> AccessRule {
+    AccessRule::Needs(scope, About::Queue)
 }
 
-const fn message(scope: Scope) -> Access {
-    Access::Needs(scope, About::Message)
+const fn message(scope: Scope) -> AccessRule {
+    AccessRule::Needs(scope, About::Message)
 }
 
-const fn several(scope: Scope) -> Access {
-    Access::Needs(scope, About::Several)
+const fn several(scope: Scope) -> AccessRule {
+    AccessRule::Needs(scope, About::Several)
 }
 
-const fn server(scope: Scope) -> Access {
-    Access::Needs(scope, About::Server)
+const fn server(scope: Scope) -> AccessRule {
+    AccessRule::Needs(scope, About::Server)
 }
 
 /// All of them.
 #[rustfmt::skip]
-pub(crate) fn table() -> Vec<Route> {
+pub(crate) fn table() -> Vec<HttpRoute> {
     use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
     const NO: &[&str] = &[];
     vec![
@@ -71,7 +71,7 @@ pub(crate) fn table() -> Vec<Route> {
         patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key, doc::postpone_by_key),
         post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key, doc::fire_by_key),
 
-        post("/v1/messages/{id}/ack", NO, Access::Needs(Consume, About::Lease), settle::ack, doc::ack),
+        post("/v1/messages/{id}/ack", NO, AccessRule::Needs(Consume, About::Lease), settle::ack, doc::ack),
         post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack, doc::nack),
         post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend, doc::extend),
         post("/v1/ack", NO, several(Consume), settle::ack_many, doc::ack_many),
@@ -90,16 +90,16 @@ pub(crate) fn table() -> Vec<Route> {
         get("/v1/stats/stream", NO, server(Metrics), stats::stream, doc::stats_stream),
         get("/v1/wheel", NO, server(Metrics), wheel::wheel, doc::wheel),
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
-        get("/v1/token", NO, Access::Identified, identity::token, doc::token),
+        get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),
         get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
         post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
-        get("/healthz", NO, Access::Open, health::health, doc::health),
-        get("/livez", NO, Access::Open, health::live, doc::live),
-        get("/readyz", NO, Access::Open, health::ready, doc::ready),
+        get("/healthz", NO, AccessRule::Open, health::health, doc::health),
+        get("/livez", NO, AccessRule::Open, health::live, doc::live),
+        get("/readyz", NO, AccessRule::Open, health::ready, doc::ready),
         get("/metrics", NO, server(Metrics), metrics::metrics, doc::metrics),
-        get("/openapi.json", NO, Access::Open, openapi, doc::openapi),
-        get("/", NO, Access::Open, home, doc::home),
+        get("/openapi.json", NO, AccessRule::Open, openapi, doc::openapi),
+        get("/", NO, AccessRule::Open, home, doc::home),
     ]
 }
 
@@ -122,7 +122,7 @@ async fn openapi(call: Call) -> Answer {
 
 /// What `openapi.json` says of the whole table.
 pub(crate) fn document(policy: &Policy, security: Security) -> Value {
-    let described = |route: Route| Described {
+    let described = |route: HttpRoute| Described {
         method: route.method,
         path: route.path,
         access: route.access,
@@ -160,10 +160,10 @@ macro_rules! methods {
         fn $name<H, F>(
             path: &'static str,
             query: &'static [&'static str],
-            access: Access,
+            access: AccessRule,
             handler: H,
-            doc: fn() -> Operation,
-        ) -> Route
+            doc: fn() -> OperationDoc,
+        ) -> HttpRoute
         where
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
             F: Future<Output = Answer> + Send + 'static,
@@ -178,7 +178,7 @@ macro_rules! methods {
                     answer(&app, result)
                 }
             };
-            Route { method: Method::$method, path, query, access, doc, handler: on(MethodFilter::$method, serve) }
+            HttpRoute { method: Method::$method, path, query, access, doc, handler: on(MethodFilter::$method, serve) }
         }
     )*};
 }

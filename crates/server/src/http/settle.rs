@@ -54,33 +54,35 @@ async fn acks(
     let ids: Vec<MessageId> = leases.iter().map(|(id, _)| *id).collect();
     let reaches = |queue: &QueueName| caller.reaches(queue);
     let found = within(app, &ids, |queue| match queue {
-        Some(queue) if reaches(queue) => Found::Within,
-        Some(_) => Found::Beyond,
-        None => Found::Nothing,
+        Some(queue) if reaches(queue) => QueueVerdict::Within,
+        Some(_) => QueueVerdict::Beyond,
+        None => QueueVerdict::Nothing,
     })
     .await?;
     // What is no more stays no more: to ack it changes nothing, and tells whether it was acked, and in which queue.
-    let is_asked = |found: &Result<Found, Problem>| matches!(found, Ok(Found::Within | Found::Nothing));
+    let is_asked = |found: &Result<QueueVerdict, Problem>| {
+        matches!(found, Ok(QueueVerdict::Within | QueueVerdict::Nothing))
+    };
     let asked = leases.iter().zip(&found).filter(|(_, found)| is_asked(found));
     let mut done = app.ask_many(asked.map(|(lease, _)| ask(lease)).collect()).await?.into_iter();
     let result = |found| {
         let found = found?;
-        if found == Found::Beyond {
+        if found == QueueVerdict::Beyond {
             return Err(Problem::message_not_found());
         }
         let done = done.next().unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))?;
         match (&done, found) {
             (Ok(Applied { what: Settled::Already { queue }, .. }), _) if reaches(queue) => Ok(done),
-            (_, Found::Within) => Ok(done),
-            (_, Found::Nothing | Found::Beyond) => Err(Problem::message_not_found()),
+            (_, QueueVerdict::Within) => Ok(done),
+            (_, QueueVerdict::Nothing | QueueVerdict::Beyond) => Err(Problem::message_not_found()),
         }
     };
     Ok(found.into_iter().map(result).collect())
 }
 
-/// What a caller finds whose token is limited to some queues.
+/// Whether a message is in a queue that the caller's token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum QueueVerdict {
     Within,
     Beyond,
     Nothing,

@@ -36,10 +36,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_BYTES: usize = 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(2);
 
-/// What a start waits for, in words for people.
+/// The reason why a start takes long, as text.
 pub(crate) type StartWords = watch::Sender<String>;
 
-/// Who is told what the start waits for: it names servers and folders.
+/// Who may read what the start waits for, which names servers and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     Everybody,
@@ -54,7 +54,7 @@ pub(crate) struct Starting {
 }
 
 #[derive(Clone)]
-struct Doorkeeper {
+struct StartupServer {
     waits: watch::Receiver<String>,
     audience: Audience,
 }
@@ -73,7 +73,7 @@ impl Starting {
         let socket = claim.listen()?;
         let (stop, stopped) = Stop::new();
         let router =
-            Router::new().fallback(answer).with_state(Doorkeeper { waits: waits.subscribe(), audience });
+            Router::new().fallback(answer).with_state(StartupServer { waits: waits.subscribe(), audience });
         Ok(Starting { stop, task: tokio::spawn(accept(socket, tls, router, stopped)) })
     }
 
@@ -132,7 +132,7 @@ async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     }
 }
 
-async fn answer(State(keeper): State<Doorkeeper>, request: Request) -> Response {
+async fn answer(State(keeper): State<StartupServer>, request: Request) -> Response {
     let (parts, mut body) = request.into_parts();
     let reading = async {
         let mut left = BODY_BYTES;

@@ -21,9 +21,9 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 
-use super::routes::{Route, router, table};
-use super::{App, Limits};
-use crate::auth::{About, Access, Entry, Guard, Hosts, Scope, Token, block};
+use super::routes::{HttpRoute, router, table};
+use super::{App, HttpLimits};
+use crate::auth::{About, AccessRule, Guard, Hosts, Scope, Token, TokenEntry, block};
 use crate::drain::Drain;
 
 const MINE: &str = "mine/q";
@@ -32,18 +32,18 @@ const ELSEWHERE: &str = "elsewhere/";
 /// Longer than any answer takes that does not wait for a body.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Server {
+struct WalkServer {
     router: TowerToHyperService<Router>,
     client: Client,
     guard: Arc<Guard>,
     file: tempfile::NamedTempFile,
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     _wheel: Duewheel,
 }
 
-impl Server {
+impl WalkServer {
     /// With one message, id 1 and key `k`, in [`MINE`].
-    async fn start() -> Server {
+    async fn start() -> WalkServer {
         let clock = VirtualClock::at_2026();
         let wheel = Duewheel::builder().in_memory().clock(clock).seed(1).open().await.unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -53,7 +53,7 @@ impl Server {
             wheel.clone(),
             Policy::default(),
             // A handler that reads the body would wait for it until the test gives up.
-            Limits { body_timeout: Duration::from_secs(3_600), ..Limits::default() },
+            HttpLimits { body_timeout: Duration::from_secs(3_600), ..HttpLimits::default() },
             Drain::default(),
             Arc::clone(&guard),
             Hosts::default(),
@@ -62,13 +62,13 @@ impl Server {
         let message = Enqueue { key: Some(Key::new("k").unwrap()), ..Enqueue::new(queue, b"body".to_vec()) };
         client.call(Op::Enqueue(Box::new(message))).await.unwrap();
         let router = TowerToHyperService::new(router(app));
-        Server { router, client, guard, file, entries: Vec::new(), _wheel: wheel }
+        WalkServer { router, client, guard, file, entries: Vec::new(), _wheel: wheel }
     }
 
     /// A new token, which counts at once.
     fn token(&mut self, scopes: &[Scope], queues: Option<&str>, expires: Option<WallMs>) -> String {
         let token = Token::generate().unwrap();
-        self.entries.push(Entry {
+        self.entries.push(TokenEntry {
             name: format!("t{}", self.entries.len()),
             hash: token.hash(),
             scopes: scopes.iter().copied().collect::<BTreeSet<_>>(),
@@ -83,7 +83,7 @@ impl Server {
         token.reveal().to_owned()
     }
 
-    async fn call(&self, route: &Route, tokens: &[&str], body: Body) -> Response {
+    async fn call(&self, route: &HttpRoute, tokens: &[&str], body: Body) -> Response {
         let path = route.path.replace("{queue}", "mine%2Fq").replace("{id}", "1").replace("{key}", "k");
         let mut request = Request::builder().method(route.method.clone()).uri(path);
         for token in tokens {
@@ -129,7 +129,7 @@ async fn problem(answer: Response) -> (u16, String, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_route_is_open_but_those_that_say_so() {
-    let mut server = Server::start().await;
+    let mut server = WalkServer::start().await;
     let wrong = Token::generate().unwrap().reveal().to_owned();
     let expired = server.token(&Scope::ALL, None, Some(WallMs(1)));
     let before = server.state().await;
@@ -139,7 +139,7 @@ async fn no_route_is_open_but_those_that_say_so() {
         let strangers: [&[&str]; 5] = [&[], &[&wrong], &[&expired], &["dw_"], &[&wrong, &wrong]];
         for tokens in strangers {
             let answer = server.call(&route, tokens, Body::new(Never)).await;
-            if route.access == Access::Open {
+            if route.access == AccessRule::Open {
                 assert_eq!(answer.status(), 200, "{at}");
                 continue;
             }
@@ -149,14 +149,14 @@ async fn no_route_is_open_but_those_that_say_so() {
             refused += 1;
         }
     }
-    let guarded = table().iter().filter(|route| route.access != Access::Open).count();
+    let guarded = table().iter().filter(|route| route.access != AccessRule::Open).count();
     assert_eq!(refused, guarded * 5);
     assert_eq!(server.state().await, before, "nothing was applied");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
-    let mut server = Server::start().await;
+    let mut server = WalkServer::start().await;
     let without = Scope::ALL.map(|scope| {
         let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| *other != scope).collect();
         (scope, server.token(&others, None, None))
@@ -165,7 +165,7 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
     let before = server.state().await;
     for route in table() {
         let at = format!("{} {}", route.method, route.path);
-        let Access::Needs(scope, about) = route.access else { continue };
+        let AccessRule::Needs(scope, about) = route.access else { continue };
         let token = &without.iter().find(|(without, _)| *without == scope).unwrap().1;
         let (status, code, detail) = problem(server.call(&route, &[token], Body::new(Never)).await).await;
         assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
@@ -193,9 +193,9 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_token_is_let_through() {
     for route in table() {
-        let mut server = Server::start().await;
+        let mut server = WalkServer::start().await;
         let at = format!("{} {}", route.method, route.path);
-        let Access::Needs(scope, about) = route.access else { continue };
+        let AccessRule::Needs(scope, about) = route.access else { continue };
         let queues = (about != About::Server).then_some("mine/");
         let token = server.token(&[scope], queues, Some(WallMs(u64::MAX)));
         if route.path == "/v1/stats/stream" {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use duewheel::Policy;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 
 use crate::fixture::Server;
@@ -83,7 +83,7 @@ async fn a_batch_of_several_slices_is_streamed_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_limits_nothing_is_applied() {
     let policy = Policy { max_batch_messages: 3, max_batch_bytes: 1_000, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     let line = |n: usize| format!("{{\"body\": \"{}\", \"delay_ms\": 0}}\n", "x".repeat(n));
     for too_much in [line(1).repeat(4), line(990)] {
         let answer = server.lines("q", &too_much).await;
@@ -98,7 +98,7 @@ async fn above_the_limits_nothing_is_applied() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_line_above_the_limit_of_a_body_refuses_that_line_alone() {
     let policy = Policy { max_body: 10, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     let lines = "{\"body\": \"0123456789\", \"delay_ms\": 0}\n{\"body\": \"0123456789x\", \"delay_ms\": 0}\n";
     let results = server.lines("q", lines).await.results();
     assert_eq!((&results[0]["status"], &results[1]["code"]), (&json!(201), &json!("body_too_large")));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::drain::Drain;
-use duewheel_server::http::{App, Limits, Listener};
+use duewheel_server::http::{App, HttpLimits, HttpListener};
 use duewheel_server::stop::Stop;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -45,7 +45,7 @@ fn shards() -> u32 {
 
 impl Server {
     pub(crate) async fn start() -> Server {
-        Server::start_with(Policy::default(), Limits::default()).await
+        Server::start_with(Policy::default(), HttpLimits::default()).await
     }
 
     /// Over so many shards in this process.
@@ -53,16 +53,16 @@ impl Server {
         let (clock, policy) = (VirtualClock::at_2026(), Policy::default());
         let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1);
         let wheel = open.shards(shards).open().await.expect("wheel");
-        Server::over(wheel, clock, policy, Limits::default()).await
+        Server::over(wheel, clock, policy, HttpLimits::default()).await
     }
 
-    pub(crate) async fn start_with(policy: Policy, limits: Limits) -> Server {
+    pub(crate) async fn start_with(policy: Policy, limits: HttpLimits) -> Server {
         Server::start_guarded(policy, limits, Arc::default(), Hosts::default()).await
     }
 
     pub(crate) async fn start_guarded(
         policy: Policy,
-        limits: Limits,
+        limits: HttpLimits,
         guard: Arc<Guard>,
         hosts: Hosts,
     ) -> Server {
@@ -75,7 +75,12 @@ impl Server {
     }
 
     /// Over a wheel that was opened otherwise.
-    pub(crate) async fn over(wheel: Duewheel, clock: VirtualClock, policy: Policy, limits: Limits) -> Server {
+    pub(crate) async fn over(
+        wheel: Duewheel,
+        clock: VirtualClock,
+        policy: Policy,
+        limits: HttpLimits,
+    ) -> Server {
         let drain = Drain::default();
         let app = App::new(wheel.clone(), policy, limits, drain.clone());
         Server::listen(wheel, clock, app, drain).await
@@ -83,7 +88,7 @@ impl Server {
 
     async fn listen(wheel: Duewheel, clock: VirtualClock, app: App, drain: Drain) -> Server {
         let at = "127.0.0.1:0".parse().expect("address");
-        let listener = Listener::bind(at, app.clone()).await.expect("bind");
+        let listener = HttpListener::bind(at, app.clone()).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));
         Server { address, clock, wheel, app, drain, stop, running }

@@ -9,7 +9,7 @@ use duewheel::core::id::ShardId;
 use duewheel::store_log::disk::RealDisk;
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use duewheel_sim_disk::{Denial, GateRule, GatedCalls, GatedDisk};
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let clock = Hurried::default();
     let open = Duewheel::builder().disk(disk.clone()).clock(clock.clone()).open();
     let wheel = open.await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     disk.set(GateRule::After(0));
     let request = r#"{"body": "a", "delay": "1h"}"#;
@@ -93,7 +93,7 @@ async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
     let options = NodeOptions::new("a").shards_if_new(4);
     let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).clock(clock.clone());
     let wheel = open.open().await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     coordinator.hold_append(ShardId(2));
     let request = r#"{"body": "a", "delay": "1h"}"#;
@@ -134,7 +134,7 @@ async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");
     let disk = Arc::new(gated(dir.path()));
     let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     let request = r#"{"body": "a", "delay": "1h"}"#;
     let first = server.call("POST", "/v1/queues/q/messages", request).await.json();

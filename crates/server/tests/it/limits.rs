@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use duewheel::core::policy::AGREED_GROUP_BYTES;
 use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::{Duewheel, Policy, VirtualClock};
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fixture::{PATIENCE, Server, read_answer};
 
-fn short() -> Limits {
-    Limits {
+fn short() -> HttpLimits {
+    HttpLimits {
         header_timeout: Duration::from_millis(200),
         body_timeout: Duration::from_millis(200),
-        ..Limits::default()
+        ..HttpLimits::default()
     }
 }
 
@@ -45,7 +45,7 @@ async fn a_client_that_is_still_sending_sees_the_refusal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chunked_body_is_cut_off_at_the_limit() {
     let policy = Policy { max_batch_bytes: 1_000, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     let chunk = format!("100\r\n{}\r\n", "a".repeat(256));
     let body = format!("{}0\r\n\r\n", chunk.repeat(5));
     let head = "content-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n";
@@ -102,7 +102,7 @@ async fn too_many_headers_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_limited_and_the_surplus_is_told() {
-    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let limits = HttpLimits { max_connections: 2, ..HttpLimits::default() };
     let server = Server::start_with(Policy::default(), limits).await;
     let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut held = Vec::new();
@@ -138,7 +138,7 @@ async fn connections_are_limited_and_the_surplus_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as_is_allowed() {
     const PART: usize = 600_000;
-    let limits = Limits { max_reading_bytes: 1_000_000, ..Limits::default() };
+    let limits = HttpLimits { max_reading_bytes: 1_000_000, ..HttpLimits::default() };
     let server = Server::start_with(Policy::default(), limits).await;
     let line = json!({"body": "a".repeat(100_000), "delay_ms": 0}).to_string() + "\n";
     let lines = line.repeat(10);
@@ -185,7 +185,7 @@ async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_i
     let store = |waker| Ok(Box::new(MemoryStore::open(&MemoryDisk::default(), waker)) as Box<dyn Store>);
     let open = Duewheel::builder().store(store).clock(clock.clone()).policy(policy.clone()).seed(1);
     let wheel = open.open().await.expect("wheel");
-    let server = Server::over(wheel, clock, policy, Limits::default()).await;
+    let server = Server::over(wheel, clock, policy, HttpLimits::default()).await;
     let message = |bytes: usize| json!({"body": "a".repeat(bytes), "delay": "1h"}).to_string();
     let lines = [message(1), message(largest + 1), message(2)].join("\n");
     let results = server.lines("q", &lines).await.results();
@@ -210,7 +210,7 @@ async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_i
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_limit_of_messages_it_is_overloaded() {
     let policy = Policy { max_messages: 2, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     for _ in 0..2 {
         server.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
     }
@@ -222,7 +222,7 @@ async fn above_the_limit_of_messages_it_is_overloaded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_limit_of_waiting_reserves_it_is_overloaded() {
     let policy = Policy { max_waiters: 0, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     let answer = server.call("POST", "/v1/queues/q/reserve", r#"{"wait_ms": 1000}"#).await;
     assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")));
 }
@@ -234,7 +234,7 @@ async fn a_reserve_that_leases_hold_back_says_so() {
     let clock = VirtualClock::at_2026();
     // One shard: several do not say why.
     let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1);
-    let server = Server::over(open.open().await.expect("wheel"), clock, policy, Limits::default()).await;
+    let server = Server::over(open.open().await.expect("wheel"), clock, policy, HttpLimits::default()).await;
     for queue in ["hog", "hog", "hog", "other"] {
         server.enqueue(queue, r#"{"body": "a", "delay_ms": 0}"#).await;
     }
@@ -253,7 +253,7 @@ async fn a_reserve_that_leases_hold_back_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn above_the_limit_of_queues_nothing_makes_one() {
     let policy = Policy { max_queues: 1, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     server.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
     for (path, body) in [("pause", ""), ("pause", r#"{"for": "1m"}"#), ("reserve", r#"{"wait_ms": 1000}"#)] {
         let answer = server.call("POST", &format!("/v1/queues/new/{path}"), body).await;
@@ -287,7 +287,7 @@ async fn a_connection_serves_many_requests_also_pipelined() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_leased_messages_is_bounded_by_bytes_and_the_next_goes_on() {
     let policy = Policy { load_bytes: 1_000, ..Policy::default() };
-    let server = Server::start_with(policy, Limits::default()).await;
+    let server = Server::start_with(policy, HttpLimits::default()).await;
     let body = json!({"body": "a".repeat(300), "delay_ms": 0}).to_string();
     for _ in 0..10 {
         server.enqueue("q", &body).await;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Duewheel, NodeOptions, Policy, VirtualClock};
 use duewheel_redis_rig::{Redis, Settings, free_port};
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -333,7 +333,7 @@ async fn shards_without_an_owner_and_a_store_that_is_away_are_told_by_health_and
     let options = NodeOptions::new("a").shards_if_new(4);
     let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).open();
     let wheel = open.await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     let health = async |so: &dyn Fn(&Value) -> bool| {
         let begun = Instant::now();
         loop {

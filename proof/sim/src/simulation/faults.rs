@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use duewheel_judge::history::{Fault, Moment};
+use duewheel_judge::rng::Rng;
 use duewheel_sim_disk::{Denial, Plan, Rates, Survivors, Trouble};
 
 use super::clients::Stage;
@@ -24,13 +25,21 @@ pub(super) enum Down {
     Power,
 }
 
+/// When the next fault comes, on average `mean_ns` after now; `None` if there are no faults (`mean_ns` is 0), or the run
+/// has stopped working by then. Both simulations plan their faults with it.
+pub(super) fn next_fault(rng: &mut Rng, stage: Stage, now: u64, mean_ns: u64, work_ns: u64) -> Option<u64> {
+    if mean_ns == 0 || stage != Stage::Work {
+        return None;
+    }
+    let at = now + rng.below(2 * mean_ns);
+    (at < work_ns).then_some(at)
+}
+
 impl Sim {
     pub(super) fn plan_fault(&mut self) {
-        if self.style.fault_ns > 0 && self.stage == Stage::Work {
-            let at = self.now + self.rng.below(2 * self.style.fault_ns);
-            if at < self.style.work_ns {
-                self.at(at, Action::Fault);
-            }
+        let (mean_ns, work_ns) = (self.style.fault_ns, self.style.work_ns);
+        if let Some(at) = next_fault(&mut self.rng, self.stage, self.now, mean_ns, work_ns) {
+            self.at(at, Action::Fault);
         }
     }
 
@@ -242,5 +251,24 @@ impl Sim {
             self.step_to(to);
         }
         self.at(self.now + 100 * MS, Action::Look);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_come_only_while_the_run_works() {
+        let mut rng = Rng::new(1);
+        let mut next = |stage, now, mean| next_fault(&mut rng, stage, now, mean, 1_000);
+        assert_eq!(next(Stage::Work, 0, 0), None, "no faults are wished for");
+        assert_eq!((next(Stage::Drain, 0, 10), next(Stage::Stop, 0, 10)), (None, None));
+        assert_eq!(next(Stage::Work, 1_000, 10), None, "the work is over");
+        let times: Vec<u64> = (0..1_000).filter_map(|_| next(Stage::Work, 500, 100)).collect();
+        assert_eq!(times.len(), 1_000);
+        assert!(times.iter().all(|at| (500..700).contains(at)));
+        let sum: u64 = times.iter().map(|at| at - 500).sum();
+        assert!((90_000..110_000).contains(&sum), "the mean is {} ns", sum / 1_000);
     }
 }

@@ -8,10 +8,10 @@ use duewheel_core::store::Candidate;
 use duewheel_shard::clock::{Reading, SystemClock};
 
 use super::*;
-use crate::ownership::member::{FleetOptions, Means, assemble};
+use crate::ownership::member::{Environment, FleetOptions, assemble};
 use crate::ownership::owned::OnThreads;
 use crate::testing::MemoryCoordinator;
-use crate::transport::{Connector, Tls};
+use crate::transport::{Connector, PeerTls};
 
 /// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(600);
@@ -42,7 +42,7 @@ fn join(coordinator: &MemoryCoordinator, name: &str) -> duewheel_core::store::Jo
     joined
 }
 
-fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
+fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Reconciler {
     let joined = join(coordinator, name);
     let options = FleetOptions {
         name: name.to_owned(),
@@ -55,16 +55,16 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         seed: Some(1),
         quotas: Default::default(),
     };
-    let means = Means {
+    let means = Environment {
         clock: Arc::new(SystemClock),
         jitter: Jitter::seeded(1),
-        link: Connector::Tls(Tls::drawn().unwrap()),
+        link: Connector::Tls(PeerTls::drawn().unwrap()),
         starter: Arc::new(OnThreads),
     };
     assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), means).1
 }
 
-fn step(keeper: &mut Keeper) {
+fn step(keeper: &mut Reconciler) {
     assert!(keeper.take_changes().is_none() && keeper.beat().is_none());
     keeper.look();
     keeper.plan();
@@ -78,7 +78,7 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
     let mut a = keeper(&coordinator.for_a_node(), "a");
     coordinator.hold_open();
     step(&mut a);
-    let opening: Vec<usize> = (0..8).filter(|at| a.owned.stage(shard(*at)) == Stage::Opening).collect();
+    let opening: Vec<usize> = (0..8).filter(|at| a.owned.stage(shard(*at)) == ShardStage::Opening).collect();
     assert!(!opening.is_empty());
     join(&coordinator.for_a_node(), "b");
     step(&mut a);
@@ -109,7 +109,7 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
 async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
     let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
     let mut a = keeper(&coordinator.for_a_node(), "a");
-    let trouble = |a: &mut Keeper| {
+    let trouble = |a: &mut Reconciler| {
         a.tell();
         a.core.shared.health().trouble
     };

@@ -25,7 +25,7 @@ async fn any_node_takes_any_request_whoever_owns_the_shard() {
     let view = a.fleet.view();
     assert_eq!(view.nodes.len(), 2);
     assert!(view.shards.iter().all(|shard| shard.owner == shard.wanted && shard.owner.is_some()));
-    assert_eq!(view.shards.iter().filter(|s| s.here == Stage::Serving).count(), a.fleet.here().len());
+    assert_eq!(view.shards.iter().filter(|s| s.here == ShardStage::Serving).count(), a.fleet.here().len());
     let figures = a.fleet.figures();
     assert_eq!(figures[0], ("shards_owned", a.fleet.here().len() as u64));
     let forwards = a.fleet.forwards();

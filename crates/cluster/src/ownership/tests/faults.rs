@@ -372,7 +372,7 @@ async fn nodes_that_are_cut_off_from_each_other_say_what_is_unknown_and_mend_by_
     wire.mend();
     until("the way is there again", || {
         let ways = &b.fleet.core().ways;
-        matches!(ways.way(far), crate::forwarding::routes::Way::There(peer) if peer.is_up())
+        matches!(ways.way(far), crate::forwarding::routes::ShardRoute::There(peer) if peer.is_up())
     })
     .await;
     enqueue(&b, far, "after").await.unwrap();

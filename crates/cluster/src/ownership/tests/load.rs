@@ -210,7 +210,7 @@ async fn submissions_for_one_shard_keep_their_order() {
     // And so do those that had to wait for an owner.
     assert_eq!(stop(&b).await, DriverEnd::Stopped);
     settled(&[&a]).await;
-    a.fleet.core().ways.set(shard, crate::forwarding::routes::Way::None);
+    a.fleet.core().ways.set(shard, crate::forwarding::routes::ShardRoute::None);
     keeps_order(&a, shard, "line", 100).await;
 }
 

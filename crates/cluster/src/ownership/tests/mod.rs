@@ -25,10 +25,10 @@ use duewheel_shard::shared::{DriverEnd, ThreadCommand};
 
 use crate::ownership::error::FleetError;
 use crate::ownership::member::{Fleet, FleetOptions, Started};
-use crate::ownership::view::Stage;
+use crate::ownership::view::ShardStage;
 use crate::shards::Shards;
 use crate::testing::MemoryCoordinator;
-use crate::transport::wire::dialect::{NEXT, Speaks};
+use crate::transport::wire::dialect::{NEXT, SupportedVersions};
 
 /// Long enough for a busy machine, short enough for a test to wait it out.
 const LEASE: Duration = Duration::from_millis(1_000);
@@ -39,7 +39,7 @@ fn options(name: &str) -> FleetOptions {
         advertise: Some("127.0.0.1:0".to_owned()),
         bind: None,
         certificates: None,
-        speaks: Speaks::default(),
+        speaks: SupportedVersions::default(),
         shards_if_new: 8,
         settle_delay: Duration::ZERO,
         seed: Some(1),

@@ -4,7 +4,7 @@ use duewheel_core::engine::{EnqueueRefusal, RefusedPart};
 
 use super::load::Load;
 use super::*;
-use crate::forwarding::routes::Way;
+use crate::forwarding::routes::ShardRoute;
 use crate::transport::Peer;
 use crate::transport::wire::PROTOCOL;
 
@@ -12,8 +12,8 @@ use crate::transport::wire::PROTOCOL;
 fn peers(node: &Started) -> Vec<Arc<Peer>> {
     let ways = &node.fleet.core().ways;
     let there = |shard| match ways.way(shard) {
-        Way::There(peer) => Some(peer),
-        Way::None | Way::Here(_) => None,
+        ShardRoute::There(peer) => Some(peer),
+        ShardRoute::None | ShardRoute::Here(_) => None,
     };
     ways.shards().filter_map(there).collect()
 }
@@ -49,7 +49,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
         load.nodes(&others);
         until("nobody asks it any more", || Arc::strong_count(&nodes[at].fleet) == 1).await;
         assert_eq!(stop(&nodes[at]).await, DriverEnd::Stopped);
-        let next = FleetOptions { speaks: Speaks(NEXT), ..options(names[at]) };
+        let next = FleetOptions { speaks: SupportedVersions(NEXT), ..options(names[at]) };
         nodes[at] = start_with(&coordinator, next).await.unwrap();
         let all: Vec<&Started> = nodes.iter().collect();
         settled(&all).await;

@@ -55,7 +55,7 @@ async fn nobody_between_two_nodes_can_read_a_message() {
     let came = next(&owner).await.pop().unwrap();
     assert_eq!(came.ops, [enqueue(&body)]);
     came.answer.send(vec![Err(CallError::Overloaded)]).unwrap();
-    assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
+    assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
     let seen = seen.lock().unwrap().clone();
     assert!(seen.len() > body.len(), "all of it went this way");
     for secret in [&body[..31], b"a-queue-to-look-for", b"owner", b"asker", b"duewheel"] {
@@ -73,27 +73,30 @@ async fn nobody_between_two_nodes_can_read_a_message() {
 #[tokio::test]
 async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both() {
     // On a busy machine a greeting takes long; it must not end for that.
-    let pace = Pace { greet: Duration::from_secs(3_600), ..Pace::of(Duration::from_secs(600)) };
-    let patient = |me| Terms { pace, ..terms(me, &SECRET) };
+    let pace = TransportTimings {
+        greet: Duration::from_secs(3_600),
+        ..TransportTimings::of(Duration::from_secs(600))
+    };
+    let patient = |me| TransportConfig { pace, ..terms(me, &SECRET) };
     let (_owner, terms, mut to, listening) = owner_by(patient).await;
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let real = std::mem::replace(&mut to.advertise, between.local_addr().unwrap().to_string().into());
     let (peer, running) = ask_by(to.clone(), patient(node("asker", 1, "")));
     let (near, _) = between.accept().await.unwrap();
-    let (mut near, binding_near) = Tls::drawn().unwrap().accept(near).await.unwrap();
+    let (mut near, binding_near) = PeerTls::drawn().unwrap().accept(near).await.unwrap();
     let far = TcpStream::connect(&*real).await.unwrap();
-    let (mut far, binding_far) = Tls::drawn().unwrap().connect(far, &real).await.unwrap();
+    let (mut far, binding_far) = PeerTls::drawn().unwrap().connect(far, &real).await.unwrap();
     assert_ne!(binding_near, binding_far);
     // The asker's two words, as they came.
-    let heard = Heard::now(&clock());
-    let mut frames = Frames::new(&mut near);
+    let heard = LastReceived::now(&clock());
+    let mut frames = FrameReader::new(&mut near);
     for _ in 0..2 {
         let word = frames.next(MAX_GREETING, &heard).await.unwrap().unwrap();
         far.write_all(&(word.len() as u32).to_le_bytes()).await.unwrap();
         far.write_all(&word).await.unwrap();
     }
     far.flush().await.unwrap();
-    let answer = Frames::new(&mut far).next(MAX_GREETING, &heard).await.unwrap().unwrap();
+    let answer = FrameReader::new(&mut far).next(MAX_GREETING, &heard).await.unwrap().unwrap();
     assert_eq!(
         read_greeting::<Welcome>(&answer),
         Ok(Welcome::Stranger),
@@ -136,8 +139,9 @@ async fn a_node_of_a_version_without_tls_is_refused_in_words_on_both_sides() {
 
 #[tokio::test]
 async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_is_none() {
-    let by =
-        |speaks: &'static [Dialect]| move |me: Node| Terms { speaks: Speaks(speaks), ..terms(me, &SECRET) };
+    let by = |speaks: &'static [Dialect]| {
+        move |me: Node| TransportConfig { speaks: SupportedVersions(speaks), ..terms(me, &SECRET) }
+    };
     let (this, both, later) = (&NEXT[..1], NEXT, &NEXT[1..]);
     for (asks, owns, version) in [
         (this, this, Some(PROTOCOL)),
@@ -155,9 +159,9 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
             assert_eq!(peer.version(), Some(version));
             let asked = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
             next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Count(5.into()))]).unwrap();
-            assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
+            assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
         } else {
-            let (mine, theirs) = (Speaks(asks).range(), Speaks(owns).range());
+            let (mine, theirs) = (SupportedVersions(asks).range(), SupportedVersions(owns).range());
             let said = format!(
                 "it speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
                 theirs.0, theirs.1, mine.0, mine.1
@@ -174,19 +178,23 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
 async fn what_a_later_version_appends_to_its_greeting_is_left_out() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let stream = TcpStream::connect(&*me.advertise).await.unwrap();
-    let (mut stream, binding) = Tls::drawn().unwrap().connect(stream, &me.advertise).await.unwrap();
+    let (mut stream, binding) = PeerTls::drawn().unwrap().connect(stream, &me.advertise).await.unwrap();
     let hello = Hello {
         magic: MAGIC,
         versions: (PROTOCOL, 9),
         takes: limits().into(),
-        from: crate::transport::handshake::Who { name: "later".into(), number: 7 },
-        to: crate::transport::handshake::Who::from(&me),
+        from: crate::transport::handshake::NodeIdentity { name: "later".into(), number: 7 },
+        to: crate::transport::handshake::NodeIdentity::from(&me),
     };
     let hello = greeting(&(&hello, "and what later versions say besides")).unwrap();
     let proofs = Keyring::from(&secrets(&SECRET)).prove_all(&binding, &hello[LENGTH..]);
     stream.write_all(&[hello, greeting(&proofs).unwrap()].concat()).await.unwrap();
     stream.flush().await.unwrap();
-    let answer = Frames::new(&mut stream).next(MAX_GREETING, &Heard::now(&clock())).await.unwrap().unwrap();
+    let answer = FrameReader::new(&mut stream)
+        .next(MAX_GREETING, &LastReceived::now(&clock()))
+        .await
+        .unwrap()
+        .unwrap();
     let answer: Welcome = read_greeting(&answer).unwrap();
     assert!(matches!(answer, Welcome::Come { version: PROTOCOL, .. }), "{answer:?}");
     listening.abort();
@@ -223,7 +231,9 @@ async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_sec
     let (authority, other) = (Authority::new(), Authority::new());
     let by = |certificates: Option<PeerCertificates>, secret: [u8; 32]| {
         move |me: Node| match certificates {
-            Some(certificates) => Terms { link: Connector::Tls(certificates.tls()), ..terms(me, &secret) },
+            Some(certificates) => {
+                TransportConfig { link: Connector::Tls(certificates.tls()), ..terms(me, &secret) }
+            }
             None => terms(me, &secret),
         }
     };
@@ -256,7 +266,7 @@ async fn certificates_that_take_the_place_of_others_count_for_new_connections() 
     let (old, new) = (Authority::new(), Authority::new());
     let by = |certificates: &PeerCertificates| {
         let tls = certificates.tls();
-        move |me: Node| Terms { link: Connector::Tls(tls.clone()), ..terms(me, &SECRET) }
+        move |me: Node| TransportConfig { link: Connector::Tls(tls.clone()), ..terms(me, &SECRET) }
     };
     let (asks, owns) = (old.certificates("127.0.0.1"), old.certificates("127.0.0.1"));
     let (owner, _, me, listening) = owner_by(by(&owns)).await;
@@ -266,7 +276,7 @@ async fn certificates_that_take_the_place_of_others_count_for_new_connections() 
     // What stands goes on.
     let asked = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
     next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Done)]).unwrap();
-    assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
+    assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
     assert_eq!(peer.lives(), 1);
     // Who still has the old ones gets in no more.
     let (late, late_running) = ask_by(me.clone(), by(&asks)(node("asker", 1, "")));
@@ -287,7 +297,7 @@ async fn without_certificates_any_address_will_do() {
     for address in ["node_a:7600", "a..b:1", "[fe80::1%eth0]:7", "no port"] {
         let (_owner, _, me, listening) = owner(&SECRET).await;
         let stream = TcpStream::connect(&*me.advertise).await.unwrap();
-        let connected = Tls::drawn().unwrap().connect(stream, address).await;
+        let connected = PeerTls::drawn().unwrap().connect(stream, address).await;
         assert!(connected.is_ok(), "{address}: {:?}", connected.err());
         listening.abort();
     }

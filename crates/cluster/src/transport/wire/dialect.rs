@@ -46,24 +46,24 @@ pub(crate) static NEXT: &[Dialect] =
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Speaks(pub(crate) &'static [Dialect]);
+pub(crate) struct SupportedVersions(pub(crate) &'static [Dialect]);
 
-impl Default for Speaks {
+impl Default for SupportedVersions {
     fn default() -> Self {
-        Speaks(DIALECTS)
+        SupportedVersions(DIALECTS)
     }
 }
 
-impl Speaks {
+impl SupportedVersions {
     /// Those of this process. In a debug build it pretends to be the next version if the environment has
     /// `DUEWHEEL_TEST_NEXT_VERSION`, for tests of an upgrade with real processes; a release build does not look.
     pub(crate) fn of_this_process() -> Self {
         #[cfg(debug_assertions)]
         if std::env::var_os("DUEWHEEL_TEST_NEXT_VERSION").is_some() {
             tracing::warn!("this process pretends to be of the next version, for a test");
-            return Speaks(NEXT);
+            return SupportedVersions(NEXT);
         }
-        Speaks::default()
+        SupportedVersions::default()
     }
 
     /// The lowest and the highest version.
@@ -102,9 +102,10 @@ mod tests {
 
     #[test]
     fn two_builds_speak_the_highest_version_that_both_know() {
-        let (this, next) = (Speaks(DIALECTS), Speaks(NEXT));
-        let later = Speaks(&NEXT[1..]);
-        let of = |a: Speaks, b: Speaks| a.common(b.range()).map(|dialect| dialect.number);
+        let (this, next) = (SupportedVersions(DIALECTS), SupportedVersions(NEXT));
+        let later = SupportedVersions(&NEXT[1..]);
+        let of =
+            |a: SupportedVersions, b: SupportedVersions| a.common(b.range()).map(|dialect| dialect.number);
         assert_eq!(of(this, this), Some(4));
         assert_eq!((of(this, next), of(next, this)), (Some(4), Some(4)));
         assert_eq!((of(next, next), of(next, later)), (Some(5), Some(5)));

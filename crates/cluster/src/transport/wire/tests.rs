@@ -17,12 +17,12 @@ use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, o
 use super::version_3::EarlierAnswers;
 use super::*;
 
-const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
+const LIMITS: FrameLimits = FrameLimits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
 const NOW: &Dialect = &DIALECTS[1];
 const BEFORE: &Dialect = &DIALECTS[0];
 const SHARD: ShardId = ShardId(3);
 
-fn sent(frame: &[u8]) -> Frame {
+fn sent(frame: &[u8]) -> PeerFrame {
     let (length, rest) = frame.split_at(LENGTH);
     assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
     read(rest, LIMITS, NOW).unwrap()
@@ -31,7 +31,7 @@ fn sent(frame: &[u8]) -> Frame {
 fn again(ops: &[Op]) -> Vec<Op> {
     let frame = request(7, SHARD, WhenBusy::Wait, ops, LIMITS, NOW).unwrap();
     match sent(&frame) {
-        Frame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops } => ops,
+        PeerFrame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops } => ops,
         other => panic!("{other:?}"),
     }
 }
@@ -58,7 +58,7 @@ proptest! {
 
     #[test]
     fn answers_come_as_they_were_sent(all in any_answers()) {
-        let Frame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS, NOW).unwrap()) else {
+        let PeerFrame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS, NOW).unwrap()) else {
             panic!("another frame")
         };
         prop_assert_eq!(came.len(), all.len());
@@ -73,7 +73,7 @@ proptest! {
 
     #[test]
     fn an_error_keeps_its_outcome(error in error()) {
-        let came = CallError::from(Failure::from(&error));
+        let came = CallError::from(WireFailure::from(&error));
         prop_assert_eq!(said(&came), said(&error));
     }
 
@@ -141,7 +141,7 @@ fn each_version_counts_the_operations_that_it_knows() {
 
 #[test]
 fn limits_hold_in_both_directions() {
-    let small = Limits { bytes: 64, parts: 3, body: 64 };
+    let small = FrameLimits { bytes: 64, parts: 3, body: 64 };
     let ops = |n| vec![Op::Stats; n];
     assert!(request(1, SHARD, WhenBusy::Refuse, &ops(3), small, NOW).is_ok());
     assert_eq!(request(1, SHARD, WhenBusy::Refuse, &ops(4), small, NOW), Err(WireError::TooLarge));
@@ -162,7 +162,7 @@ fn limits_hold_in_both_directions() {
 
 #[test]
 fn a_number_of_parts_that_lies_makes_no_room() {
-    let head = Head::Request { id: 1, shard: SHARD, patience: WhenBusy::Refuse, ops: 900 };
+    let head = PeerFrameHead::Request { id: 1, shard: SHARD, patience: WhenBusy::Refuse, ops: 900 };
     let frame = plain(&head, NOW).unwrap();
     assert!(matches!(read(&frame[LENGTH..], LIMITS, NOW), Err(WireError::Damaged)));
 }
@@ -182,11 +182,11 @@ fn names_are_checked_on_their_way_in() {
 #[test]
 fn the_policy_s_largest_requests_fit() {
     let policy = Policy::default();
-    let limits = Limits::of(&policy);
+    let limits = FrameLimits::of(&policy);
     assert!(limits.bytes > policy.max_batch_bytes + policy.max_body && limits.bytes <= 1 << 30);
     assert!(limits.parts >= policy.max_batch_messages);
     let none = Policy { max_batch_bytes: 0, max_reserve_bytes: 0, max_body: 0, ..Policy::default() };
-    assert!(Limits::of(&none).bytes >= MAX_GREETING);
+    assert!(FrameLimits::of(&none).bytes >= MAX_GREETING);
 }
 
 /// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: raise [`PROTOCOL`].
@@ -215,9 +215,9 @@ fn a_frame_of_another_version_is_none_of_this_one() {
     let next = &NEXT[1];
     for (mine, theirs) in [(NOW, next), (next, NOW)] {
         let frame = request(7, SHARD, WhenBusy::Refuse, &ops, LIMITS, mine).unwrap();
-        assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(Frame::Request { id: 7, .. })));
+        assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(PeerFrame::Request { id: 7, .. })));
         assert!(matches!(read(&frame[LENGTH..], LIMITS, theirs), Err(WireError::Damaged)));
-        let frame = plain(&Head::Ping, mine).unwrap();
+        let frame = plain(&PeerFrameHead::Ping, mine).unwrap();
         assert!(read(&frame[LENGTH..], LIMITS, theirs).is_err());
     }
 }
@@ -238,7 +238,9 @@ fn an_answer_of_version_3_says_the_level_of_enqueues_only() {
     let all = [Ok(settled), Ok(Reply::Enqueue(Ok(enqueued))), Ok(Reply::Count(Applied { what: 5, level }))];
     let levels = |dialect| {
         let frame = answers(7, &all, LIMITS, dialect).unwrap();
-        let Ok(Frame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
+        let Ok(PeerFrame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
+            panic!()
+        };
         (frame.len(), answers.into_iter().map(|answer| answer.unwrap().level()).collect::<Vec<_>>())
     };
     let (long, now) = levels(NOW);
@@ -276,7 +278,9 @@ fn a_change_of_settings_is_answered_as_version_3_has_it_and_restored() {
     };
     let came = |dialect: &Dialect| {
         let frame = answers(7, &of(Level::Fsync), LIMITS, dialect).unwrap();
-        let Ok(Frame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
+        let Ok(PeerFrame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
+            panic!()
+        };
         answers
     };
     let text = |answers: &Answers| format!("{answers:?}");
@@ -333,7 +337,13 @@ fn seeds() -> Vec<Vec<u8>> {
     let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
     frames.push(request(300, SHARD, WhenBusy::Wait, &several, LIMITS, NOW).unwrap());
     let why = "node a does not own it".into();
-    for head in [Head::Ping, Head::Pong, Head::Nudge, Head::Bye, Head::NotMine { id: 1, why }] {
+    for head in [
+        PeerFrameHead::Ping,
+        PeerFrameHead::Pong,
+        PeerFrameHead::Nudge,
+        PeerFrameHead::Bye,
+        PeerFrameHead::NotMine { id: 1, why },
+    ] {
         frames.push(plain(&head, NOW).unwrap());
     }
     let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| [FRAME, &frame[LENGTH..]].concat()).collect();
@@ -387,9 +397,13 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
     let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
     for seed in all.iter().filter(|seed| seed[0] == 0) {
         match read(&seed[1..], LIMITS, NOW).unwrap() {
-            Frame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
-            Frame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
-            Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}
+            PeerFrame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
+            PeerFrame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
+            PeerFrame::NotMine { .. }
+            | PeerFrame::Ping
+            | PeerFrame::Pong
+            | PeerFrame::Nudge
+            | PeerFrame::Bye => {}
         }
     }
     assert_eq!((ops.len(), replies.len()), (35, 19));

@@ -4,7 +4,7 @@ use duewheel::core::engine::{LATENESS_MS, Stats};
 use duewheel::{Counted, LocalShard};
 
 use super::super::queue_view::totals;
-use super::{Page, by_state, labels, seconds};
+use super::page::{MetricsPage, by_state, labels, seconds};
 
 /// A gauge of the shards that this node owns.
 type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
@@ -34,7 +34,7 @@ const COUNTERS: [Counter; 3] = [
 ];
 
 /// States of the shards that this node owns, and what it has counted of these and of those that it owned before.
-pub(super) fn write(page: &mut Page, shards: &[LocalShard]) {
+pub(super) fn write(page: &mut MetricsPage, shards: &[LocalShard]) {
     let owned: Vec<(&LocalShard, Stats)> =
         shards.iter().filter_map(|shard| Some((shard, shard.stats()?))).collect();
     page.head("duewheel_messages", "gauge", "Unsettled messages by state.");
@@ -51,11 +51,12 @@ pub(super) fn write(page: &mut Page, shards: &[LocalShard]) {
         }
     }
     let counted: Vec<(&LocalShard, Counted)> = shards.iter().map(|shard| (shard, shard.counted())).collect();
-    for (place, (name, _)) in totals(&Counted::default().totals).into_iter().enumerate() {
+    for (place, (name, help, _)) in totals(&Counted::default().totals).into_iter().enumerate() {
         let name = format!("duewheel_{name}_total");
-        page.head(&name, "counter", "Messages since the start.");
+        let help = format!("{help} Since the start.");
+        page.head(&name, "counter", &help);
         for (shard, counted) in &counted {
-            page.line(&name, &labels(shard, ""), totals(&counted.totals)[place].1);
+            page.line(&name, &labels(shard, ""), totals(&counted.totals)[place].2);
         }
     }
     for (name, help, of) in COUNTERS {
@@ -82,7 +83,7 @@ pub(super) fn write(page: &mut Page, shards: &[LocalShard]) {
     }
 }
 
-fn lateness(page: &mut Page, name: &str, shard: &LocalShard, counted: &Counted) {
+fn lateness(page: &mut MetricsPage, name: &str, shard: &LocalShard, counted: &Counted) {
     let mut sum = 0;
     for column in 0..=LATENESS_MS.len() {
         sum += counted.lateness.get(column).copied().unwrap_or(0);
@@ -91,4 +92,20 @@ fn lateness(page: &mut Page, name: &str, shard: &LocalShard, counted: &Counted) 
     }
     page.text(&format!("{name}_sum"), &labels(shard, ""), &seconds(counted.lateness_sum_ms));
     page.line(&format!("{name}_count"), &labels(shard, ""), sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Story: the help of eight counters was "Messages since the start.", which said what none of them counts.
+    #[test]
+    fn the_help_of_each_total_says_what_it_counts() {
+        let all = totals(&Counted::default().totals);
+        let helps: BTreeSet<&str> = all.iter().map(|(_, help, _)| *help).collect();
+        assert_eq!(helps.len(), all.len());
+        assert!(helps.iter().all(|help| help.ends_with('.') && help.len() > 5), "{helps:?}");
+    }
 }

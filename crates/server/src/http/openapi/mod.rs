@@ -12,10 +12,10 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::auth::Access;
+use crate::auth::AccessRule;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
 use crate::schema::{IdSchema, KeySchema, QueueSchema};
-use operation::{Link, MediaDoc, Operation, Tag};
+use operation::{Link, MediaDoc, OperationDoc, Tag};
 
 pub(crate) mod operation;
 pub(crate) mod operations;
@@ -34,8 +34,8 @@ pub(crate) enum Security {
 pub(crate) struct Described {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    pub(crate) access: Access,
-    pub(crate) doc: fn() -> Operation,
+    pub(crate) access: AccessRule,
+    pub(crate) doc: fn() -> OperationDoc,
 }
 
 /// The whole document about these routes.
@@ -125,16 +125,16 @@ impl Assembly {
         }
         if let (Security::Tokens, access) = (self.security, route.access) {
             out["security"] = match access {
-                Access::Open => json!([]),
-                Access::Identified => json!([{ "bearer": [] }]),
-                Access::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
+                AccessRule::Open => json!([]),
+                AccessRule::Identified => json!([{ "bearer": [] }]),
+                AccessRule::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
             };
         }
         out["responses"] = self.responses(route, &doc);
         out
     }
 
-    fn responses(&mut self, route: &Described, doc: &Operation) -> Value {
+    fn responses(&mut self, route: &Described, doc: &OperationDoc) -> Value {
         let mut responses = Map::new();
         for answer in &doc.answers {
             let content: Map<String, Value> =
@@ -254,7 +254,7 @@ fn parameters_of(path: &str) -> Vec<Value> {
 }
 
 /// The codes of all problems that an operation may have.
-fn problems_of(route: &Described, doc: &Operation, security: Security) -> BTreeSet<ErrorCode> {
+fn problems_of(route: &Described, doc: &OperationDoc, security: Security) -> BTreeSet<ErrorCode> {
     use ErrorCode as Code;
     let mut codes: BTreeSet<Code> =
         [Code::BadRequest, Code::CrossOrigin, Code::HeadersTooLarge, Code::Overloaded, Code::Internal].into();
@@ -262,10 +262,10 @@ fn problems_of(route: &Described, doc: &Operation, security: Security) -> BTreeS
     if doc.request.is_some() {
         codes.extend([Code::RequestTimeout, Code::BodyTooLarge, Code::UnsupportedMediaType]);
     }
-    if route.access == Access::Identified && security == Security::Tokens {
+    if route.access == AccessRule::Identified && security == Security::Tokens {
         codes.insert(Code::Unauthorized);
     }
-    if let Access::Needs(..) = route.access {
+    if let AccessRule::Needs(..) = route.access {
         codes.extend([Code::Draining, Code::StorageUnavailable]);
         if security == Security::Tokens {
             codes.extend([Code::Unauthorized, Code::Forbidden]);

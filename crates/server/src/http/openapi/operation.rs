@@ -12,7 +12,7 @@ pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// One operation.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(crate) struct OperationDoc {
     pub(crate) id: &'static str,
     pub(crate) tag: Tag,
     pub(crate) summary: &'static str,
@@ -92,9 +92,9 @@ pub(crate) struct Link {
 pub(crate) const LINES: &str = "application/x-ndjson";
 const JSON: &str = "application/json";
 
-impl Operation {
+impl OperationDoc {
     pub(crate) fn new(tag: Tag, id: &'static str, summary: &'static str) -> Self {
-        Operation {
+        OperationDoc {
             id,
             tag,
             summary,

@@ -5,7 +5,7 @@ use duewheel::core::{Epoch, LeaseToken, MessageId, WallMs};
 use schemars::json_schema;
 use serde_json::json;
 
-use super::operation::{Link, Operation, Tag};
+use super::operation::{Link, OperationDoc, Tag};
 use crate::auth::Scope;
 use crate::error::ErrorCode::{
     self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, KeyExists, LeaseLost, Leased,
@@ -19,9 +19,9 @@ use crate::http::enqueued::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
 use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
 use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
-use crate::http::line::Line;
+use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
-use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, Postpone};
+use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
     ConfigRequest, ConfiguredAnswer, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult,
@@ -61,7 +61,7 @@ const fn by_id(operation: &'static str) -> Link {
 
 // ----- produce -----
 
-pub(crate) fn enqueue() -> Operation {
+pub(crate) fn enqueue() -> OperationDoc {
     let accepted = || EnqueuedAnswer {
         id: ID,
         queue: QUEUE,
@@ -73,9 +73,9 @@ pub(crate) fn enqueue() -> Operation {
         durability: FSYNC,
     };
     let refused = Problem::field("delay", "must be whole numbers with units");
-    Operation::new(Tag::Produce, "enqueue", "Schedule a message, or a message a line")
-        .takes::<Line<'_>>(r#"{"body": "order 42", "delay": "48h", "key": "order-42"}"#)
-        .takes_lines::<Line<'_>>("{\"body\": \"order 42\", \"delay\": \"48h\"}\n{\"body\": \"order 43\", \"delay\": \"soon\"}\n")
+    OperationDoc::new(Tag::Produce, "enqueue", "Schedule a message, or a message a line")
+        .takes::<EnqueueLine<'_>>(r#"{"body": "order 42", "delay": "48h", "key": "order-42"}"#)
+        .takes_lines::<EnqueueLine<'_>>("{\"body\": \"order 42\", \"delay\": \"48h\"}\n{\"body\": \"order 43\", \"delay\": \"soon\"}\n")
         .gives(201, "A new message.", &accepted())
         .leads_to(OF_A_MESSAGE)
         .gives(
@@ -94,29 +94,29 @@ pub(crate) fn enqueue() -> Operation {
         .refuses(&[KeyExists, Leased, DedupeMismatch, InThePast, OverQuota, DiskFull])
 }
 
-pub(crate) fn get() -> Operation {
+pub(crate) fn get() -> OperationDoc {
     look_at("get")
 }
 
-pub(crate) fn get_by_key() -> Operation {
+pub(crate) fn get_by_key() -> OperationDoc {
     look_at("get_by_key")
 }
 
-fn look_at(id: &'static str) -> Operation {
-    Operation::new(Tag::Look, id, "Look at a message")
+fn look_at(id: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Look, id, "Look at a message")
         .gives(200, "The message.", &message())
         .refuses(&[MessageNotFound])
 }
 
-pub(crate) fn cancel() -> Operation {
+pub(crate) fn cancel() -> OperationDoc {
     cancelling("cancel")
 }
 
-pub(crate) fn cancel_by_key() -> Operation {
+pub(crate) fn cancel_by_key() -> OperationDoc {
     cancelling("cancel_by_key")
 }
 
-fn cancelling(id: &'static str) -> Operation {
+fn cancelling(id: &'static str) -> OperationDoc {
     let example = CancelledAnswer {
         result: CancelledWord::Cancelled,
         id: ID,
@@ -124,24 +124,24 @@ fn cancelling(id: &'static str) -> Operation {
         key: KEY,
         durability: FSYNC,
     };
-    Operation::new(Tag::Produce, id, "Cancel a message")
+    OperationDoc::new(Tag::Produce, id, "Cancel a message")
         .gives(200, "The message was taken back.", &example)
         .refuses(&[MessageNotFound, Leased])
 }
 
-pub(crate) fn postpone() -> Operation {
+pub(crate) fn postpone() -> OperationDoc {
     postponing("postpone")
 }
 
-pub(crate) fn postpone_by_key() -> Operation {
+pub(crate) fn postpone_by_key() -> OperationDoc {
     postponing("postpone_by_key")
 }
 
-fn postponing(id: &'static str) -> Operation {
+fn postponing(id: &'static str) -> OperationDoc {
     let summary =
         "Change a message that waits: its due time, body, headers or settings; what is left out stays";
-    Operation::new(Tag::Produce, id, summary)
-        .takes::<Postpone<'_>>(r#"{"delay": "15d", "if_generation": 1}"#)
+    OperationDoc::new(Tag::Produce, id, summary)
+        .takes::<PostponeRequest<'_>>(r#"{"delay": "15d", "if_generation": 1}"#)
         .gives(
             200,
             "The message as it is now: the same id, the generation one higher.",
@@ -151,23 +151,23 @@ fn postponing(id: &'static str) -> Operation {
         .refuses(&[GenerationMismatch, InThePast, OverQuota, DiskFull])
 }
 
-pub(crate) fn fire() -> Operation {
+pub(crate) fn fire() -> OperationDoc {
     firing("fire")
 }
 
-pub(crate) fn fire_by_key() -> Operation {
+pub(crate) fn fire_by_key() -> OperationDoc {
     firing("fire_by_key")
 }
 
-fn firing(id: &'static str) -> Operation {
-    Operation::new(Tag::Produce, id, "Make a message due now")
+fn firing(id: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Produce, id, "Make a message due now")
         .may_take::<Nothing>("{}")
         .gives(200, "The message as it is now.", &outline("ready", 1))
         .refuses(CHANGE)
         .refuses(&[Paused, OverQuota, DiskFull])
 }
 
-pub(crate) fn cancel_many() -> Operation {
+pub(crate) fn cancel_many() -> OperationDoc {
     let gone = Problem::message_not_found();
     let results = vec![
         CancelResult::Key(CancelledKey::of("order-42", Level::Fsync)),
@@ -175,14 +175,14 @@ pub(crate) fn cancel_many() -> Operation {
         CancelResult::Id(CancelledId::of(ID.0, Level::Fsync)),
         CancelResult::IdRefused(RefusedId { id: IdText(MessageId(18)), problem: ItemProblem::of(&gone) }),
     ];
-    Operation::new(Tag::Produce, "cancel_many", "Cancel many messages, by key and by id")
+    OperationDoc::new(Tag::Produce, "cancel_many", "Cancel many messages, by key and by id")
         .takes::<CancelMany<'_>>(r#"{"keys": ["order-42", "order-43"], "ids": ["17", "18"]}"#)
         .gives(200, "A result for each key, then for each id, in order.", &CancelResults { results })
 }
 
 // ----- consume -----
 
-pub(crate) fn reserve() -> Operation {
+pub(crate) fn reserve() -> OperationDoc {
     let grant = GrantAnswer {
         content: content(),
         attempt: 1,
@@ -194,7 +194,7 @@ pub(crate) fn reserve() -> Operation {
         lease_ms: 30_000,
         lateness_ms: 12,
     };
-    Operation::new(Tag::Consume, "reserve", "Lease messages, waiting for the first if asked to")
+    OperationDoc::new(Tag::Consume, "reserve", "Lease messages, waiting for the first if asked to")
         .may_take::<ReserveRequest>(r#"{"max": 10, "wait_ms": 0}"#)
         .gives(
             200,
@@ -203,17 +203,17 @@ pub(crate) fn reserve() -> Operation {
         )
 }
 
-pub(crate) fn ack() -> Operation {
+pub(crate) fn ack() -> OperationDoc {
     let example = settled(SettledWord::Acked, None);
-    Operation::new(Tag::Consume, "ack", "Done")
+    OperationDoc::new(Tag::Consume, "ack", "Done")
         .takes::<Ack<'_>>(r#"{"lease_token": "000000010000000000000001"}"#)
         .gives(200, "The message is done.", &example)
         .refuses(&[LeaseLost, MessageNotFound])
 }
 
-pub(crate) fn nack() -> Operation {
+pub(crate) fn nack() -> OperationDoc {
     let example = settled(SettledWord::Again, Some(DUE_AT));
-    Operation::new(Tag::Consume, "nack", "Not done: again after a delay, or dead")
+    OperationDoc::new(Tag::Consume, "nack", "Not done: again after a delay, or dead")
         .takes::<Nack<'_>>(
             r#"{"lease_token": "000000010000000000000001", "delay_ms": 60000, "reason": "mail server away"}"#,
         )
@@ -221,30 +221,30 @@ pub(crate) fn nack() -> Operation {
         .refuses(&[LeaseLost, MessageNotFound])
 }
 
-pub(crate) fn extend() -> Operation {
+pub(crate) fn extend() -> OperationDoc {
     let example =
         ExtendedAnswer { result: ExtendedWord::Extended, lease_until: LEASED_UNTIL, durability: FSYNC };
-    Operation::new(Tag::Consume, "extend", "Push a lease's deadline")
+    OperationDoc::new(Tag::Consume, "extend", "Push a lease's deadline")
         .takes::<Extend<'_>>(r#"{"lease_token": "000000010000000000000001", "lease_ms": 30000}"#)
         .gives(200, "The lease lasts until then.", &example)
         .refuses(&[LeaseLost, MessageNotFound])
 }
 
-pub(crate) fn ack_many() -> Operation {
+pub(crate) fn ack_many() -> OperationDoc {
     let lost = Problem::new(LeaseLost, LeaseLost.summary());
     let results = vec![
         AckResult::Done(AckedItem { id: ID, settled: settled(SettledWord::Acked, None) }),
         AckResult::Refused(RefusedId::of(MessageId(18), &lost)),
     ];
-    Operation::new(Tag::Consume, "ack_many", "Ack many messages")
+    OperationDoc::new(Tag::Consume, "ack_many", "Ack many messages")
         .takes::<AckMany<'_>>(r#"{"messages": [{"id": "17", "lease_token": "000000010000000000000001"}]}"#)
         .gives(200, "A result for each message, in order.", &AckResults { results })
 }
 
 // ----- look -----
 
-pub(crate) fn list_messages() -> Operation {
-    Operation::new(
+pub(crate) fn list_messages() -> OperationDoc {
+    OperationDoc::new(
         Tag::Look,
         "list_messages",
         "A page of messages in due order, dead ones in the order in which they died",
@@ -260,8 +260,8 @@ pub(crate) fn list_messages() -> Operation {
     .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
 }
 
-pub(crate) fn list_queues() -> Operation {
-    Operation::new(Tag::Look, "list_queues", "All queues by name")
+pub(crate) fn list_queues() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "list_queues", "All queues by name")
         .query(
             "after",
             "The `next` of an earlier page.",
@@ -272,23 +272,23 @@ pub(crate) fn list_queues() -> Operation {
         .gives(200, "The page.", &QueuesAnswer { queues: vec![queue()], next: None })
 }
 
-pub(crate) fn get_queue() -> Operation {
-    Operation::new(Tag::Look, "get_queue", "A queue; one that nobody uses is empty").gives(
+pub(crate) fn get_queue() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "get_queue", "A queue; one that nobody uses is empty").gives(
         200,
         "The queue.",
         &queue(),
     )
 }
 
-pub(crate) fn histogram() -> Operation {
+pub(crate) fn histogram() -> OperationDoc {
     histogram_named("histogram", "How many messages are due when")
 }
 
-pub(crate) fn histogram_of_all() -> Operation {
+pub(crate) fn histogram_of_all() -> OperationDoc {
     histogram_named("histogram_of_all", "How many messages of all queues are due when")
 }
 
-fn histogram_named(id: &'static str, summary: &'static str) -> Operation {
+fn histogram_named(id: &'static str, summary: &'static str) -> OperationDoc {
     let example = HistogramAnswer {
         from: NOW,
         width_ms: 1_800_000,
@@ -298,7 +298,7 @@ fn histogram_named(id: &'static str, summary: &'static str) -> Operation {
         buckets: vec![BucketAnswer { from: NOW, count: 7 }],
     };
     let instant: super::operation::SchemaOf = |g| g.subschema_for::<InstantSchema>();
-    Operation::new(Tag::Look, id, summary)
+    OperationDoc::new(Tag::Look, id, summary)
         .query(
             "from",
             "The start of the first bucket; now by default.",
@@ -331,17 +331,17 @@ fn stats_example() -> StatsAnswer {
     }
 }
 
-pub(crate) fn stats() -> Operation {
-    Operation::new(Tag::Look, "stats", "Figures of the whole server").gives(
+pub(crate) fn stats() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "stats", "Figures of the whole server").gives(
         200,
         "The figures.",
         &stats_example(),
     )
 }
 
-pub(crate) fn stats_stream() -> Operation {
+pub(crate) fn stats_stream() -> OperationDoc {
     let example = serde_json::to_string(&stats_example()).unwrap_or_default();
-    Operation::new(Tag::Look, "stats_stream", "The same every second, as server-sent events").gives_other(
+    OperationDoc::new(Tag::Look, "stats_stream", "The same every second, as server-sent events").gives_other(
         200,
         "An event `stats` every second, with the figures in JSON, until the reader goes or the server stops.",
         "text/event-stream",
@@ -359,23 +359,23 @@ fn token_example() -> TokenAnswer<'static> {
     }
 }
 
-pub(crate) fn token() -> Operation {
-    Operation::new(Tag::Look, "token", "Who the caller is, and what its token allows").gives(
+pub(crate) fn token() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "token", "Who the caller is, and what its token allows").gives(
         200,
         "The caller.",
         &IdentityAnswer { open: false, token: Some(token_example()) },
     )
 }
 
-pub(crate) fn tokens() -> Operation {
-    Operation::new(Tag::Look, "tokens", "All tokens by name, without what they are made of").gives(
+pub(crate) fn tokens() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "tokens", "All tokens by name, without what they are made of").gives(
         200,
         "The tokens; none where the server asks for none.",
         &TokensAnswer { tokens: vec![token_example()] },
     )
 }
 
-pub(crate) fn quotas() -> Operation {
+pub(crate) fn quotas() -> OperationDoc {
     let resource = |limit| ResourceAnswer { limit, used: 0, refused: 0 };
     let example = QuotaAnswer {
         prefix: "acme.",
@@ -384,14 +384,14 @@ pub(crate) fn quotas() -> Operation {
         leases: resource(Some(1_000)),
         enqueues_per_second: RateAnswer { limit: Some(100), burst: Some(500), used: 0, refused: 0 },
     };
-    Operation::new(Tag::Look, "quotas", "What tenants may have, and what they have").gives(
+    OperationDoc::new(Tag::Look, "quotas", "What tenants may have, and what they have").gives(
         200,
         "All quotas within reach.",
         &QuotasAnswer { quotas: Elements::Made(vec![example]) },
     )
 }
 
-pub(crate) fn wheel() -> Operation {
+pub(crate) fn wheel() -> OperationDoc {
     let example = WheelAnswer {
         slots: 3600,
         tick_ms: 1_000,
@@ -402,10 +402,10 @@ pub(crate) fn wheel() -> Operation {
             after: Elements::Made(vec![SlotAnswer { slot: 22, messages: 1 }]),
         },
     };
-    Operation::new(Tag::Look, "wheel", "The rings in memory").gives(200, "The rings.", &example)
+    OperationDoc::new(Tag::Look, "wheel", "The rings in memory").gives(200, "The rings.", &example)
 }
 
-pub(crate) fn cluster() -> Operation {
+pub(crate) fn cluster() -> OperationDoc {
     let shard = ShardAnswer {
         shard: 0,
         owner: Some("a"),
@@ -421,12 +421,12 @@ pub(crate) fn cluster() -> Operation {
         shards_without_owner: 0,
         shards: Elements::Made(vec![shard]),
     };
-    Operation::new(Tag::Look, "cluster", "The nodes, and who owns what")
+    OperationDoc::new(Tag::Look, "cluster", "The nodes, and who owns what")
         .gives(200, "The cluster as the node that answers sees it.", &example)
         .refuses(&[NotFound])
 }
 
-pub(crate) fn health() -> Operation {
+pub(crate) fn health() -> OperationDoc {
     let example = |status, trouble| HealthAnswer {
         status,
         tick_age_ms: 3,
@@ -435,7 +435,7 @@ pub(crate) fn health() -> Operation {
         shards_without_owner: None,
         trouble,
     };
-    Operation::new(Tag::Look, "health", "Whether all is well, the store and the cluster included")
+    OperationDoc::new(Tag::Look, "health", "Whether all is well, the store and the cluster included")
         .gives(200, "All is well.", &example(StatusWord::Ok, None))
         .gives(
             503,
@@ -444,26 +444,24 @@ pub(crate) fn health() -> Operation {
         )
 }
 
-pub(crate) fn live() -> Operation {
+pub(crate) fn live() -> OperationDoc {
     let no = "A thread has stalled for two minutes, or there was a bug; never for the store.";
     probe("live", "Whether the process works: 503 when only a restart helps", no, StatusWord::Stalled)
 }
 
-pub(crate) fn ready() -> Operation {
+pub(crate) fn ready() -> OperationDoc {
     let no = "It starts, it was told to stop, a thread has stalled, the store does not return from a call, or there was a bug.";
     probe("ready", "Whether to send requests here: 503 when it starts to stop", no, StatusWord::Draining)
 }
 
-fn probe(id: &'static str, summary: &'static str, no: &'static str, status: StatusWord) -> Operation {
-    Operation::new(Tag::Look, id, summary).gives(200, "Yes.", &ProbeAnswer { status: StatusWord::Ok }).gives(
-        503,
-        no,
-        &ProbeAnswer { status },
-    )
+fn probe(id: &'static str, summary: &'static str, no: &'static str, status: StatusWord) -> OperationDoc {
+    OperationDoc::new(Tag::Look, id, summary)
+        .gives(200, "Yes.", &ProbeAnswer { status: StatusWord::Ok })
+        .gives(503, no, &ProbeAnswer { status })
 }
 
-pub(crate) fn metrics() -> Operation {
-    Operation::new(Tag::Look, "metrics", "Figures in Prometheus' text format").gives_other(
+pub(crate) fn metrics() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format").gives_other(
         200,
         "The figures at the moment of the request.",
         "text/plain",
@@ -472,8 +470,8 @@ pub(crate) fn metrics() -> Operation {
     )
 }
 
-pub(crate) fn openapi() -> Operation {
-    Operation::new(Tag::Look, "openapi", "This description").gives_other(
+pub(crate) fn openapi() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "openapi", "This description").gives_other(
         200,
         "The description.",
         "application/json",
@@ -482,8 +480,8 @@ pub(crate) fn openapi() -> Operation {
     )
 }
 
-pub(crate) fn home() -> Operation {
-    Operation::new(Tag::Look, "home", "A page for people").gives_other(
+pub(crate) fn home() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "home", "A page for people").gives_other(
         200,
         "The page.",
         "text/html",
@@ -494,16 +492,16 @@ pub(crate) fn home() -> Operation {
 
 // ----- operate -----
 
-pub(crate) fn configure() -> Operation {
-    Operation::new(Tag::Operate, "configure", "Replace the settings of a queue")
+pub(crate) fn configure() -> OperationDoc {
+    OperationDoc::new(Tag::Operate, "configure", "Replace the settings of a queue")
         .takes::<ConfigRequest>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
         .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
 }
 
-pub(crate) fn pause() -> Operation {
-    Operation::new(Tag::Operate, "pause", "Grant nothing, until resumed or for a time")
+pub(crate) fn pause() -> OperationDoc {
+    OperationDoc::new(Tag::Operate, "pause", "Grant nothing, until resumed or for a time")
         .may_take::<PauseFor<'_>>(r#"{"for": "10m"}"#)
         .gives(
             200,
@@ -512,37 +510,37 @@ pub(crate) fn pause() -> Operation {
         )
 }
 
-pub(crate) fn resume() -> Operation {
-    Operation::new(Tag::Operate, "resume", "Grant again").may_take::<Nothing>("{}").gives(
+pub(crate) fn resume() -> OperationDoc {
+    OperationDoc::new(Tag::Operate, "resume", "Grant again").may_take::<Nothing>("{}").gives(
         200,
         "The queue is not paused.",
         &ResumedAnswer { queue: QUEUE, paused: false, durability: FSYNC },
     )
 }
 
-pub(crate) fn purge() -> Operation {
-    Operation::new(Tag::Operate, "purge", "Remove all messages that are not leased")
+pub(crate) fn purge() -> OperationDoc {
+    OperationDoc::new(Tag::Operate, "purge", "Remove all messages that are not leased")
         .may_take::<Nothing>("{}")
         .gives(200, "They are removed.", &PurgedAnswer { purged: 3, durability: FSYNC })
 }
 
-pub(crate) fn redrive() -> Operation {
+pub(crate) fn redrive() -> OperationDoc {
     let taken = Problem::new(KeyExists, KeyExists.summary());
     let results = vec![
         RedriveResult::Done(RedrivenId::of(ID.0, Level::Fsync)),
         RedriveResult::Refused(RefusedId::of(MessageId(18), &taken)),
     ];
-    Operation::new(Tag::Operate, "redrive", "Make dead messages ready again, in the order in which they died")
-        .may_take::<Redrive>(r#"{"ids": ["17", "18"]}"#)
-        .gives(
-            200,
-            "They are ready.",
-            &RedrivenAnswer { redriven: 1, results: Some(results), durability: None },
-        )
-        .refuses(&[Paused, OverQuota, DiskFull])
+    OperationDoc::new(
+        Tag::Operate,
+        "redrive",
+        "Make dead messages ready again, in the order in which they died",
+    )
+    .may_take::<Redrive>(r#"{"ids": ["17", "18"]}"#)
+    .gives(200, "They are ready.", &RedrivenAnswer { redriven: 1, results: Some(results), durability: None })
+    .refuses(&[Paused, OverQuota, DiskFull])
 }
 
-pub(crate) fn backup() -> Operation {
+pub(crate) fn backup() -> OperationDoc {
     let example = BackedUpAnswer {
         dest: "/var/backups/duewheel/1",
         files: 5,
@@ -550,7 +548,7 @@ pub(crate) fn backup() -> Operation {
         linked: 3,
         last_lsn: 4_711,
     };
-    Operation::new(Tag::Operate, "backup", "Copy the data folder, while everything goes on")
+    OperationDoc::new(Tag::Operate, "backup", "Copy the data folder, while everything goes on")
         .takes::<BackupRequest<'_>>(r#"{"dest": "/var/backups/duewheel/1"}"#)
         .gives(200, "The copy is complete.", &example)
         .refuses(&[DiskFull])

@@ -1,6 +1,6 @@
 //! A listener that is limited to some queues: of the others nothing can be used, watched, seen or changed, and nothing learned.
 
-use duewheel_server::beanstalk::{App, DEFAULT_MAX_BODY};
+use duewheel_server::beanstalk::{BeanstalkApp, DEFAULT_MAX_BODY};
 
 use super::Both;
 use super::client::Client;
@@ -10,7 +10,7 @@ use crate::fixture::Server;
 async fn start() -> (Both, Both) {
     let all = Both::start().await;
     let wheel = all.http.wheel.clone();
-    let app = App::new(&wheel, DEFAULT_MAX_BODY, 100, all.http.drain.clone());
+    let app = BeanstalkApp::new(&wheel, DEFAULT_MAX_BODY, 100, all.http.drain.clone());
     let app = app.limited_to(Some("shop/,sms".parse().expect("prefixes")));
     // What HTTP it has does not matter here.
     let limited = Both::with(Server::start().await, app).await;

@@ -16,7 +16,9 @@ mod unix_socket;
 
 use std::path::Path;
 
-use duewheel_server::beanstalk::{Address, App, DEFAULT_MAX_BODY, Listener, SocketMode};
+use duewheel_server::beanstalk::{
+    BeanstalkApp, BeanstalkListener, DEFAULT_MAX_BODY, ListenAddress, SocketMode,
+};
 
 use crate::fixture::{PATIENCE, Server};
 use crate::process::Process;
@@ -34,14 +36,14 @@ impl Both {
     }
 
     async fn over(http: Server) -> Both {
-        let app = App::new(&http.wheel, DEFAULT_MAX_BODY, 100, http.drain.clone());
+        let app = BeanstalkApp::new(&http.wheel, DEFAULT_MAX_BODY, 100, http.drain.clone());
         Both::with(http, app).await
     }
 
-    async fn with(http: Server, app: App) -> Both {
-        let any = Address::Tcp("127.0.0.1:0".parse().expect("address"));
-        let listener = Listener::bind(&any, SocketMode::default(), app).await.expect("bind");
-        let Address::Tcp(address) = listener.address().expect("address") else { panic!("not TCP") };
+    async fn with(http: Server, app: BeanstalkApp) -> Both {
+        let any = ListenAddress::Tcp("127.0.0.1:0".parse().expect("address"));
+        let listener = BeanstalkListener::bind(&any, SocketMode::default(), app).await.expect("bind");
+        let ListenAddress::Tcp(address) = listener.address().expect("address") else { panic!("not TCP") };
         tokio::spawn(listener.run(PATIENCE));
         Both { http, address: address.to_string() }
     }

@@ -1,7 +1,7 @@
 //! Messages of HTTP are jobs, and jobs are messages.
 
 use duewheel::Policy;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 
 use super::Both;
@@ -242,7 +242,7 @@ async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn use_and_watch_make_no_tube_beyond_the_limit() {
     let policy = Policy { max_queues: 2, ..Policy::default() };
-    let server = Both::over(Server::start_with(policy, Limits::default()).await).await;
+    let server = Both::over(Server::start_with(policy, HttpLimits::default()).await).await;
     let mut client = Client::connect(&server.address);
     assert_eq!(client.ask("use a"), "USING a", "the second one, beside `default`");
     assert_eq!(client.ask("use b"), "OUT_OF_MEMORY");

@@ -1,7 +1,7 @@
 //! Web pages that use their visitor's browser to reach a server which trusts this machine.
 
 use duewheel::Policy;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn status(server: &Server, method: &str, path: &str, head: &str, body: &st
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_a_stranger_may_have_is_refused() {
     let hosts = "queue.example".parse().expect("hosts");
-    let server = Server::start_guarded(Policy::default(), Limits::default(), Arc::default(), hosts).await;
+    let server = Server::start_guarded(Policy::default(), HttpLimits::default(), Arc::default(), hosts).await;
     for (host, good) in [
         ("127.0.0.1:7788", true),
         ("[::1]:7788", true),
@@ -99,7 +99,8 @@ async fn with_a_token_any_name_will_do() {
     let token = new_token(&file, &["--name", "n", "--scope", "metrics"]);
     let guard = Arc::new(duewheel_server::auth::Guard::of(file).expect("tokens"));
     let server =
-        Server::start_guarded(Policy::default(), Limits::default(), guard, "".parse().expect("none")).await;
+        Server::start_guarded(Policy::default(), HttpLimits::default(), guard, "".parse().expect("none"))
+            .await;
     let host = "host: queue.example\r\n";
     assert_eq!(status(&server, "GET", "/v1/queues", host, "").await, 401);
     let head = format!("{host}{}", super::bearer(&token));

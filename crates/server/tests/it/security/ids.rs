@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use duewheel::Policy;
 use duewheel_server::auth::Guard;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ impl Shop {
         let operator = new_token(&file, &[&["--name", "operator"][..], &EVERYTHING].concat());
         let guard = Arc::new(Guard::of(file).expect("tokens"));
         let server =
-            Server::start_guarded(Policy::default(), Limits::default(), guard, "".parse().expect("none"))
+            Server::start_guarded(Policy::default(), HttpLimits::default(), guard, "".parse().expect("none"))
                 .await;
         Shop { server, tenant, operator, _dir: dir }
     }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use duewheel::Policy;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -127,7 +127,7 @@ fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
     });
     let policy = Policy::default();
     let pages = policy.max_gathers * 2 * policy.load_bytes;
-    let answers = Limits::default().max_writing_bytes;
+    let answers = HttpLimits::default().max_writing_bytes;
     let budget = (pages + answers + policy.found_bytes) as u64 + PROCESS;
     assert!(budget < (CLIENTS * 2 * policy.load_bytes) as u64, "less than all of them would hold");
     filled.check("looks", budget);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use duewheel::Policy;
 use duewheel_server::auth::Guard;
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use tempfile::TempDir;
 
 use super::{Told, bearer, new_token, request, say, until, write_private};
@@ -121,7 +121,7 @@ async fn a_token_ends_by_the_clock() {
     write_private(&file, &format!("{text}expires = \"2026-01-01T01:00:00Z\"\n"));
     let guard = Arc::new(Guard::of(file).expect("tokens"));
     let hosts = "".parse().expect("none");
-    let server = Server::start_guarded(Policy::default(), Limits::default(), guard, hosts).await;
+    let server = Server::start_guarded(Policy::default(), HttpLimits::default(), guard, hosts).await;
     for (wait_ms, status) in [(0, 200), (3_599_999, 200), (1, 401), (1_000_000, 401)] {
         server.advance(wait_ms);
         let answer = server.raw("GET", "/v1/queues", &bearer(&token), b"").await;

@@ -4,6 +4,7 @@ use duewheel_judge::history::{Blow, Fault};
 use duewheel_judge::rng::Rng;
 use duewheel_shard::health::Health;
 
+use super::super::faults::next_fault;
 use super::store::LEASE;
 use super::{Action, Cluster, LONGEST_MS, Link, MS, NODES, SHARDS, Stage};
 
@@ -51,11 +52,9 @@ impl Blows {
 
 impl Cluster {
     pub(super) fn plan_fault(&mut self) {
-        if self.stage == Stage::Work {
-            let at = self.now + self.rng.below(2 * self.faults.mean_ns);
-            if at < self.style.work_ns {
-                self.at(at, Action::Fault);
-            }
+        let (mean_ns, work_ns) = (self.faults.mean_ns, self.style.work_ns);
+        if let Some(at) = next_fault(&mut self.rng, self.stage, self.now, mean_ns, work_ns) {
+            self.at(at, Action::Fault);
         }
     }
 

@@ -11,33 +11,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Places of strangers.
-pub(super) const MAX_STRANGERS: usize = 256;
+/// Connections that may be unauthenticated at a time.
+pub(super) const MAX_UNAUTHENTICATED: usize = 256;
 
-/// Who is in which place, by the order of coming.
+/// The unauthenticated connections, in the order in which they were accepted.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Strangers(Arc<Mutex<Places>>);
+pub(super) struct HandshakeSlots(Arc<Mutex<SlotTable>>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct SlotTable {
     next: u64,
     taken: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
 }
 
-/// A stranger's place, given back when it is dropped.
+/// The place of one unauthenticated connection; freed on drop.
 #[derive(Debug)]
-pub(super) struct Place {
-    of: Strangers,
+pub(super) struct HandshakeSlot {
+    of: HandshakeSlots,
     number: u64,
     gone: oneshot::Receiver<()>,
 }
 
-impl Strangers {
+impl HandshakeSlots {
     /// A place for a connection from this address, which another one may lose by that.
-    pub(super) fn enter(&self, from: IpAddr) -> Place {
+    pub(super) fn enter(&self, from: IpAddr) -> HandshakeSlot {
         let (to, gone) = oneshot::channel();
         let mut places = self.places();
-        if places.taken.len() >= MAX_STRANGERS
+        if places.taken.len() >= MAX_UNAUTHENTICATED
             && let Some(loses) = places.least_wanted()
             && let Some((_, loser)) = places.taken.remove(&loses)
         {
@@ -48,15 +48,15 @@ impl Strangers {
         places.next += 1;
         places.taken.insert(number, (from, to));
         drop(places);
-        Place { of: self.clone(), number, gone }
+        HandshakeSlot { of: self.clone(), number, gone }
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn places(&self) -> MutexGuard<'_, SlotTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl SlotTable {
     /// The oldest place of the address that has most.
     fn least_wanted(&self) -> Option<u64> {
         let mut each: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
@@ -68,7 +68,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl HandshakeSlot {
     /// Ends when another one has got this place.
     pub(super) async fn lost(&mut self) {
         // An error means the same: the sender is dropped with the place alone.
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.of.places().taken.remove(&self.number);
     }
@@ -88,17 +88,18 @@ mod tests {
 
     #[test]
     fn whoever_has_most_loses_its_oldest() {
-        let strangers = Strangers::default();
+        let slots = HandshakeSlots::default();
         let (flood, node) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let mut real = strangers.enter(node);
-        let mut floods: Vec<Place> = (0..3 * MAX_STRANGERS).map(|_| strangers.enter(flood)).collect();
+        let mut real = slots.enter(node);
+        let mut floods: Vec<HandshakeSlot> =
+            (0..3 * MAX_UNAUTHENTICATED).map(|_| slots.enter(flood)).collect();
         assert!(real.gone.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
         let lost: Vec<bool> = floods.iter_mut().map(|place| place.gone.try_recv().is_ok()).collect();
-        let first_left = 2 * MAX_STRANGERS + 1;
+        let first_left = 2 * MAX_UNAUTHENTICATED + 1;
         assert!(lost[..first_left].iter().all(|lost| *lost) && lost[first_left..].iter().all(|lost| !lost));
-        assert_eq!(strangers.places().taken.len(), MAX_STRANGERS);
+        assert_eq!(slots.places().taken.len(), MAX_UNAUTHENTICATED);
         drop(floods);
         drop(real);
-        assert!(strangers.places().taken.is_empty());
+        assert!(slots.places().taken.is_empty());
     }
 }

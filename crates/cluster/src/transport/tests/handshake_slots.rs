@@ -2,15 +2,18 @@
 
 use tokio::io::AsyncReadExt;
 
-use super::super::strangers::MAX_STRANGERS;
+use super::super::handshake_slots::MAX_UNAUTHENTICATED;
 use super::*;
 
 #[tokio::test]
 async fn a_thousand_idle_strangers_keep_no_node_out() {
     // Story: sixty-four connections that said nothing held all the places in which a node could say who it is.
     // None of them has used up its time when the test is over, and a busy machine ends no connection.
-    let pace = Pace { greet: Duration::from_secs(3_600), ..Pace::of(Duration::from_secs(600)) };
-    let patient = |me| Terms { pace, ..terms(me, &SECRET) };
+    let pace = TransportTimings {
+        greet: Duration::from_secs(3_600),
+        ..TransportTimings::of(Duration::from_secs(600))
+    };
+    let patient = |me| TransportConfig { pace, ..terms(me, &SECRET) };
     let (host, _, me, listening) = owner_by(patient).await;
     let (known, running) = ask_by(me.clone(), patient(node("asker", 1, "")));
     until("they are connected", || known.is_up()).await;
@@ -25,11 +28,11 @@ async fn a_thousand_idle_strangers_keep_no_node_out() {
             running.abort();
             // ... and one that was in before is answered.
             let outcome = known.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
-            assert!(matches!(outcome, Outcome::NotMine(_)), "{outcome:?}");
+            assert!(matches!(outcome, PeerOutcome::NotMine(_)), "{outcome:?}");
         }
     }
     assert_eq!(known.lives(), 1, "the connection of before has never broken");
-    for mut stream in idle.drain(..1_000 - MAX_STRANGERS) {
+    for mut stream in idle.drain(..1_000 - MAX_UNAUTHENTICATED) {
         // It has lost its place. A reset ends it, too.
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap_or(0), 0);
     }
@@ -42,7 +45,7 @@ async fn a_thousand_idle_strangers_keep_no_node_out() {
 async fn connections_in_the_midst_of_a_handshake_are_strangers_too() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let mut half = Vec::new();
-    for _ in 0..2 * MAX_STRANGERS {
+    for _ in 0..2 * MAX_UNAUTHENTICATED {
         let mut stream = TcpStream::connect(&*me.advertise).await.unwrap();
         // The beginning of a TLS record, and never its end.
         stream.write_all(&[tls::FIRST_BYTE, 3, 1, 2, 0]).await.unwrap();
