@@ -149,25 +149,35 @@ fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
     }
 }
 
-/// Each run has the kept ids of its own rows alone. A purge that comes while two are merged keeps those of both.
-#[test]
-fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
+/// What is live in the output of a merge of two runs of one queue, with the ids 1 to 3 and 4 to 6: what a purge has kept of
+/// each run when the merge begins, and when it ends.
+fn live_after_a_merge(then: [Option<&[u64]>; 2], now: [Option<&[u64]>; 2]) -> Vec<u64> {
     let disk = Arc::new(MemDisk::default());
     let shared: Arc<dyn Disk> = disk.clone();
     let waiting = duewheel_core::message::Stage::Waiting { token: None };
-    let runs: Vec<(Arc<Run>, Live)> = [[1, 2, 3], [4, 5, 6]]
+    let runs: Vec<Arc<Run>> = [[1, 2, 3], [4, 5, 6]]
         .into_iter()
         .zip(1..)
         .map(|(ids, no)| {
             let row =
                 |id| model::row(id, 0, duewheel_core::Due::After(EngineMs(id)), waiting.clone(), None, 5);
             let rows = ids.into_iter().map(|id| (MessageId(id), row(id))).collect();
-            let run = open(&disk, &write(&disk, no, &Model { rows, ..Model::default() }, Default::default()));
-            let live = Live::all(&run);
-            (run, live)
+            open(&disk, &write(&disk, no, &Model { rows, ..Model::default() }, Default::default()))
         })
         .collect();
-    let began = runs.iter().map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
+    let purged = |kept: [Option<&[u64]>; 2]| -> Vec<Live> {
+        let live = runs.iter().zip(kept).map(|(run, kept)| {
+            let mut live = Live::all(run);
+            if let Some(kept) = kept {
+                let keep = kept.iter().copied().map(MessageId).collect();
+                live.mask(run.queue_no(&queue(0)).unwrap(), Mask { before: MessageId(7), keep });
+            }
+            live
+        });
+        live.collect()
+    };
+    let (then, now) = (purged(then), purged(now));
+    let began = runs.iter().zip(&then).map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
     let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(0)).unwrap();
     let entry = loop {
         if let Some(entry) = merge.step(u64::MAX).unwrap() {
@@ -175,19 +185,29 @@ fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
         }
     };
     let output = Run::open(&*disk, &entry, &mut Interner::default()).unwrap();
-    let purged: Vec<Live> = runs
-        .iter()
-        .zip([2, 5])
-        .map(|((run, live), kept)| {
-            let mut live = live.clone();
-            let mask = Mask { before: MessageId(7), keep: vec![MessageId(kept)] };
-            live.mask(run.queue_no(&queue(0)).unwrap(), mask);
-            live
-        })
-        .collect();
-    let now: Vec<_> = runs.iter().zip(&purged).map(|((run, then), now)| (&**run, then, now)).collect();
-    let merged = Live::of_merged(&output, &now);
-    let no = output.queue_no(&queue(0)).unwrap();
-    let kept: Vec<u64> = (1..=6).filter(|id| merged.has(MessageId(*id), no)).collect();
-    assert_eq!(kept, [2, 5]);
+    let inputs: Vec<_> =
+        runs.iter().zip(then.iter().zip(&now)).map(|(run, (then, now))| (&**run, then, now)).collect();
+    let merged = Live::of_merged(&output, &inputs);
+    let Some(no) = output.queue_no(&queue(0)) else { return Vec::new() };
+    (1..=6).filter(|id| merged.has(MessageId(*id), no)).collect()
+}
+
+/// Each run has the kept ids of its own rows alone. A purge that comes while two are merged keeps those of both.
+#[test]
+fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
+    assert_eq!(live_after_a_merge([None; 2], [Some(&[2]), Some(&[5])]), [2, 5]);
+    assert_eq!(
+        live_after_a_merge([Some(&[2]), Some(&[5])], [Some(&[2]), Some(&[5])]),
+        [2, 5],
+        "applied before"
+    );
+}
+
+/// Another purge, before which nothing new was enqueued, takes what the first one kept of one run. What it keeps of the
+/// other run is as before, and is kept all the same.
+#[test]
+fn a_second_purge_during_a_merge_keeps_what_it_keeps_of_a_run_without_a_change() {
+    let first: [Option<&[u64]>; 2] = [Some(&[2]), Some(&[5])];
+    assert_eq!(live_after_a_merge(first, [Some(&[]), Some(&[5])]), [5]);
+    assert_eq!(live_after_a_merge(first, [Some(&[2]), Some(&[])]), [2]);
 }

@@ -1,6 +1,6 @@
 //! The live rows of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use duewheel_core::MessageId;
 use roaring::RoaringTreemap;
@@ -107,13 +107,19 @@ impl Live {
         ids &= output.ids();
         let gone = inputs.iter().map(|(_, then, now)| now.gone.saturating_sub(then.gone)).sum();
         let mut merged = Live { ids, masks: BTreeMap::new(), gone };
+        let of_output = |run: &Run, queue: u32| output.queue_no(&run.queues().get(queue as usize)?.name);
+        // A purge is new as a whole when it is new for one of the runs: each has its own part of what the purge kept.
+        let mut new = BTreeSet::new();
         for (run, then, now) in inputs {
+            let came = now.masks().filter(|mask| !then.masks().any(|applied| applied == *mask));
+            new.extend(came.filter_map(|(queue, mask)| Some((of_output(run, queue)?, mask.before))));
+        }
+        for (run, _, now) in inputs {
             for (queue, mask) in now.masks() {
-                if then.masks().any(|applied| applied == (queue, mask)) {
+                let Some(queue) = of_output(run, queue).filter(|queue| new.contains(&(*queue, mask.before)))
+                else {
                     continue;
-                }
-                let Some(queue) = run.queues().get(queue as usize) else { continue };
-                let Some(queue) = output.queue_no(&queue.name) else { continue };
+                };
                 let known = merged.masks.entry(queue).or_default();
                 match known.iter_mut().find(|known| known.before == mask.before) {
                     Some(known) => known.keep_also(&mask.keep),
