@@ -13,8 +13,8 @@ use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel};
 
 use super::answer_budget::AnswerBudget;
+use super::feed::Feed;
 use super::reading::{BodyBudget, PATIENCE};
-use super::stats::StatsFeed;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -42,7 +42,7 @@ pub struct AppState {
     pub(super) drain: Drain,
     pub(super) counters: HttpCounters,
     /// Figures, every second while somebody reads them.
-    pub(super) feed: StatsFeed,
+    pub(super) feed: Feed,
     /// `openapi.json`, made when it is asked for.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -120,7 +120,7 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: HttpCounters::default(),
-            feed: StatsFeed::default(),
+            feed: Feed::default(),
             description: OnceLock::new(),
         }))
     }

@@ -16,6 +16,7 @@ mod contract;
 mod dashboard;
 mod enqueue;
 mod enqueued;
+mod feed;
 mod figures;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

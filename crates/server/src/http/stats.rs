@@ -2,7 +2,6 @@
 //!
 //! The stream is one for all its readers: the first one starts it, and it ends after the last one.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -40,7 +39,7 @@ pub(crate) async fn stats(call: Call) -> Answer {
 }
 
 pub(crate) async fn stream(call: Call) -> Answer {
-    let events = call.app.feed.subscribe(&call.app);
+    let events = subscribe(&call.app);
     let (sender, body) = Channel::<Bytes>::new(1);
     tokio::spawn(send(sender, events, call.app.clone(), call.headers().clone()));
     let mut response: Response = Body::new(body).into_response();
@@ -65,29 +64,17 @@ async fn send(mut sender: Sender<Bytes>, mut events: watch::Receiver<Bytes>, app
     }
 }
 
-/// The stream of figures, while it has readers.
-#[derive(Debug, Default)]
-pub(super) struct StatsFeed(Arc<Mutex<Option<watch::Sender<Bytes>>>>);
-
-impl StatsFeed {
-    /// A reader of the stream, which starts if it does not run.
-    fn subscribe(&self, app: &App) -> watch::Receiver<Bytes> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = &*running {
-            let mut receiver = sender.subscribe();
-            // The last event is news for a new reader.
-            receiver.mark_changed();
-            return receiver;
-        }
-        let (sender, receiver) = watch::channel(Bytes::new());
-        *running = Some(sender);
-        tokio::spawn(feed(Arc::clone(&self.0), app.clone()));
-        receiver
+/// A reader of the stream, which starts if it does not run.
+fn subscribe(app: &App) -> watch::Receiver<Bytes> {
+    let (receiver, is_first) = app.feed.subscribe();
+    if is_first {
+        tokio::spawn(feed(app.clone()));
     }
+    receiver
 }
 
 /// Sends an event every second, until nobody reads the stream or the server stops.
-async fn feed(running: Arc<Mutex<Option<watch::Sender<Bytes>>>>, app: App) {
+async fn feed(app: App) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut turns = Vec::new();
@@ -105,14 +92,14 @@ async fn feed(running: Arc<Mutex<Option<watch::Sender<Bytes>>>>, app: App) {
             text.extend_from_slice(b"\n\n");
             Bytes::from(text)
         });
-        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(sender) = &*running else { return };
-        if sender.receiver_count() == 0 || app.refuses_new() && !app.drain.is_on() {
-            *running = None;
+        // Without an answer the readers learn at least that the server lives: a comment keeps the connection in use.
+        let event = made.unwrap_or_else(|_| Bytes::from_static(b": no figures\n\n"));
+        if app.refuses_new() && !app.drain.is_on() {
+            return app.feed.end();
+        }
+        if !app.feed.publish(event) {
             return;
         }
-        // Without an answer the readers learn at least that the server lives: a comment keeps the connection in use.
-        sender.send_replace(made.unwrap_or_else(|_| Bytes::from_static(b": no figures\n\n")));
     }
 }
 
