@@ -123,14 +123,15 @@ fn open_all(options: Options) -> (RedisCoordinator, Vec<Box<dyn Store>>) {
     let advertise = "a.example:7600".into();
     let candidate =
         Candidate { name: "a".into(), advertise, shards_if_new: MANY, settle_delay: Duration::ZERO };
-    let me = nodes.join(&candidate).unwrap().node;
-    let stores = (0..MANY).map(|shard| nodes.open(&me, ShardId(shard), Arc::new(|| {})).unwrap()).collect();
+    let me = nodes.join(&candidate).expect("a cluster").node;
+    let open = |shard| nodes.open(&me, ShardId(shard), Arc::new(|| {})).expect("a free shard");
+    let stores = (0..MANY).map(open).collect();
     (nodes, stores)
 }
 
 /// The shards that the coordinator knows nothing of, each with the reason.
 fn unknown(nodes: &RedisCoordinator) -> Vec<(usize, String)> {
-    let owners = nodes.owners().unwrap().into_iter().enumerate();
+    let owners = nodes.owners().expect("a master answers").into_iter().enumerate();
     let reason = |(shard, owner)| match owner {
         Ownership::Unknown(why) => Some((shard, why.to_string())),
         Ownership::Owned(_) => None,
