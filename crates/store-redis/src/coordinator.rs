@@ -22,7 +22,7 @@ use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
 use crate::store::RedisStore;
-use crate::wire::{HostPort, RedisReply, Servers, Slots, Wire, wait_for};
+use crate::wire::{self, HostPort, RedisReply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
 
 /// Shortest time limit of a call, however short the lease.
@@ -65,8 +65,8 @@ pub(crate) struct CoordinatorInner {
     questions: Questions<MasterLeases>,
 }
 
-/// The shards of one master, each with its owner if a lease runs by the master's clock.
-type MasterLeases = Vec<(usize, Option<Owner>)>;
+/// The shards of one master, each with its owner if a lease runs by the master's clock, or why that is not known.
+type MasterLeases = Vec<(usize, Result<Option<Owner>, StoreError>)>;
 
 impl RedisCoordinator {
     /// Makes a coordinator, which does not connect yet.
@@ -174,7 +174,18 @@ impl CoordinatorInner {
     /// Sends commands to the master of a key.
     pub(crate) async fn of_key(&self, key: &str, ask: Pipeline) -> RedisReply {
         let slots = self.slots().await?;
-        self.send(slots.master_of(key)?, ask).await
+        match slots.master_of(key) {
+            Ok(master) => self.send(master, ask).await,
+            Err(error) => {
+                self.forget_slots().await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The next call asks for the masters of the slots again.
+    async fn forget_slots(&self) {
+        *self.known.lock().await = None;
     }
 
     /// The masters of the slots, as of the last failed call.
@@ -189,6 +200,16 @@ impl CoordinatorInner {
     }
 
     async fn send(&self, to: &HostPort, ask: Pipeline) -> RedisReply {
+        let reply = self.send_each(to, ask).await.and_then(wire::all_or_none);
+        if reply.is_err() {
+            self.give_up(to).await;
+        }
+        reply
+    }
+
+    /// The same; a refusal is the value of its command ([`Value::ServerError`]), and one that is not of all commands leaves
+    /// the connection as it is.
+    async fn send_each(&self, to: &HostPort, ask: Pipeline) -> RedisReply {
         let known = self.wires.lock().await.get(to).cloned();
         let wire = match known {
             Some(wire) => wire,
@@ -196,7 +217,7 @@ impl CoordinatorInner {
                 let connection = match self.servers.connect(to).await {
                     Ok(connection) => connection,
                     Err(error) => {
-                        *self.known.lock().await = None;
+                        self.forget_slots().await;
                         return Err(error.into());
                     }
                 };
@@ -206,15 +227,23 @@ impl CoordinatorInner {
             }
         };
         let late = || StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
-        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await;
+        let reply = tokio::time::timeout(self.patience(), wire.call_each(ask)).await;
         let reply = reply.unwrap_or_else(|_| Err(late().into()));
-        if reply.is_err() {
-            // The next call makes another one. This one is not sent again: a join that was carried out must not be a
-            // second time.
-            self.wires.lock().await.remove(to);
-            *self.known.lock().await = None;
+        let is_refusal = |value: &Value| matches!(value, Value::ServerError(_));
+        match &reply {
+            Ok(values) if !values.iter().any(is_refusal) => {}
+            // A slot may have another master by now.
+            Ok(values) if !values.iter().all(is_refusal) => self.forget_slots().await,
+            Ok(_) | Err(_) => self.give_up(to).await,
         }
         reply
+    }
+
+    /// The next call makes another connection. The one before is not sent again: a join that was carried out must not
+    /// be a second time.
+    async fn give_up(&self, to: &HostPort) {
+        self.wires.lock().await.remove(to);
+        self.forget_slots().await;
     }
 
     /// Time limit of a call: an answer after the end of a lease is useless.
@@ -412,6 +441,9 @@ impl CoordinatorInner {
                 Err(error) => failed = Some(error),
             }
         }
+        if failed.is_some() {
+            self.forget_slots().await;
+        }
         let asked = of_master.iter().map(|(master, places)| {
             let (inner, master, places) = (Arc::clone(self), (*master).clone(), places.clone());
             (master.clone(), async move { inner.leases(&master, &places).await })
@@ -420,9 +452,18 @@ impl CoordinatorInner {
         for (master, answer) in self.questions.ask(self.options().lease, asked.collect()).await {
             match answer {
                 Ok(leases) => {
-                    known = true;
                     for (place, lease) in leases {
-                        owners[place] = lease.map_or(Ownership::Free, Ownership::Owned);
+                        owners[place] = match lease {
+                            Ok(lease) => {
+                                known = true;
+                                lease.map_or(Ownership::Free, Ownership::Owned)
+                            }
+                            Err(error) => {
+                                let why = error.to_string().into();
+                                failed = Some(error);
+                                Ownership::Unknown(why)
+                            }
+                        };
                     }
                 }
                 Err(error) => {
@@ -440,7 +481,8 @@ impl CoordinatorInner {
         }
     }
 
-    /// Asks a master for the leases of its shards.
+    /// Asks a master for the leases of its shards. What it refuses to say of one, while its slot moves, is unknown of that
+    /// one alone.
     async fn leases(
         &self,
         master: &HostPort,
@@ -452,19 +494,21 @@ impl CoordinatorInner {
             let fields = ["epoch", "until", "node", "number", "advertise", "lease"];
             ask.cmd("HMGET").arg(key).arg(&fields);
         }
-        let mut replies = self.send(master, ask).await?.into_iter();
-        let mut next = || value::some(replies.next(), "owners");
+        let mut replies = self.send_each(master, ask).await?.into_iter();
+        let mut next = || value::some(replies.next(), "owners").and_then(value::accepted);
         let now = server_ms(next()?)?;
         let lease = reign::millis(self.options().lease);
         let (mut leases, mut clamps) = (Vec::new(), Pipeline::new());
         for (place, key) in places {
-            let found = owner(next()?, now)?;
-            if found.as_ref().is_some_and(|(_, ends)| ends.left > ends.lease.unwrap_or(lease)) {
+            let found = next().and_then(|fields| owner(fields, now));
+            if let Ok(Some((_, ends))) = &found
+                && ends.left > ends.lease.unwrap_or(lease)
+            {
                 // After a backward step of the clock it would run until the clock is where it was. Its owner renews it
                 // if it lives.
                 clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key).arg(lease);
             }
-            leases.push((*place, found.map(|(owner, _)| owner)));
+            leases.push((*place, found.map(|found| found.map(|(owner, _)| owner))));
         }
         if !clamps.is_empty()
             && let Err(failure) = self.send(master, clamps).await

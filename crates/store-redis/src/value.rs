@@ -7,6 +7,14 @@ use crate::fault;
 
 type Taken<T> = Result<T, StoreError>;
 
+/// Makes a refusal of a command its error.
+pub(crate) fn accepted(value: Value) -> Taken<Value> {
+    match value {
+        Value::ServerError(error) => Err(fault::of_server(&error)),
+        value => Ok(value),
+    }
+}
+
 /// Reads a list.
 pub(crate) fn list(value: Value, of: &str) -> Taken<Vec<Value>> {
     match value {

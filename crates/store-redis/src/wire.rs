@@ -39,7 +39,8 @@ const MOST_UNDER_WAY: usize = 1024;
 /// Number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
-/// The result of a request: a value for each of its commands; a refusal of one is the error of all.
+/// The result of a request: a value for each of its commands. Unless each is asked for by itself, a refusal of one is the
+/// error of all.
 pub(crate) type RedisReply = Result<Vec<Value>, RequestFailure>;
 
 /// Why a request has no reply.
@@ -190,7 +191,7 @@ impl Servers {
         let mut connection = self.connect(seed).await?;
         let mut ask = redis::pipe();
         ask.cmd("CLUSTER").arg("SLOTS");
-        let reply = send(&mut connection, &ask).await?;
+        let reply = send(&mut connection, &ask).await.and_then(all_or_none)?;
         let of = "CLUSTER SLOTS";
         let mut slots = Vec::new();
         for range in value::list(value::some(reply.into_iter().next(), of)?, of)? {
@@ -241,18 +242,23 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Sends commands and waits for their replies.
-pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> RedisReply {
+/// Sends commands and waits for their replies, refusals among them.
+async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> RedisReply {
     let count = ask.len();
     let values =
         connection.send_packed_commands(ask, 0, count).await.map_err(|error| fault::of_connection(&error))?;
+    if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
+}
+
+/// Makes a refusal of one command the error of all.
+pub(crate) fn all_or_none(values: Vec<Value>) -> RedisReply {
     for (place, value) in values.iter().enumerate() {
         if let Value::ServerError(error) = value {
             let begun = if place == 0 && fault::is_before(error) { Begun::No } else { Begun::Maybe };
             return Err(RequestFailure { error: fault::of_server(error), begun });
         }
     }
-    if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
+    Ok(values)
 }
 
 /// Handles a reply, on a thread of the connections; must not block.
@@ -279,6 +285,11 @@ impl Wire {
 
     /// Sends commands, behind all that were sent before. Replies are passed on in the same order.
     pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
+        self.post_each(ask, |reply| done(reply.and_then(all_or_none)));
+    }
+
+    /// The same; a refusal is the value of its command ([`Value::ServerError`]).
+    fn post_each(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
         if let Err(mpsc::error::SendError(job)) =
             self.jobs.send(PipelinedRequest { ask, done: Box::new(done) })
         {
@@ -291,8 +302,16 @@ impl Wire {
     /// # Cancel safety
     /// The commands are carried out whether the caller waits or not.
     pub(crate) async fn call(&self, ask: Pipeline) -> RedisReply {
+        self.call_each(ask).await.and_then(all_or_none)
+    }
+
+    /// The same; a refusal is the value of its command ([`Value::ServerError`]).
+    ///
+    /// # Cancel safety
+    /// As [`Wire::call`].
+    pub(crate) async fn call_each(&self, ask: Pipeline) -> RedisReply {
         let (done, reply) = oneshot::channel();
-        self.post(ask, move |result| {
+        self.post_each(ask, move |result| {
             let _ = done.send(result); // nobody waits any more
         });
         reply.await.map_err(|_| gone())?

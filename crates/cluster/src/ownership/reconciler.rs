@@ -492,16 +492,17 @@ impl Reconciler {
         let hanging = (0..self.unknown.len()).filter(hangs).count();
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
+            let name = &self.assigned[*owner];
+            let is_mine = *name == self.core.me.name;
             if self.unknown[at].is_some() {
                 // It can be neither taken nor handed over.
-                missing += usize::from(self.owned.stage(shard) != ShardStage::Serving);
+                missing += usize::from(is_mine && self.owned.stage(shard) != ShardStage::Serving);
                 continue;
             }
-            let name = &self.assigned[*owner];
-            if *name != self.core.me.name {
+            if !is_mine {
                 self.owned.is_elsewhere(shard);
             }
-            if *name == self.core.me.name {
+            if is_mine {
                 let other = self.owners[at].as_ref().map(|owner| owner.node.number);
                 let other = other.filter(|number| *number != self.core.me.number);
                 // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.

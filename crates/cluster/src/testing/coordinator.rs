@@ -149,6 +149,15 @@ impl MemoryCoordinator {
         }
     }
 
+    /// The time of a node is over now, and its leases are: it does not live, as far as others know, until it says so.
+    pub fn end_time(&self, node: u32) {
+        let mut state = self.world.state();
+        state.members.retain(|_, member| member.node.number != node);
+        for shard in &mut state.shards {
+            shard.lease = shard.lease.take().filter(|lease| lease.owner.node.number != node);
+        }
+    }
+
     /// Nobody says who owns these shards, as if a part of the coordinator hung; no shards: all are known again.
     pub fn hide(&self, shards: &[ShardId]) {
         self.world.state().hidden = shards.iter().copied().collect();

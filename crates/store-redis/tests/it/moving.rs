@@ -1,13 +1,14 @@
 //! Slots of a Redis Cluster that move from one master to another under a shard.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_core::Lsn;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Store};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Ownership, Store};
+use duewheel_core::{Lsn, ShardId};
 use duewheel_redis_rig::{RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_redis::{Options, RedisCoordinator, RedisStore};
 
 use crate::model::{same, written};
 use crate::place::{kind, of_cluster, open, until};
@@ -111,4 +112,79 @@ fn a_shard_is_not_taken_while_its_slot_moves() {
     assert_eq!(kind(refused), Some(ErrorKind::Unavailable));
     moving.finish().unwrap();
     assert!(open(&options).recovered().epoch > epoch);
+}
+
+/// How many shards there are where a master has several.
+const MANY: u32 = 12;
+
+/// A coordinator that has joined, and the stores of its shards, all of which are open.
+fn open_all(options: Options) -> (RedisCoordinator, Vec<Box<dyn Store>>) {
+    let nodes = RedisCoordinator::new(options);
+    let advertise = "a.example:7600".into();
+    let candidate =
+        Candidate { name: "a".into(), advertise, shards_if_new: MANY, settle_delay: Duration::ZERO };
+    let me = nodes.join(&candidate).expect("a cluster").node;
+    let open = |shard| nodes.open(&me, ShardId(shard), Arc::new(|| {})).expect("a free shard");
+    let stores = (0..MANY).map(open).collect();
+    (nodes, stores)
+}
+
+/// The shards that the coordinator knows nothing of, each with the reason.
+fn unknown(nodes: &RedisCoordinator) -> Vec<(usize, String)> {
+    let owners = nodes.owners().expect("a master answers").into_iter().enumerate();
+    let reason = |(shard, owner)| match owner {
+        Ownership::Unknown(why) => Some((shard, why.to_string())),
+        Ownership::Owned(_) => None,
+        Ownership::Free => panic!("shard {shard} has an owner"),
+    };
+    owners.filter_map(reason).collect()
+}
+
+/// Story: the owners of all shards of a master were asked for at once, and a refusal of one was the answer for all. While
+/// a slot moved, no shard of its master had a known owner, and nobody took those of a node that died meanwhile.
+#[test]
+fn a_moving_slot_hides_the_owner_of_its_own_shard_alone() {
+    let cluster = cluster();
+    let (nodes, _stores) = open_all(long_lease(&cluster));
+    let owner_key = |shard: usize| format!("{{duewheel:{shard}}}:owner");
+    let slot = cluster.slot_of_key(&owner_key(3)).unwrap();
+    let master = cluster.master_of_slot(slot).unwrap();
+    let others = (0..MANY as usize).filter(|shard| *shard != 3);
+    let beside = others.filter(|shard| cluster.master_of_key(&owner_key(*shard)).unwrap() == master).count();
+    assert!(beside > 0, "its master has other shards");
+    until("all are known", || unknown(&nodes).is_empty());
+    let moving = cluster.begin_move(slot, (master + 1) % 3).unwrap();
+    moving.take(&[owner_key(3)]).unwrap();
+    until("the owner of shard 3 is unknown, and no other", || {
+        let why = "a slot is moving to another master; Redis: ASK ";
+        matches!(unknown(&nodes).as_slice(), [(3, said)] if said.contains(why))
+    });
+    moving.finish().unwrap();
+    until("its new master is asked", || unknown(&nodes).is_empty());
+}
+
+/// Story: a list of the masters in which a slot had none was kept until a connection failed, so the shard of that slot
+/// stayed unknown after the slot had a master again.
+#[test]
+fn a_slot_without_a_master_is_looked_up_again() {
+    let extra = ["--cluster-require-full-coverage", "no"].map(str::to_owned).to_vec();
+    let cluster = RedisCluster::start(3, 0, Settings { extra, ..Settings::default() }).expect("a cluster");
+    let options = long_lease(&cluster);
+    let (nodes, _stores) = open_all(options.clone());
+    let key = "{duewheel:3}:owner";
+    let slot = cluster.slot_of_key(key).unwrap();
+    let master = cluster.master_of_slot(slot).unwrap();
+    let must = |node: usize, verb: &str| {
+        let said = cluster.node(node).command(&["CLUSTER", verb, &slot.to_string()]).unwrap();
+        assert_eq!(said.text().as_deref(), Some("OK"), "{verb} at node {node}: {said:?}");
+    };
+    // Its master first: the others believe what it says.
+    must(master, "DELSLOTS");
+    (0..3).filter(|node| *node != master).for_each(|node| must(node, "DELSLOTS"));
+    until("the shard has no master", || {
+        let hidden = unknown(&nodes);
+        matches!(hidden.as_slice(), [(3, why)] if why.contains(&format!("no master has slot {slot}")))
+    });
+    must(master, "ADDSLOTS");
+    until("its master is found again", || unknown(&nodes).is_empty());
 }

@@ -128,3 +128,39 @@ async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
     a.unowned[6] = None;
     assert_eq!(trouble(&mut a), None);
 }
+
+/// Story: a node that started while a master of a Redis Cluster hung waited for the shards of that master, although
+/// other nodes should have them, until its time to start had passed.
+#[tokio::test]
+async fn a_node_that_starts_waits_for_shards_of_its_own_alone() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    join(&coordinator.for_a_node(), "a");
+    let mut b = keeper(&coordinator.for_a_node(), "b");
+    let of = |name: usize| {
+        let wanted = assign(&["a", "b"], 8).into_iter().enumerate();
+        wanted.filter(|(_, owner)| *owner == name).map(|(at, _)| shard(at)).collect::<Vec<_>>()
+    };
+    let (of_a, of_b) = (of(0), of(1));
+    assert!(of_a.len() > 1 && of_b.len() > 1);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let until = |b: &mut Reconciler, what: &str, so: &dyn Fn(&Reconciler) -> bool| loop {
+        step(b);
+        if so(b) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{what}: {:?}", b.owned);
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    // One of its own that nobody knows of holds it up.
+    coordinator.hide(&[of_a[0], of_b[0]]);
+    let serves = |b: &Reconciler, shards: &[ShardId]| {
+        shards.iter().all(|shard| b.owned.stage(*shard) == ShardStage::Serving)
+    };
+    until(&mut b, "it takes what it knows", &|b| serves(b, &of_b[1..]));
+    step(&mut b);
+    assert!(!*b.began.borrow(), "it has not got all of its own");
+    coordinator.hide(&of_a);
+    until(&mut b, "it begins without those of a", &|b| *b.began.borrow());
+    assert!(serves(&b, &of_b));
+    assert!(of_a.iter().all(|shard| b.owned.stage(*shard) == ShardStage::Away));
+}
