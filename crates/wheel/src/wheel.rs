@@ -443,10 +443,10 @@ impl<T> Wheel<T> {
     /// The place of something due `delay` ticks from now.
     ///
     /// ```
-    /// use duewheel_wheel::{Geometry, Place, Wheel};
+    /// use duewheel_wheel::{Geometry, RingPosition, Wheel};
     ///
     /// let wheel: Wheel<()> = Wheel::starting_at(Geometry::new(3600, 1)?, 1);
-    /// assert_eq!(wheel.place_after(3610), Place { slot: 11, round: 1 });
+    /// assert_eq!(wheel.place_after(3610), RingPosition { slot: 11, round: 1 });
     /// # Ok::<(), duewheel_wheel::GeometryError>(())
     /// ```
     #[must_use]
