@@ -535,8 +535,9 @@ impl<S: Store> Driver<S> {
         }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
         self.open.fail(&unknown, &again);
-        let doubtful = mem::take(&mut self.confirmed).into_doubtful(counted, first);
-        Remains { doubtful, calls: self.open, again, scope }
+        let confirmed = self.confirmed.counts().since(&counted);
+        let doubtful = mem::take(&mut self.confirmed).into_doubtful(first);
+        Remains { confirmed, doubtful, calls: self.open, again, scope }
     }
 
     /// Replaces the quotas.

@@ -281,7 +281,7 @@ impl Runner {
                     Err(error) => {
                         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
                         if let (Phase::Opening(driver, _), StartError::Store(error)) = (phase, &error) {
-                            self.remains = driver.fail(error);
+                            self.keep_remains(driver.fail(error));
                         }
                         self.not_open(error, pause)
                     }
@@ -463,11 +463,17 @@ impl Runner {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
         self.shared.fold_figures(&driver.figures(self.shared.now()));
-        self.remains = driver.fail(&error);
+        self.keep_remains(driver.fail(&error));
         if !self.remains.goes_on() {
             refuse(&mut self.submissions, &not_applied(&error));
         }
         self.reopen(error, self.first_pause())
+    }
+
+    /// Keeps what a driver has left for the next one. What the store has confirmed is counted now: there may be no next one.
+    fn keep_remains(&mut self, remains: Remains) {
+        self.shared.count(&Counted::of(&remains.confirmed));
+        self.remains = remains;
     }
 
     /// Reopens the store, if it is time.

@@ -33,16 +33,14 @@ impl Confirmed {
         self.counts
     }
 
-    /// What has not been counted when the store has failed, after `since`, which has been; the store knows that it has
-    /// applied nothing from `nothing_from` on.
-    pub(super) fn into_doubtful(self, since: RecordedCounts, nothing_from: Option<Lsn>) -> Doubtful {
+    /// The groups that the store has not reported when it has failed; it knows that it has applied nothing from
+    /// `nothing_from` on.
+    pub(super) fn into_doubtful(self, nothing_from: Option<Lsn>) -> Doubtful {
         let mut groups = self.open;
         if let Some(first) = nothing_from {
             groups.retain(|(last, _)| *last < first);
         }
-        // What the store has reported with its failure is in no doubt.
-        groups.push_front((Lsn(0), self.counts));
-        Doubtful { since, groups }
+        Doubtful { since: self.counts, groups }
     }
 }
 

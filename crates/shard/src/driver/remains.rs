@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duewheel_core::engine::{Named, Op};
+use duewheel_core::engine::{Named, Op, RecordedCounts};
 use duewheel_core::id::{Lsn, ReplyTo};
 
 use super::calls::Calls;
@@ -12,6 +12,8 @@ use crate::error::CallError;
 /// What a driver leaves when its store has failed.
 #[derive(Debug, Default)]
 pub struct Remains {
+    /// Counts of groups that the store has reported with its failure.
+    pub(crate) confirmed: RecordedCounts,
     /// Counts of groups whose outcome is not known yet.
     pub(crate) doubtful: Doubtful,
     pub(super) calls: Calls,

@@ -2,6 +2,7 @@
 //! counted.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use duewheel_core::engine::{Config, Grant, Op, Reply, Reserved};
@@ -13,11 +14,14 @@ use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Answers, WhenBusy};
 use duewheel_shard::pending::Pending;
 use duewheel_shard::runner::{AfterTurn, Runner};
+use duewheel_shard::shared::DriverEnd;
 
 use crate::driver::{put, reserve};
 
 struct Rig {
     disk: MemoryDisk,
+    /// Another node has the shard: it cannot be opened.
+    is_taken: Arc<AtomicBool>,
     runner: Runner,
     client: Client,
 }
@@ -28,10 +32,15 @@ impl Rig {
         disk.claim(Level::Fsync);
         disk.sync_by_hand();
         let place = disk.clone();
-        let opener = Box::new(move |waker| Ok(Box::new(MemoryStore::open(&place, waker)) as _));
+        let is_taken = Arc::new(AtomicBool::new(false));
+        let taken = Arc::clone(&is_taken);
+        let opener = Box::new(move |waker| match taken.load(Ordering::SeqCst) {
+            false => Ok(Box::new(MemoryStore::open(&place, waker)) as _),
+            true => Err(StoreError::new(ErrorKind::Fenced, "another node has it")),
+        });
         let mut runner = Runner::start(opener, Config::default(), Arc::new(SystemClock)).unwrap();
         while runner.opening().unwrap().is_some() {}
-        Rig { disk, client: runner.client(), runner }
+        Rig { disk, is_taken, client: runner.client(), runner }
     }
 
     fn submit(&mut self, ops: Vec<Op>) -> Pending {
@@ -141,6 +150,27 @@ fn what_was_durable_before_the_refusal_is_answered() {
     let answers = rig.answers(refused);
     assert!(is_refused(&answers[0]), "{answers:?}");
     assert_eq!(rig.totals().acked, 1);
+}
+
+/// Story: the same, and then another node had the shard. The ack was answered, and never counted.
+#[test]
+fn what_was_durable_before_the_refusal_is_counted_by_an_owner_that_does_not_return() {
+    let mut rig = Rig::new();
+    rig.call(put(0));
+    let grants = rig.granted();
+    let before = rig.submit(vec![ack(&grants[0])]);
+    let durable = rig.disk.groups().last().unwrap().last();
+    let reached = Progress { written: durable, durable, level: Level::Fsync };
+    let error = StoreError::new(ErrorKind::Full, "no memory").with_nothing_from(durable.next());
+    rig.disk.fail(error.with_reached(reached));
+    rig.is_taken.store(true, Ordering::SeqCst);
+    rig.turn();
+    let mut before = std::pin::pin!(before);
+    let answers = before.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(&answers, Poll::Ready(answers) if answers[0].is_ok()), "{answers:?}");
+    let Rig { runner, client, .. } = rig;
+    runner.end(DriverEnd::Fenced("another node has it".to_owned()));
+    assert_eq!(client.local_shards()[0].counted().totals.acked, 1);
 }
 
 /// A store that is full for another reason, or that says nothing, promises nothing about them.
