@@ -123,7 +123,7 @@ export function redrive(queue, ids) {
       let done = 0;
       for (let n = 0; n < ids.length; n += 1_000) {
         const answer = await call("POST", `${queuePath(queue)}/redrive`, { ids: ids.slice(n, n + 1_000) });
-        done += answer.redriven ?? answer.results?.filter((one) => one.result === "redriven").length ?? 0;
+        done += answer.redriven;
       }
       return done;
     }, (done) => t("redriven", { n: done })),

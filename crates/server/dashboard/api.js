@@ -29,7 +29,7 @@ function request(method, path, body, signal) {
   return fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store", credentials: "omit" });
 }
 
-// Whole numbers that a double cannot hold become strings; the server writes ids as strings anyway.
+// The JSON of an answer that is no problem. (Ids are strings in it, because a double cannot hold each of them.)
 export async function call(method, path, body, signal) {
   const answer = await request(method, path, body, signal);
   const text = await answer.text();

@@ -24,14 +24,19 @@ class Live {
 
   idle() { return paused || document.hidden; }
 
+  // Looks every so many ms, and at once when something has changed; never twice at a time.
   every(ms, look) {
-    let timer = 0;
+    let [timer, looking, stale, seen] = [0, false, false, false];
     const again = async () => {
       clearTimeout(timer);
-      if (this.signal.aborted) return;
-      if (!this.idle() || !look.done) {
-        try { await look(); look.done = true; this.trouble(null); } catch (error) { this.trouble(error); }
+      stale = true;
+      if (looking) return;
+      looking = true;
+      while (stale && !this.signal.aborted && !(seen && this.idle())) {
+        stale = false;
+        try { await look(); seen = true; this.trouble(null); } catch (error) { this.trouble(error); }
       }
+      looking = false;
       if (!this.signal.aborted) timer = setTimeout(again, ms);
     };
     this.looks.push(again);

@@ -3,21 +3,9 @@
 import * as acts from "./acts.js";
 import { get, may, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
-import { away, count, span, when, zone } from "./format.js";
-import { queueLink } from "./queues.js";
+import { count, span, when, zone } from "./format.js";
+import { KINDS, messageTable, queueLink } from "./tables.js";
 import { t } from "./words.js";
-
-const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
-const messageLink = (message) => el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
-const beginning = (text) => (text.length > 60 ? `${text.slice(0, 60)}…` : text);
-const content = (message) => message.body ?? t("binary", { n: message.body_base64?.length ?? 0 });
-
-export function messageTable(messages, caption) {
-  return table(caption, [[t("id")], [t("key"), "key"], [t("state")], [t("due")], [t("attempt"), "n"], [t("body"), "key"]], messages.map((message) => [
-    messageLink(message), message.key ?? "–", badge(t(message.state), KINDS[message.state]),
-    message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${message.max_attempts || "∞"}`, beginning(content(message)),
-  ]));
-}
 
 // The bytes of a body as people read dumps: sixteen a line.
 function hex(message) {

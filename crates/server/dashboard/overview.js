@@ -1,37 +1,14 @@
 // The first page: the ring, what is due when, rates and lateness, live.
 
-import { events, get, mayAll } from "./api.js";
-import { columns, lines, ring } from "./charts.js";
+import { get, mayAll } from "./api.js";
+import { lines, ring } from "./charts.js";
 import { card, el, figures, show } from "./dom.js";
-import { brief, bytes, count, rate, span } from "./format.js";
-import { queueTable } from "./queues.js";
+import { brief, bytes, rate, span } from "./format.js";
+import { queueTable } from "./tables.js";
 import { t } from "./words.js";
+import { zoomable } from "./zoom.js";
 
 const SAMPLES = 120;
-const SPANS = [["10m", 600_000], ["1h", 3_600_000], ["1d", 86_400_000], ["30d", 2_592_000_000], ["1y", 31_557_600_000], ["10y", 315_576_000_000]];
-
-// The histogram of one queue or of all, with its zoom; a click on a column looks closer.
-export function zoomable(path, live) {
-  const drawn = el("div", {});
-  let [from, length] = [null, 86_400_000];
-  const choose = el("select", { "aria-label": t("zoom"), onchange: (event) => { from = null; length = Number(event.target.value); look(); } },
-    SPANS.map(([name, ms]) => el("option", { value: ms, selected: ms === length }, t(`span-${name}`))));
-  const back = el("button", { onclick: () => { from = null; length = Number(choose.value); look(); }, hidden: true }, t("zoom-out"));
-  const move = (share) => { from = Math.max(Date.now() - length, (from ?? Date.now()) + share * length); look(); };
-  async function look() {
-    const start = from ?? Date.now();
-    const query = `from=${new Date(start).toISOString()}&to=${new Date(start + length).toISOString()}&buckets=48`;
-    const found = await get(`${path}?${query}`, live.signal);
-    back.hidden = from === null;
-    const total = found.buckets.reduce((sum, bucket) => sum + bucket.count, 0);
-    show(drawn,
-      columns(found, length > 60_000 * 48 ? (at, to) => { from = at; length = Math.max(to - at, 60_000 * 10); look(); } : undefined),
-      el("p", { class: "soft" }, t("histogram-sum", { n: count(total), before: count(found.before), after: count(found.after) })));
-  }
-  live.every(5_000, look);
-  return el("div", {}, el("div", { class: "bar" }, choose, back,
-    el("button", { onclick: () => move(-0.5), "aria-label": t("earlier") }, "←"), el("button", { onclick: () => move(0.5), "aria-label": t("later") }, "→")), drawn);
-}
 
 // The share of grants in the last samples that were at most so late, as the edge of a column.
 function percentile(columnsOf, edges, part) {
@@ -85,4 +62,3 @@ export function overview(root, _, live) {
     show(queues, worst.length === 0 ? el("p", { class: "soft" }, t("all-well", { n: found.length })) : queueTable(worst, t("overdue-queues")));
   });
 }
-

@@ -2,29 +2,11 @@
 
 import * as acts from "./acts.js";
 import { get, may, queuePath } from "./api.js";
-import { badge, card, el, figures, pairs, show, table } from "./dom.js";
-import { brief, count, rate, span, when } from "./format.js";
-import { messageTable } from "./messages.js";
-import { zoomable } from "./overview.js";
+import { card, el, figures, pairs, show } from "./dom.js";
+import { count, rate, span, when } from "./format.js";
+import { messageTable, queueTable, signs } from "./tables.js";
 import { t } from "./words.js";
-
-export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
-
-function signs(queue) {
-  return [
-    queue.paused && badge(t("paused"), "warn"),
-    queue.counts.ready > 0 && !queue.attended && badge(t("unattended"), "bad"),
-    queue.oldest_overdue_ms > 60_000 && badge(t("overdue", { span: span(queue.oldest_overdue_ms) }), "bad"),
-  ].filter(Boolean);
-}
-
-export function queueTable(queues, caption) {
-  const titles = [[t("queue"), "key"], [t("scheduled"), "n"], [t("ready"), "n"], [t("leased"), "n"], [t("dead"), "n"], [t("oldest-overdue"), "n"], [t("enqueued"), "n"], [t("acked"), "n"], [t("state")]];
-  return table(caption, titles, queues.map((queue) => [
-    queueLink(queue.queue), brief(queue.counts.scheduled), brief(queue.counts.ready), brief(queue.counts.leased), brief(queue.counts.dead),
-    queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.acked), signs(queue),
-  ]));
-}
+import { zoomable } from "./zoom.js";
 
 export function queues(root, { after }, live) {
   const list = el("div", {});

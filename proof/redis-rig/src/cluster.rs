@@ -108,6 +108,12 @@ impl RedisCluster {
         Ok(())
     }
 
+    /// All its servers as one URL: `redis-cluster://…,…`, without TLS and without a user.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
+        format!("redis-cluster://{}", hosts.join(","))
+    }
+
     /// Where all nodes listen, by their numbers.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Redis::address).collect()

@@ -3,7 +3,7 @@
 //! The files are in the binary. They hold no data, so that whoever reaches the listener may load them; what they show they
 //! ask for with the viewer's token.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -23,7 +23,7 @@ pub(crate) struct Asset {
     pub(crate) path: &'static str,
     content_type: &'static str,
     content: &'static str,
-    etag: LazyLock<HeaderValue>,
+    etag: OnceLock<HeaderValue>,
 }
 
 macro_rules! assets {
@@ -32,7 +32,7 @@ macro_rules! assets {
             path: $path,
             content_type: $content_type,
             content: include_str!(concat!("../../dashboard/", $file)),
-            etag: LazyLock::new(|| etag(include_str!(concat!("../../dashboard/", $file)))),
+            etag: OnceLock::new(),
         };
     )*
         /// All files but the page itself, which is at `/`.
@@ -53,6 +53,8 @@ assets! {
     CHARTS "/ui/charts.js" "charts.js" "text/javascript; charset=utf-8";
     ACTS "/ui/acts.js" "acts.js" "text/javascript; charset=utf-8";
     OVERVIEW "/ui/overview.js" "overview.js" "text/javascript; charset=utf-8";
+    ZOOM "/ui/zoom.js" "zoom.js" "text/javascript; charset=utf-8";
+    TABLES "/ui/tables.js" "tables.js" "text/javascript; charset=utf-8";
     QUEUES "/ui/queues.js" "queues.js" "text/javascript; charset=utf-8";
     MESSAGES "/ui/messages.js" "messages.js" "text/javascript; charset=utf-8";
     SERVER "/ui/server.js" "server.js" "text/javascript; charset=utf-8";
@@ -79,10 +81,11 @@ pub(crate) fn page(headers: &HeaderMap) -> Response {
 impl Asset {
     /// The file, or 304 for a browser that has it already.
     pub(crate) fn answer(&self, asked: &HeaderMap) -> Response {
+        let etag = self.etag.get_or_init(|| etag(self.content));
         let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|tags| {
             tags.as_bytes().split(|b| *b == b',').any(|tag| {
                 let tag = tag.trim_ascii();
-                tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == self.etag.as_bytes()
+                tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes()
             })
         });
         let mut response = Response::new(if known {
@@ -95,7 +98,7 @@ impl Asset {
         }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        headers.insert(header::ETAG, self.etag.clone());
+        headers.insert(header::ETAG, etag.clone());
         // A browser asks each time, and is mostly told that nothing has changed.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("accept"));
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_a_browser_has_is_not_sent_again() {
-        let etag = PAGE.etag.to_str().expect("text").to_owned();
+        let etag = PAGE.answer(&HeaderMap::new()).headers()[header::ETAG].to_str().expect("text").to_owned();
         for (known, status) in [(etag.clone(), 304), (format!("\"x\", W/{etag}"), 304), ("\"x\"".into(), 200)]
         {
             let mut headers = HeaderMap::new();

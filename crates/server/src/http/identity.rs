@@ -11,12 +11,13 @@ use crate::auth::{Caller, Scope, TokenEntry};
 use crate::json::InstantText;
 use crate::schema::QueueSchema;
 
-/// Everybody may ask who he is: an open server answers that its callers may do everything.
+/// Every valid token may ask what it allows; an open server answers that its callers may do everything.
 pub(crate) async fn token(call: Call) -> Answer {
-    let answer = match &call.caller {
-        Caller::Holder(entry) => IdentityAnswer { open: false, token: Some(TokenAnswer::of(entry)) },
-        Caller::Trusted | Caller::Stranger(_) => IdentityAnswer { open: true, token: None },
+    let token = match &call.caller {
+        Caller::Holder(entry) => Some(TokenAnswer::of(entry)),
+        Caller::Trusted | Caller::Stranger(_) => None,
     };
+    let answer = IdentityAnswer { open: call.app.guard.is_open(), token };
     Ok(reply(StatusCode::OK, &answer))
 }
 

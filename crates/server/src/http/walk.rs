@@ -189,6 +189,20 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
     assert_eq!(server.state().await, before, "nothing was applied");
 }
 
+/// A stream that has begun ends when its token is revoked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_token() {
+    let mut server = WalkServer::start().await;
+    let token = server.token(&[Scope::Metrics], None, None);
+    let stream = table().into_iter().find(|route| route.path == "/v1/stats/stream").expect("a route");
+    let mut body = server.call(&stream, &[&token], Body::empty()).await.into_body();
+    body.frame().await.expect("an event").expect("no error");
+    server.entries.clear();
+    server.token(&[Scope::Metrics], None, None);
+    let end = async { while body.frame().await.is_some() {} };
+    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
+}
+
 /// One scope each, and where it can be for the one queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_token_is_let_through() {

@@ -335,15 +335,8 @@ fn a_fence_is_counted_by_its_reason() {
 #[test]
 fn a_shard_that_is_away_hides_nothing_of_the_others() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
-    let seeds: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
     let mut command = Command::new(BINARY);
-    command.args([
-        "serve",
-        "--http",
-        "127.0.0.1:0",
-        "--store",
-        &format!("redis-cluster://{}", seeds.join(",")),
-    ]);
+    command.args(["serve", "--http", "127.0.0.1:0", "--store", &cluster.url()]);
     command.args(["--shards", "12", "--shard-lease", "60s"]);
     let node = Process::spawn(command);
     for n in 0..24 {

@@ -458,8 +458,7 @@ fn a_cluster_that_was_restored_as_documented_revives_nothing_and_gives_no_id_or_
     let [back_up, put_back] = &blocks[..] else { panic!("{blocks:?}") };
     let backups = TempDir::new().expect("dir");
     let mut redis = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
-    let addresses: Vec<String> = redis.addresses().iter().map(ToString::to_string).collect();
-    let store = format!("redis-cluster://{}", addresses.join(","));
+    let store = redis.url();
     let serve = || {
         let mut command = Command::new(BINARY);
         command.args(["serve", "--http", "127.0.0.1:0", "--shards", "8", "--shard-lease", "1s"]);

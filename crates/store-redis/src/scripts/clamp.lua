@@ -1,5 +1,4 @@
 -- Ends a lease that would run for longer than a whole lease from now: it was given before a backward step of the clock.
--- Gives ms left.
 --
 -- KEYS: the shard's owner.
 -- ARGV: length of a lease in ms, for one of an earlier version, which does not say its own.
@@ -7,9 +6,6 @@ local owner = redis.call('HMGET', KEYS[1], 'until', 'lease')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local longest = now + tonumber(owner[2] or ARGV[1])
-local ends = tonumber(owner[1] or '0')
-if ends > longest then
-  ends = longest
-  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', ends))
+if tonumber(owner[1] or '0') > longest then
+  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', longest))
 end
-return math.max(0, ends - now)

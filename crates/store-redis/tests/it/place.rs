@@ -23,8 +23,7 @@ pub(crate) fn options(redis: &Redis) -> Options {
 }
 
 pub(crate) fn of_cluster(cluster: &RedisCluster) -> Options {
-    let seeds: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
-    Options::parse(&format!("redis-cluster://{}", seeds.join(","))).expect("a good URL")
+    Options::parse(&cluster.url()).expect("a good URL")
 }
 
 /// Opens the shard; waits while the lease of an owner that is gone runs.

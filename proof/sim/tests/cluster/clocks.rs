@@ -123,7 +123,7 @@ fn step_and_kill(steps: u64, by: i64) {
     perform(play, |stage| {
         let worst = stage.worst_of(steps, |stage, _| {
             stage.sleep(1_500, 3_000);
-            let node = owner_of_something(stage)?;
+            let node = stage.owner_of(0)?;
             let living: Vec<usize> = (0..NODES).filter(|other| *other != node).collect();
             let before = disagreements(stage, &living)?;
             let since = stage.strike(Blow::NodeKilled);
@@ -144,12 +144,6 @@ fn step_and_kill(steps: u64, by: i64) {
         stage.say(format!("shards of a dead node served again after at most {} ms", ms(worst)));
         Ok(())
     });
-}
-
-fn owner_of_something(stage: &Stage<'_>) -> Result<usize, String> {
-    let (_, view) = stage.call(0, "GET", "/v1/cluster", &serde_json::Value::Null)?;
-    let owner = view["shards"][0]["owner"].as_str().unwrap_or_default().to_owned();
-    (0..NODES).find(|node| owner == format!("node-{node}")).ok_or_else(|| format!("no owner: {view}"))
 }
 
 /// How often these nodes have seen two clocks disagree: by their metrics, and by their logs.

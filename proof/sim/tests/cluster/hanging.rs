@@ -26,14 +26,13 @@ fn hang(times: u64) {
     let extra = ["--cluster-node-timeout", "300000"].map(str::to_owned).to_vec();
     let settings = Settings { extra, ..Settings::default() };
     let mut redis = RedisCluster::start(MASTERS, 0, settings).expect("a Redis Cluster");
-    let hosts: Vec<String> = redis.addresses().iter().map(ToString::to_string).collect();
     let system = DuewheelCluster::new(Door::Http, Duration::from_secs(3));
     let shards = usize::try_from(system.shards).expect("few shards");
     let play = Play {
         name: "hanging::a_master_that_hangs_keeps_nobody_from_the_shards_of_the_others",
         count: ("DUEWHEEL_HANGING_MASTERS", times),
         system,
-        stores: vec![format!("redis-cluster://{}", hosts.join(",")); NODES],
+        stores: vec![redis.url(); NODES],
         nodes: NODES,
         facts: vec![
             (Fact::Struck(Blow::MasterPaused), times),
@@ -65,8 +64,7 @@ fn hang_one(stage: &mut Stage<'_>, redis: &mut RedisCluster, shards: usize) -> R
         let (_, view) = stage.call(at, "GET", "/v1/cluster", &Value::Null)?;
         Ok::<Value, String>(view["shards"][shard].clone())
     };
-    let victim = owner(stage, 0, others[0])?["owner"].as_str().unwrap_or_default().to_owned();
-    let node = (0..NODES).find(|node| victim == format!("node-{node}")).ok_or("a shard without an owner")?;
+    let node = stage.owner_of(others[0])?;
 
     let since = stage.strike(Blow::MasterPaused);
     redis.pause(hung).map_err(fail)?;
@@ -101,8 +99,7 @@ fn hang_one(stage: &mut Stage<'_>, redis: &mut RedisCluster, shards: usize) -> R
         });
     seen.map_err(|error| format!("{error}: {last}"))?;
     stage.until("health says what is not known", |stage| {
-        let (status, health) = stage.call(living[0], "GET", "/healthz", &Value::Null)?;
-        let why = health["trouble"].as_str().unwrap_or_default().to_owned();
+        let (status, why) = stage.health(living[0])?;
         Ok((status == 503 && (why.contains("not been known") || why.contains("not served"))).then_some(()))
     })?;
     redis.resume(hung).map_err(fail)?;

@@ -8,7 +8,6 @@ use duewheel_judge::checker::Fact;
 use duewheel_judge::history::Blow;
 use duewheel_redis_rig::{RedisCluster, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
-use serde_json::Value;
 
 use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
 
@@ -23,30 +22,56 @@ fn slots_move_under_load_both_ways() {
 }
 
 fn move_slots(moves: u64) {
-    let redis = RedisCluster::start(MASTERS, 0, Settings::default()).expect("a Redis Cluster");
-    let hosts: Vec<String> = redis.addresses().iter().map(ToString::to_string).collect();
-    let system = DuewheelCluster::new(Door::Http, Duration::from_secs(3));
-    let shards = system.shards;
-    let play = Play {
+    let about = SlotPlay {
         name: "moving::slots_move_under_load_both_ways",
-        count: ("DUEWHEEL_SLOT_MOVES", moves),
+        variable: "DUEWHEEL_SLOT_MOVES",
+        lease: Duration::from_secs(3),
+        // The keys by which the nodes agree have a slot of their own, which moves once in so many rounds.
+        common: 6,
+        facts: vec![(Fact::Replaced, moves)],
+    };
+    play(about, moves, move_slot);
+}
+
+struct SlotPlay {
+    name: &'static str,
+    variable: &'static str,
+    lease: Duration,
+    common: u64,
+    facts: Vec<(Fact, u64)>,
+}
+
+/// Moves a slot in each round, of a shard or of the keys that all have in common: `act` is told whose, and the number of the
+/// round.
+fn play(
+    about: SlotPlay,
+    moves: u64,
+    mut act: impl FnMut(&mut Stage<'_>, &RedisCluster, &str, u64) -> Result<Duration, String>,
+) {
+    let redis = RedisCluster::start(MASTERS, 0, Settings::default()).expect("a Redis Cluster");
+    let system = DuewheelCluster::new(Door::Http, about.lease);
+    let shards = system.shards;
+    let mut facts = about.facts;
+    facts.extend([
+        (Fact::Struck(Blow::SlotMoved), moves),
+        (Fact::CancelsWon, moves),
+        (Fact::DelayedByABlow, moves.div_ceil(about.common)),
+    ]);
+    let play = Play {
+        name: about.name,
+        count: (about.variable, moves),
         system,
-        stores: vec![format!("redis-cluster://{}", hosts.join(",")); NODES],
+        stores: vec![redis.url(); NODES],
         nodes: NODES,
-        facts: vec![
-            (Fact::Struck(Blow::SlotMoved), moves),
-            (Fact::CancelsWon, moves),
-            (Fact::Replaced, moves),
-            (Fact::DelayedByABlow, moves.div_ceil(6)),
-        ],
+        facts,
     };
     perform(play, |stage| {
         let worst = stage.worst_of(moves, |stage, round| {
             stage.sleep(200, 1_000);
             let shard = stage.rng.below(u64::from(shards));
-            // The keys by which the nodes agree have a slot of their own.
-            let name = if round % 6 == 5 { "cluster".to_owned() } else { shard.to_string() };
-            move_slot(stage, &redis, &name, round)
+            let is_common = round % about.common == about.common - 1;
+            let name = if is_common { "cluster".to_owned() } else { shard.to_string() };
+            act(stage, &redis, &name, round)
         })?;
         stage.say(format!("served again at most {} ms after a slot had moved", ms(worst)));
         Ok(())
@@ -61,32 +86,15 @@ fn a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes
 }
 
 fn open_slots(moves: u64) {
-    let redis = RedisCluster::start(MASTERS, 0, Settings::default()).expect("a Redis Cluster");
-    let hosts: Vec<String> = redis.addresses().iter().map(ToString::to_string).collect();
-    let system = DuewheelCluster::new(Door::Http, Duration::from_secs(2));
-    let (shards, lease) = (system.shards, system.shard_lease);
-    let play = Play {
+    let lease = Duration::from_secs(2);
+    let about = SlotPlay {
         name: "moving::a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes_on_afterwards",
-        count: ("DUEWHEEL_OPEN_SLOTS", moves),
-        system,
-        stores: vec![format!("redis-cluster://{}", hosts.join(",")); NODES],
-        nodes: NODES,
-        facts: vec![
-            (Fact::Struck(Blow::SlotMoved), moves),
-            (Fact::CancelsWon, moves),
-            (Fact::DelayedByABlow, moves.div_ceil(2)),
-        ],
+        variable: "DUEWHEEL_OPEN_SLOTS",
+        lease,
+        common: 2,
+        facts: Vec::new(),
     };
-    perform(play, |stage| {
-        let worst = stage.worst_of(moves, |stage, round| {
-            stage.sleep(200, 1_000);
-            let shard = stage.rng.below(u64::from(shards));
-            let name = if round % 2 == 1 { "cluster".to_owned() } else { shard.to_string() };
-            leave_open(stage, &redis, &name, lease)
-        })?;
-        stage.say(format!("served again at most {} ms after a slot had moved", ms(worst)));
-        Ok(())
-    });
+    play(about, moves, |stage, redis, name, _| leave_open(stage, redis, name, lease));
 }
 
 fn leave_open(
@@ -104,15 +112,8 @@ fn leave_open(
     // The owner of a shard, or the list of the nodes, is at the new master; all else is at the old one.
     let first = if name == "cluster" { "nodes" } else { "owner" };
     moving.take(&[format!("{{duewheel:{name}}}:{first}")]).map_err(fail)?;
-    let trouble = |stage: &Stage<'_>| {
-        let mut all = Vec::new();
-        for node in 0..NODES {
-            let (status, health) = stage.call(node, "GET", "/healthz", &Value::Null)?;
-            let why = health["trouble"].as_str().unwrap_or_default().to_owned();
-            all.push((status, why));
-        }
-        Ok::<_, String>(all)
-    };
+    let trouble =
+        |stage: &Stage<'_>| (0..NODES).map(|node| stage.health(node)).collect::<Result<Vec<_>, String>>();
     let says = |all: &[(u16, String)]| all.iter().any(|(status, why)| *status == 503 && why.contains("slot"));
     stage.until("a node says that a slot is moving", |stage| Ok(says(&trouble(stage)?).then_some(())))?;
     while opened.elapsed() < lease * 2 {
@@ -150,13 +151,9 @@ fn move_slot(
     moving.take(&some).map_err(fail)?;
     if round % 3 == 1 && name != "cluster" {
         stage.until("a node says that a slot is moving", |stage| {
-            let says = |node| {
-                let (status, health) = stage.call(node, "GET", "/healthz", &Value::Null)?;
-                let why = health["trouble"].as_str().unwrap_or_default().to_owned();
-                Ok::<bool, String>(status == 503 && why.contains("moving"))
-            };
             for node in 0..NODES {
-                if says(node)? {
+                let (status, why) = stage.health(node)?;
+                if status == 503 && why.contains("moving") {
                     return Ok(Some(()));
                 }
             }

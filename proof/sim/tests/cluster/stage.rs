@@ -394,6 +394,20 @@ impl Stage<'_> {
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
+    /// The status of a node's `/healthz`, and its trouble in words.
+    pub(crate) fn health(&self, node: usize) -> Result<(u16, String), String> {
+        let (status, health) = self.call(node, "GET", "/healthz", &Value::Null)?;
+        Ok((status, health["trouble"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    /// The node that owns a shard, as node 0 sees it.
+    pub(crate) fn owner_of(&self, shard: usize) -> Result<usize, String> {
+        let (_, view) = self.call(0, "GET", "/v1/cluster", &Value::Null)?;
+        let owner = &view["shards"][shard]["owner"];
+        let found = self.nodes.iter().position(|node| *owner == node.member.name.as_str());
+        found.ok_or_else(|| format!("no owner: {view}"))
+    }
+
     /// Asks until it is so.
     pub(crate) fn until(
         &self,

@@ -1,0 +1,35 @@
+// Tables of queues and of messages, which several pages have.
+
+import { badge, el, table } from "./dom.js";
+import { away, brief, rate, span, when } from "./format.js";
+import { t } from "./words.js";
+
+export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
+
+export function signs(queue) {
+  return [
+    queue.paused && badge(t("paused"), "warn"),
+    queue.counts.ready > 0 && !queue.attended && badge(t("unattended"), "bad"),
+    queue.oldest_overdue_ms > 60_000 && badge(t("overdue", { span: span(queue.oldest_overdue_ms) }), "bad"),
+  ].filter(Boolean);
+}
+
+export function queueTable(queues, caption) {
+  const titles = [[t("queue"), "key"], [t("scheduled"), "n"], [t("ready"), "n"], [t("leased"), "n"], [t("dead"), "n"], [t("oldest-overdue"), "n"], [t("enqueued"), "n"], [t("acked"), "n"], [t("state")]];
+  return table(caption, titles, queues.map((queue) => [
+    queueLink(queue.queue), brief(queue.counts.scheduled), brief(queue.counts.ready), brief(queue.counts.leased), brief(queue.counts.dead),
+    queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.acked), signs(queue),
+  ]));
+}
+
+export const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
+const messageLink = (message) => el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
+const beginning = (text) => (text.length > 60 ? `${text.slice(0, 60)}…` : text);
+const content = (message) => message.body ?? t("binary", { n: message.body_base64?.length ?? 0 });
+
+export function messageTable(messages, caption) {
+  return table(caption, [[t("id")], [t("key"), "key"], [t("state")], [t("due")], [t("attempt"), "n"], [t("body"), "key"]], messages.map((message) => [
+    messageLink(message), message.key ?? "–", badge(t(message.state), KINDS[message.state]),
+    message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${message.max_attempts || "∞"}`, beginning(content(message)),
+  ]));
+}
