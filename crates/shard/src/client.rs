@@ -45,10 +45,10 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// The number of reserves that wait here rather than at a shard; `None` when all of them wait at shards.
     fn waiting(&self) -> Option<u64>;
 
-    /// Like [`Client::local_shards`].
+    /// See [`Client::local_shards`].
     fn local_shards(&self) -> Vec<LocalShard>;
 
-    /// Like [`Client::list`].
+    /// See [`Client::list`].
     fn list(
         &self,
         queue: QueueName,
@@ -107,7 +107,7 @@ impl Client {
         route: Arc<dyn Route>,
         sessions: u64,
     ) -> Self {
-        // Waiting reserves are named by the same numbers: with one shard the names of all nodes meet there.
+        // Waiting reserves get numbers from the same range: with one shard it gets the names from all nodes.
         let first = || Arc::new(AtomicU64::new(sessions + 1));
         Client {
             next_waiter: first(),
@@ -128,12 +128,12 @@ impl Client {
         self.offer(ops, WhenBusy::Refuse).map_err(|(error, _)| error)
     }
 
-    /// Like [`Client::submit`], but operations that are not accepted are all returned. With [`WhenBusy::Wait`] the
-    /// answers may take some seconds if the store is behind and the operations contain only new messages; operations
-    /// that the same caller submits meanwhile may be decided earlier.
+    /// Submits operations like [`Client::submit`], but returns all operations if they are not accepted. With
+    /// [`WhenBusy::Wait`] the answers may take some seconds if the store is behind and the operations contain only new
+    /// messages; operations that the same caller submits meanwhile may be decided earlier.
     ///
     /// # Errors
-    /// As [`Client::submit`].
+    /// See [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         if let Some(route) = &self.route {
             return match self.inbox.admits(&ops) {
@@ -155,18 +155,18 @@ impl Client {
     /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
     ///
     /// # Cancel safety
-    /// As [`Client::call`].
+    /// See [`Client::call`].
     pub async fn ask<A: Ask>(&self, asked: A) -> Result<A::Reply, CallError> {
         Client::answer_to::<A>(self.submit(vec![asked.into_op()])?.await.pop())
     }
 
-    /// Submits operations as [`Client::submit`] does, and returns one typed answer for each, in order.
+    /// Submits operations like [`Client::submit`], and returns one typed answer for each, in order.
     ///
     /// # Errors
-    /// When nothing was accepted; the result of each operation is in its place.
+    /// The outer error: nothing was accepted. The result of each operation has its own error.
     ///
     /// # Cancel safety
-    /// As [`Client::call`].
+    /// See [`Client::call`].
     pub async fn ask_many<A: Ask>(
         &self,
         asked: Vec<A>,
@@ -184,10 +184,10 @@ impl Client {
         A::reply(reply).ok_or(CallError::WRONG_ANSWER)
     }
 
-    /// Submits one operation and returns its answer as it is. For reserves use [`Client::reserve`].
+    /// Submits one operation and returns its answer without conversion. For reserves use [`Client::reserve`].
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the operation back; whether it was applied is then unknown.
+    /// Dropping the future does not withdraw the operation; whether it was applied is then unknown.
     pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
         let mut answers = self.submit(vec![op])?.await;
         answers.pop().unwrap_or(Err(CallError::NO_ANSWER))
@@ -197,7 +197,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already
-    /// go back at once and do not count as attempts.
+    /// are returned at once and do not count as attempts.
     pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
         let waiter = self.new_waiter();
         let reserve = Reserve {
@@ -220,11 +220,12 @@ impl Client {
         Client::answer_to::<Reserve>(answers.pop())
     }
 
-    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died. `after` is the `next` of the page
-    /// before. A message that stays as it is between two pages is listed once, however many shards there are.
+    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died.
+    /// `after` is the `next` of the former page. A message that does not change between two pages is listed once,
+    /// whatever the number of shards.
     ///
     /// # Errors
-    /// When there was no answer, or not of all shards; and when `after` is of another number of shards.
+    /// At least one shard gave no answer, or `after` belongs to another number of shards.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -252,8 +253,8 @@ impl Client {
         Ok(Listing { views: page.views, next })
     }
 
-    /// Whether a submission may have to be forwarded, and can then be decided after a later one: a caller that needs an
-    /// order must wait for the answers of one submission before it sends the next.
+    /// Whether a submission may have to be forwarded, so that it can be decided after a later one: a caller that needs
+    /// an order must wait for the answers to one submission before it sends the next.
     pub fn is_routed(&self) -> bool {
         self.route.is_some()
     }

@@ -16,7 +16,7 @@ pub struct ListPlaces(Vec<ListPlace>);
 /// The position in the listing of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListPlace {
-    /// After this one; nothing has been listed so far if both of its halves are `None`.
+    /// After this position; nothing has been listed so far if both of its halves are `None`.
     Behind(ListCursor),
     /// Everything has been listed.
     End,
@@ -63,10 +63,10 @@ pub struct ListingMerge {
 /// How far a shard's listing has been read.
 #[derive(Debug)]
 struct ShardProgress {
-    /// After what was taken.
+    /// The position after the messages that were taken.
     place: ListPlace,
     rows: VecDeque<(View, ListCursor)>,
-    /// After `rows`.
+    /// The position after `rows`.
     next: ListPlace,
 }
 
@@ -119,7 +119,7 @@ impl ListingMerge {
         }
     }
 
-    /// The page, as far as it has come.
+    /// Ends the page with the messages taken so far.
     pub fn end(self) -> Listing {
         let places: Vec<ListPlace> = self.shards.iter().map(|reading| reading.place).collect();
         let all = places.iter().all(|place| *place == ListPlace::End);
