@@ -17,7 +17,7 @@ pub use real::RealDisk;
 /// * bytes written survive a power loss only after [`DiskFile::sync_data`] has returned `Ok`; before, any subset may;
 /// * a created, renamed or removed name survives only after [`Disk::sync_dir`] of its folder; before, any subset may;
 /// * a rename replaces its target atomically;
-/// * writing within [`DiskFile::allocate`]d bytes does not fail for want of room.
+/// * writing within [`DiskFile::allocate`]d bytes does not fail because the disk is full.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
     fn make_dir(&self, dir: &str) -> io::Result<()>;

@@ -1,4 +1,4 @@
-//! duewheel's embedded log store: a journal with group commit, and sorted runs of waiting messages.
+//! The embedded log store: a journal with group commit, and sorted runs of waiting messages.
 //!
 //! ```text
 //! data/
