@@ -21,11 +21,12 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! # What survives what
+//! # What survives a crash
 //!
-//! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss. It
-//! is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it idempotent, or
-//! use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing runs.
+//! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss.
+//! It is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it
+//! idempotent, or use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing
+//! runs.
 //!
 //! # Time in tests
 //!
@@ -56,7 +57,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
-// Callers of the library have no other place to learn what may fail.
+// Callers of the library have no other place to learn which errors a call returns.
 #![warn(clippy::missing_errors_doc)]
 
 mod backup;

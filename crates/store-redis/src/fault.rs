@@ -68,7 +68,7 @@ pub(crate) fn of_script(said: &str) -> StoreError {
     match word {
         "FENCED" => StoreError::new(ErrorKind::Fenced, why),
         "MOVING" => StoreError::new(ErrorKind::Unavailable, why),
-        // What is missing was lost by a failover, or the group before was refused.
+        // The missing records were lost by a failover, or the former group was refused.
         "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("{LOST_CHANGES}: {why}")),
         _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {said:?}")),
     }
@@ -109,7 +109,7 @@ pub(crate) const LEASE_OVER: &str = "the lease has run out";
 const OTHER_MASTER: &str = "this master has been promoted";
 const LOST_CHANGES: &str = "Redis has lost changes";
 
-/// The error of a reply of an unexpected shape.
+/// The error for a reply of an unexpected shape.
 pub(crate) fn odd(command: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("Redis: an odd reply to {command}"))
 }
@@ -119,7 +119,7 @@ pub(crate) fn damaged(key: &str, field: impl std::fmt::Display, what: &str) -> S
     StoreError::new(ErrorKind::Corrupt, format_args!("{key} {field} cannot be read: {what}"))
 }
 
-/// The same for blobs.
+/// The error for a blob that this version cannot decode.
 pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: DecodeError) -> StoreError {
     damaged(key, field, &error.to_string())
 }

@@ -1,4 +1,5 @@
-//! Questions to several masters side by side: one that does not answer holds back nothing that the others say.
+//! Requests to several masters at the same time: a master that does not answer does not delay the answers of the
+//! others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +16,17 @@ use tokio::time::timeout;
 use crate::fault;
 use crate::wire::HostPort;
 
-/// How long a master is waited for that answered its last question: half of a lease, within these. Whoever asks has the
-/// node's beats to send, too.
+/// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
+/// renew the node's membership, too.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// How long a master is waited for that did not answer its last question.
+/// How long a master that did not answer its last request is awaited.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// A question that is under way, whether its answer is waited for or not.
+/// A request in progress, whether its answer is awaited or not.
 type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
 
-/// The masters that did not answer their last question. A question without an answer stays open and is not asked again,
-/// so a master that is slow is heard as soon as it answers, and one that hangs costs the others hardly any time.
+/// The masters that have not answered their last request. An unanswered request stays open and is not repeated, so the
+/// answer of a slow master is used as soon as it arrives, and one that hangs hardly delays the others.
 pub(crate) struct Questions<T>(Mutex<BTreeMap<HostPort, Option<Question<T>>>>);
 
 impl<T> Default for Questions<T> {
@@ -35,11 +36,11 @@ impl<T> Default for Questions<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Questions<T> {
-    /// Asks these masters, or waits for the answers to their open questions. While none of them has answered, it waits
-    /// until one has, or until no question is open.
+    /// Asks these masters, or waits for the answers to their open requests. While none of them has answered, it waits
+    /// until one has, or until no request is open.
     ///
     /// # Cancel safety
-    /// Questions go on; their answers are lost.
+    /// When the future is dropped, requests continue; their answers are lost.
     pub(crate) async fn ask<F>(
         &self,
         lease: Duration,
@@ -88,7 +89,7 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     }
 }
 
-/// Begins a question. Must be called on a thread of the connections.
+/// Begins a request. Must be called on a thread of the connections.
 fn under_way<T: Clone + Send + Sync + 'static>(
     question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Question<T> {

@@ -64,9 +64,9 @@ pub(crate) struct RedisShared {
 /// The level of acknowledged changes.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
-    /// What all have reached since it was told.
+    /// The common level of all changes since the last report.
     level: Level,
-    /// The position up to which it was reported.
+    /// The position up to which the level was reported.
     told: Lsn,
 }
 
@@ -117,7 +117,7 @@ impl RedisShared {
     ) -> Self {
         let remembered = &servers.0.remembered;
         let clock = remembered.begin(&keys, &reign.incarnation);
-        // Each is told by one reign: whoever reads the figures adds up those of all reigns.
+        // Each reign reports its own; the reader of the figures adds those of all reigns.
         let disagreements = remembered.disagreements(&keys).swap(0, SeqCst);
         RedisShared {
             clock,
@@ -187,18 +187,18 @@ impl RedisShared {
             *over = Some(error);
             self.is_over.store(true, SeqCst);
         }
-        // From here on nothing of this reign answers anybody, so the same process need not wait for its lease.
+        // From now on no answer of this reign is sent, so the same process need not wait for its lease.
         reign::ended(&self.reign.incarnation);
         self.came.notify_all();
         self.sweep.notify_waiters();
         self.wake();
     }
 
-    /// Ends the store for an error of a task, behind the groups in flight, so that their outcome is known.
+    /// Ends the store for an error of a task, after the groups in flight, so that their outcome is known.
     pub(crate) async fn end_behind(&self, error: StoreError) {
         loop {
             {
-                // A group that goes out now waits here, and finds the store ended.
+                // A group that is sent now waits here, and finds that the store has ended.
                 let under_way = locked(&self.under_way);
                 if self.is_over() {
                     return;
@@ -262,7 +262,7 @@ impl RedisShared {
         self.memory.comes(bytes);
     }
 
-    /// How far everything has come, and what all of it has reached since this was asked last.
+    /// The positions that are written and durable, and the common level of everything since the last call.
     pub(crate) fn progress(&self) -> Progress {
         let mut reached = locked(&self.reached);
         let acked = self.acked();
@@ -359,7 +359,7 @@ impl RedisShared {
 
 impl Drop for RedisShared {
     fn drop(&mut self) {
-        // What the connection took with it.
+        // The requests in flight that were lost with the connection.
         self.memory.comes(self.putting.load(SeqCst));
     }
 }
