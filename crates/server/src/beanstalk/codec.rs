@@ -324,7 +324,7 @@ fn parse(line: &[u8], max_body: usize) -> Parsed {
     Parsed::Said(match command {
         Some(command) => DecodedInput { kind: Some(kind), what: Ok(command) },
         None if kind == Kind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
-        // beanstalkd counts this one before it looks at the name.
+        // beanstalkd counts this command before it checks the name.
         None if kind == Kind::PauseTube && pause_numbers(line).is_some() => {
             refused(Some(Kind::PauseTube), ErrorReply::BadFormat)
         }
@@ -356,7 +356,7 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
         return (Kind::PeekBuried, bare("peek-buried", Command::PeekBuried));
     }
     if let Some(rest) = rest("reserve-with-timeout ") {
-        // What follows the number is not looked at.
+        // What follows the number is ignored.
         let seconds = Arguments(rest).u32();
         return (Kind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
     }
@@ -431,8 +431,8 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     (Kind::Other, None)
 }
 
-/// Whether a line belongs to an HTTP request. A web page can have its visitor's browser send a request here, whose body
-/// would then be commands. Every such request has lines like these before its body, and no client of this protocol
+/// Whether a line belongs to an HTTP request. A web page can make its visitor's browser send a request here, whose body
+/// would be read as commands. Every such request has lines like these before its body, and no client of this protocol
 /// sends them; they end the connection.
 fn is_http(line: &[u8]) -> bool {
     const METHODS: [&[u8]; 7] =
@@ -448,7 +448,7 @@ fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: us
     };
     let kind = if key.is_some() { Kind::Other } else { Kind::Put };
     match usize::try_from(size) {
-        // Before it is seen whether the line ends there: the body is read and dropped, and the connection lives.
+        // Checked before the end of the line: the body is read and dropped, and the connection stays open.
         Ok(size) if size > max_body => Parsed::TooBig(kind, u32::try_from(size).unwrap_or(u32::MAX)),
         Err(_) => Parsed::TooBig(kind, size),
         Ok(_) if !words.is_empty() => Parsed::Garbage(kind),

@@ -1,4 +1,4 @@
-//! Feeds a client's bytes through codec and session, without a socket.
+//! Feeds a client's bytes through codec and session, without a socket, for the fuzz target alone.
 
 use std::sync::OnceLock;
 

@@ -57,7 +57,7 @@ pub(super) enum SessionNext {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
-    /// The permitted queues. The initial one may not be among them: then it is only a name.
+    /// The permitted queues. If the initial queue is not among them, it is only a name.
     reach: PermittedQueues,
     used: QueueName,
     watched: Vec<QueueName>,
@@ -206,7 +206,7 @@ impl Session {
         if parts.is_empty() {
             return SessionNext::Read;
         }
-        // What stands behind this batch is looked at anew.
+        // The commands behind this batch are examined again.
         self.reach.forget();
         for op in mem::take(&mut self.held_again) {
             parts.insert(0, BatchStep::Silent);
@@ -283,7 +283,7 @@ impl Session {
                     if self.watched.len() == 1 {
                         return parts.push(BatchStep::Text("NOT_IGNORED\r\n"));
                     }
-                    // The last takes its place, as in beanstalkd: clients see the order.
+                    // The last queue takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
                     if self.reach.has(&queue) {
                         ask(BatchStep::Silent, Op::LetGo { queue, how: Hold::Watch });
@@ -330,7 +330,7 @@ impl Session {
             }
             Command::BeginPut => self.produce(shared),
             Command::MissPut => {}
-            // Done alone; see `is_alone`.
+            // The command is done alone; see `is_alone`.
             Command::Reserve(_)
             | Command::Kick(_)
             | Command::KickJob(_)
@@ -413,7 +413,7 @@ impl Session {
     fn reserve(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
-            // Nothing that it watches will ever bring it a message.
+            // No queue that it watches can ever provide a message.
             self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
             return self.go_on(shared, out);
         }
@@ -428,7 +428,7 @@ impl Session {
             (InputState::Open, Some(seconds)) => u64::from(seconds) * 1_000,
             (InputState::Open, None) => u64::MAX,
         };
-        // It counts while it waits.
+        // The client counts as a waiting worker meanwhile.
         let kind = self.said.front_mut().and_then(|said| said.kind.take());
         self.count(shared, kind);
         self.work(shared);
@@ -533,7 +533,7 @@ impl Session {
                         self.task = Task::ListQueues(names);
                         return self.ask(shared, out);
                     }
-                    // It is there for every client, and first, as in beanstalkd.
+                    // The tube exists for every client, and is listed first, as in beanstalkd.
                     let default = default_queue();
                     names.retain(|name| *name != default && self.reach.has(name));
                     if self.reach.has(&default) {
@@ -618,7 +618,7 @@ impl Session {
             (BatchStep::Block(text), _) => return block(out, &text),
             (BatchStep::Silent, _) => return,
             (BatchStep::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
-                // It goes on with the queue before, which it has let go of in the same batch.
+                // The session continues with the former queue, whose hold it has released in the same batch.
                 if self.used == queue {
                     if self.reach.has(&left) {
                         self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });

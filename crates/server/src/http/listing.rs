@@ -1,4 +1,4 @@
-//! Pages: the messages of a queue in due order, and all queues by name.
+//! Listings by page: the messages of a queue in due order, and all queues by name.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{ListCursor, Op, QueueView, View};
@@ -15,9 +15,9 @@ use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
 use crate::json::{Elements, written};
 
-/// Messages of a page when none are asked for.
+/// The number of messages of a page by default.
 pub(crate) const MESSAGES: usize = 100;
-/// Queues of a page when none are asked for.
+/// The number of queues of a page by default.
 pub(crate) const QUEUES: usize = 1_000;
 
 pub(crate) async fn messages(call: Call) -> Answer {
@@ -81,7 +81,8 @@ async fn page(app: &App, after: Option<QueueName>, limit: usize) -> Result<Vec<Q
     app.ask(Op::queues(after, limit)).await
 }
 
-/// A page of those queues whose names begin as a token says. They are looked for where they are, so the others cost nothing.
+/// A page of the queues whose names have a prefix of the token. They are looked up by prefix, so other queues cost
+/// nothing.
 async fn page_within(
     app: &App,
     prefixes: &[QueueName],
@@ -90,7 +91,7 @@ async fn page_within(
 ) -> Result<Vec<QueueView>, Problem> {
     let mut prefixes: Vec<&QueueName> = prefixes.iter().collect();
     prefixes.sort_unstable();
-    // One that begins with another one stands right behind it, or behind its like.
+    // A prefix that begins with another one follows it directly, or others of that kind.
     prefixes.dedup_by(|longer, shorter| longer.as_str().starts_with(shorter.as_str()));
     let mut found = Vec::new();
     for prefix in prefixes {
@@ -99,7 +100,7 @@ async fn page_within(
             Some(after) if after > prefix && !begins(after) => continue,
             Some(after) if begins(after) => after.clone(),
             Some(_) | None => {
-                // Names behind the prefix leave out the queue that is named like it.
+                // A start behind the prefix would leave out the queue whose name is the prefix.
                 found.extend(app.ask(Op::queue(prefix.clone())).await?);
                 prefix.clone()
             }
@@ -124,8 +125,8 @@ fn state(word: &str) -> Result<State, Problem> {
         .ok_or_else(|| Problem::field("state", "must be scheduled, ready, leased or dead"))
 }
 
-/// A cursor is text that clients only hand back: a place for each shard, `~` between them. A place is two halves, each `-` or `time.id`; or
-/// `.` at the end of a shard.
+/// The text of a cursor, which clients only send back: a position for each shard, with `~` between them. A position is
+/// two halves, each `-` or `time.id`; or `.` at the end of a shard.
 fn write_places(places: &ListPlaces) -> String {
     let half = |half: Option<Cursor>| half.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
     let place = |place: &ListPlace| match place {
@@ -135,7 +136,7 @@ fn write_places(places: &ListPlaces) -> String {
     places.as_slice().iter().map(place).collect::<Vec<_>>().join("~")
 }
 
-/// The places of so many shards; `None` when the text is no such cursor.
+/// The positions of this number of shards; `None` when the text is not a cursor.
 fn read_places(text: &str, shards: u32) -> Option<ListPlaces> {
     fn digits(s: &str) -> Option<u64> {
         if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
