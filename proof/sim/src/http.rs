@@ -1,4 +1,5 @@
-//! A small blocking HTTP/1.1 client that hides nothing: no retries, no pools, and a cut answer is given as far as it came.
+//! A small blocking HTTP/1.1 client that hides nothing: no retries, no pools, and a cut answer is given as far as it
+//! came.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -135,7 +136,8 @@ impl Connection {
     }
 }
 
-/// A request over a connection of its own, and its answer: status and JSON. [`Value::Null`] is no body, and an answer that is not JSON.
+/// A request over a connection of its own, and its answer: status and JSON. [`Value::Null`] is no body, and an answer
+/// that is not JSON.
 ///
 /// # Errors
 ///

@@ -2,7 +2,8 @@
 //!
 //! * [`simulation`]: the real engine, driver and log store under a simulated clock, disk and scheduler, from one seed.
 //! * [`blackbox`]: real systems as processes, judged by what clients saw.
-//! * [`http`], [`process`]: what it stands on: a small HTTP client, and a server process that can be stopped and killed.
+//! * [`http`], [`process`]: what it stands on: a small HTTP client, and a server process that can be stopped and
+//!   killed.
 
 pub mod blackbox;
 pub mod http;

@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Finds the binary `duewheel`: the one that `DUEWHEEL_BIN` names; else the one beside this test's executable; else builds
-/// it there.
+/// Finds the binary `duewheel`: the one that `DUEWHEEL_BIN` names; else the one beside this test's executable; else
+/// builds it there.
 pub fn binary() -> io::Result<PathBuf> {
     if let Some(named) = std::env::var_os("DUEWHEEL_BIN") {
         return Ok(named.into());
@@ -125,8 +125,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// What our binary is told. So little memory that runs are written and merged all the time, and most messages are on the
-    /// disk alone.
+    /// What our binary is told. So little memory that runs are written and merged all the time, and most messages are
+    /// on the disk alone.
     pub fn arguments(data: &Path) -> Vec<OsString> {
         let fixed = ["--http", "127.0.0.1:0", "--beanstalk", "off"];
         let little = ["--journal-bytes", "1048576", "--memory-messages", "100"];

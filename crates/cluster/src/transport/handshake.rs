@@ -8,7 +8,7 @@
 //!
 //! A proof is an HMAC-SHA-256 with a secret of the cluster over the role, the channel binding of the TLS session (RFC
 //! 9266) and the bytes of the Hello. The binding differs between sessions, and only the two ends of a session can
-//! compute it: so a proof is valid for this connection alone, whoever relays it, and cannot be reflected to its sender.
+//! compute it: so a proof is valid for this connection alone, and can neither be relayed nor reflected to its sender.
 //! While a secret is being replaced two are valid, and a connection stands as long as the secret that authenticated it
 //! is valid ([`Keyring`]).
 

@@ -627,13 +627,13 @@ pub struct Stats {
 /// which of them its store has applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedCounts {
-    /// As [`Stats::totals`].
+    /// See [`Stats::totals`].
     pub totals: Totals,
-    /// As [`Stats::lease_expired`].
+    /// See [`Stats::lease_expired`].
     pub lease_expired: u64,
-    /// As [`Stats::lateness`].
+    /// See [`Stats::lateness`].
     pub lateness: [u64; LATENESS_MS.len() + 1],
-    /// As [`Stats::lateness_sum_ms`].
+    /// See [`Stats::lateness_sum_ms`].
     pub lateness_sum_ms: u64,
 }
 

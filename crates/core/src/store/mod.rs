@@ -50,8 +50,8 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
 /// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does
-///    not fail for want of room; after [`Capacity::SettleOnly`] that holds for a group that puts no message, after
-///    [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed
+///    not fail because the store is full; after [`Capacity::SettleOnly`] that holds for a group that puts no message,
+///    after [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed
 ///    messages becomes room by itself.
 pub trait Store: Send {
     /// Returns what the owner needs before anything else: called once, right after opening.
@@ -107,7 +107,7 @@ pub trait Store: Send {
         usize::MAX
     }
 
-    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail for want of room.
+    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail because the store is full.
     fn max_group_bytes(&self) -> usize {
         AGREED_GROUP_BYTES
     }

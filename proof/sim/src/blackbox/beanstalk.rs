@@ -1,12 +1,12 @@
 //! beanstalkd's protocol: the original, and our server at its other door.
 //!
-//! The protocol has no lease tokens: a reservation belongs to its connection. So the token of a grant is made here, when the
-//! grant is read: the number of the process's start, then a number that only grows. The order is the true one as long as
-//! a grant is read while its lease must still run; one that is read later counts as unknown. A settle can be asked
-//! for only by the connection that took the lease, as long as it has not been given the same job again.
+//! The protocol has no lease tokens: a reservation belongs to its connection. So the token of a grant is made here,
+//! when the grant is read: the number of the process's start, then a number that only grows. The order is the true one
+//! as long as a grant is read while its lease must still run; one that is read later counts as unknown. A settle can be
+//! asked for only by the connection that took the lease, as long as it has not been given the same job again.
 //!
-//! Delays are whole seconds, and are asked for in whole seconds only. There is no listing: the jobs that the history knows
-//! are looked at one by one, and their number is compared with the tube's.
+//! Delays are whole seconds, and are asked for in whole seconds only. There is no listing: the jobs that the history
+//! knows are looked at one by one, and their number is compared with the tube's.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -116,8 +116,8 @@ pub struct Beanstalkd {
 pub enum Binlog {
     /// `-b DIR -f 0`: a binlog, and an fsync at each write.
     Synced,
-    /// Without `-b`, as it runs if nothing is said. Loses everything by its own description; it is here to show that the
-    /// tests can fail.
+    /// Without `-b`, as it runs if nothing is said. Loses everything by its own description; it is here to show that
+    /// the tests can fail.
     Off,
 }
 

@@ -299,9 +299,9 @@ impl<'r> Client<'r> {
         self.one(Call::Cancel(target))
     }
 
-    /// Takes messages. A system that gives one at a time is asked several times at once, unless there was nothing the last
-    /// time. A wait is cut to the system's unit; if nothing is left of it and nothing comes, the client waits for a
-    /// moment instead.
+    /// Takes messages. A system that gives one at a time is asked several times at once, unless there was nothing the
+    /// last time. A wait is cut to the system's unit; if nothing is left of it and nothing comes, the client waits for
+    /// a moment instead.
     pub fn reserve(&mut self, queue: &str, max: u64, wait_ms: u64, lease_ms: Option<u64>) -> Vec<Grant> {
         let unit = self.run.system.unit_ms();
         let wait = if self.can(Ability::Wait) { wait_ms / unit * unit } else { 0 };

@@ -1,5 +1,5 @@
-//! Several nodes of duewheel on one Redis, or on one Redis Cluster. Any of them may be asked for anything, so a client keeps to
-//! one as long as it is there; leases and ids are the same at all.
+//! Several nodes of duewheel on one Redis, or on one Redis Cluster. Any of them may be asked for anything, so a client
+//! keeps to one as long as it is there; leases and ids are the same at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use crate::process::{Listens, Server, binary};
 
 /// By how much it may make a shard late that it is taken over at the start, in ms.
 const STANDS_STILL: u64 = 500;
-/// The same for one fault, which moves a shard away and back, in ms; most of it is a busy machine, on which a change takes
-/// long to reach the store. Less than the lease: a takeover that forgets the time without an owner is found.
+/// The same for one fault, which moves a shard away and back, in ms; most of it is a busy machine, on which a change
+/// takes long to reach the store. Less than the lease: a takeover that forgets the time without an owner is found.
 const MOVES: u64 = 2_000;
 /// A part of the messages is with nobody for as long as the lease and this, after a node has gone.
 pub const TAKEOVER: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! The clients of the run under kill -9: producers, cancellers, consumers, and one that looks. Each does what its system can.
+//! The clients of the run under kill -9: producers, cancellers, consumers, and one that looks. Each does what its
+//! system can.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -334,7 +335,8 @@ pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     }
 }
 
-/// The clients of a run, each on a thread of its own: three that produce, two that change their minds, one that looks, three that consume.
+/// The clients of a run, each on a thread of its own: three that produce, two that change their minds, one that looks,
+/// three that consume.
 #[derive(Debug)]
 pub struct Crew<'scope> {
     producers: Vec<ScopedJoinHandle<'scope, ()>>,
@@ -365,8 +367,9 @@ impl<'scope> Crew<'scope> {
         Crew { producers, consumers: hire(consume, 3) }
     }
 
-    /// Ends the work: producers first, then whatever is left is drained, then all go home. One after the other, so that nothing is asked any
-    /// more when the rest is looked at; whether or not it was drained, everything is dumped: the checker will say more.
+    /// Ends the work: producers first, then whatever is left is drained, then all go home. One after the other, so that
+    /// nothing is asked any more when the rest is looked at; whether or not it was drained, everything is dumped: the
+    /// checker will say more.
     ///
     /// # Errors
     /// When a client panicked, something could not be looked at, or messages are left after `patience`.

@@ -1,7 +1,8 @@
-//! The usual home-made queue on Redis, as careful people build it: the bodies in hashes, the due times and the leases in
-//! two sorted sets, each verb one Lua script, time by the server's clock, tokens from a counter.
+//! The usual home-made queue on Redis, as careful people build it: the bodies in hashes, the due times and the leases
+//! in two sorted sets, each verb one Lua script, time by the server's clock, tokens from a counter.
 //!
-//! It can also be built wrong on purpose ([`Defect`]), in the ways in which such queues usually are: the tests must say so.
+//! It can also be built wrong on purpose ([`Defect`]), in the ways in which such queues usually are: the tests must say
+//! so.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -74,8 +74,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// Carries a scenario out in a folder of its own, and judges it. History and data are kept unless it held, or if `DUEWHEEL_KEEP`
-/// is set.
+/// Carries a scenario out in a folder of its own, and judges it. History and data are kept unless it held, or if
+/// `DUEWHEEL_KEEP` is set.
 pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>) -> Finding {
     let size = settings.size.or_else(|| env(scenario.knob)).unwrap_or(scenario.usual);
     let seed = settings.seed;

@@ -63,7 +63,8 @@ impl SimClock {
         });
     }
 
-    /// From now on the wall clock gains so many millionths, as one that a time server slews. Returns by how many ns it is ahead.
+    /// From now on the wall clock gains so many millionths, as one that a time server slews. Returns by how many ns it
+    /// is ahead.
     pub(super) fn slew(&self, ppm: i64) -> i128 {
         self.change(|times| {
             times.wall_ahead_ns = times.ahead_ns();

@@ -25,8 +25,8 @@ pub(super) enum Down {
     Power,
 }
 
-/// When the next fault comes, on average `mean_ns` after now; `None` if there are no faults (`mean_ns` is 0), or the run
-/// has stopped working by then. Both simulations plan their faults with it.
+/// When the next fault comes, on average `mean_ns` after now; `None` if there are no faults (`mean_ns` is 0), or the
+/// run has stopped working by then. Both simulations plan their faults with it.
 pub(super) fn next_fault(rng: &mut Rng, stage: Stage, now: u64, mean_ns: u64, work_ns: u64) -> Option<u64> {
     if mean_ns == 0 || stage != Stage::Work {
         return None;

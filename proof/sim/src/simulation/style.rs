@@ -1,5 +1,5 @@
-//! What kind of run a seed makes. Runs that differ in what they have at all find more than runs that have a little of everything
-//! (Groce et al., "Swarm Testing", ISSTA 2012).
+//! What kind of run a seed makes. Runs that differ in what they have at all find more than runs that have a little of
+//! everything (Groce et al., "Swarm Testing", ISSTA 2012).
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
@@ -103,8 +103,8 @@ impl Style {
         let mut faults: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|_| rng.percent(50)).collect();
         let clockwork = quiet && rng.percent(50);
         if clockwork {
-            // Nothing but a clock that is put forward now and then: whether the driver believes it, and not its alarm, shows
-            // where it may sleep for long.
+            // Nothing but a clock that is put forward now and then: whether the driver believes it, and not its alarm,
+            // shows where it may sleep for long.
             faults = vec![FaultKind::ClockForward];
         }
         if faults.is_empty() {

@@ -1,5 +1,5 @@
-//! Very many messages come due at one instant (where delays are whole seconds: within one second), and all are taken and
-//! acked. The time it takes is reported, not judged.
+//! Very many messages come due at one instant (where delays are whole seconds: within one second), and all are taken
+//! and acked. The time it takes is reported, not judged.
 
 use std::time::{Duration, Instant};
 

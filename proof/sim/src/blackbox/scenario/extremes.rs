@@ -1,5 +1,5 @@
-//! Delays at the edges of number types, in the system's own unit: each is refused, or really is that far away, also after a
-//! SIGKILL and a SIGTERM. None is delivered at once.
+//! Delays at the edges of number types, in the system's own unit: each is refused, or really is that far away, also
+//! after a SIGKILL and a SIGTERM. None is delivered at once.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Clients do all that they can while the server is killed again and again. At the end everything is drained and listed.
+//! Clients do all that they can while the server is killed again and again. At the end everything is drained and
+//! listed.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -82,7 +83,8 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
         (Fact::UnknownOutcomes, kills),
         (Fact::UnansweredButAccepted, u64::from(kills > 10)),
         (Fact::LostReserves, kills.min(1)),
-        // A kill ends the leases that belong to connections, so few run out between two kills; `stale` has enough of them.
+        // A kill ends the leases that belong to connections, so few run out between two kills; `stale` has enough of
+        // them.
         (Fact::ExpiredLeasesGrantedAgain, u64::from(kills > 10)),
         (Fact::OverdueFromDowntime, a_tenth),
         (Fact::Redeliveries, kills),

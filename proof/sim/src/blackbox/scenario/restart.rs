@@ -1,5 +1,5 @@
-//! Delays of seconds across a SIGKILL and across a SIGTERM, each with a downtime in which messages come due; and some of an
-//! hour, which must still be an hour from where they began.
+//! Delays of seconds across a SIGKILL and across a SIGTERM, each with a downtime in which messages come due; and some
+//! of an hour, which must still be an hour from where they began.
 
 use std::time::{Duration, Instant};
 
