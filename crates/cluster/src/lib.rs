@@ -11,6 +11,9 @@
 //! The engine and the driver own one shard each and know nothing of other shards. This crate is for duewheel's other
 //! crates; people who embed duewheel use the crate `duewheel` with its feature `cluster`.
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 mod forwarding;
 mod ownership;
 mod routing;

@@ -4,6 +4,9 @@
 //! the copy of a second attempt the same message: an import may be interrupted at any moment and run again. `lineage`
 //! describes the method. `duewheel import` is the command.
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

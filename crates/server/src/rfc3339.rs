@@ -57,6 +57,9 @@ pub fn string(t: WallMs) -> String {
 /// assert_eq!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00.0001+01:00"), Ok(WallMs(1)));
 /// assert!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00").is_err(), "no offset, no instant");
 /// ```
+///
+/// # Errors
+/// [`BadInstant`] when the text is not an instant by RFC 3339.
 pub fn parse(s: &str) -> Result<WallMs, BadInstant> {
     let b = s.as_bytes();
     if b.len() < 20 || b[4] != b'-' || b[7] != b'-' || b[13] != b':' || b[16] != b':' {

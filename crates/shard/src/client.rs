@@ -1,5 +1,8 @@
 //! The interface for front ends: submits operations and receives answers.
 
+// The library exports this module: its callers have no other place to learn which errors a call returns.
+#![warn(clippy::missing_errors_doc)]
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -37,6 +40,9 @@ pub struct Client {
 pub trait Route: Send + Sync + fmt::Debug {
     /// Like [`Client::offer`]. A waiting reserve ends with [`Op::CancelReserve`]; when nobody receives its answer any
     /// more, the messages granted to it are returned.
+    ///
+    /// # Errors
+    /// See [`Client::offer`].
     fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)>;
 
     /// The number of shards.
@@ -186,6 +192,9 @@ impl Client {
 
     /// Submits one operation and returns its answer without conversion. For reserves use [`Client::reserve`].
     ///
+    /// # Errors
+    /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
+    ///
     /// # Cancel safety
     /// Dropping the future does not withdraw the operation; whether it was applied is then unknown.
     pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
@@ -193,7 +202,10 @@ impl Client {
         answers.pop().unwrap_or(Err(CallError::NO_ANSWER))
     }
 
-    /// Leases messages, waiting for the first one if the demand says so.
+    /// Leases messages, and waits for the first one if the demand has a wait.
+    ///
+    /// # Errors
+    /// When there was no answer: see [`CallError::outcome`].
     ///
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already

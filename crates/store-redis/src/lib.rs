@@ -6,6 +6,9 @@
 //!
 //! `docs/redis.md` describes every key, `docs/adr/0009-redis-and-cluster.md` the decisions.
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 mod books;
 mod coordinator;
 mod fault;

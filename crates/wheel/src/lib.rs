@@ -98,6 +98,9 @@
 //! The crate has no clock, no threads, no randomness, no unsafe code and no dependencies. A cancel does not return the
 //! value: it is dropped later. Due times are plain numbers; the caller decides their unit and their zero.
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 mod chunk;
 mod current;
 mod geometry;

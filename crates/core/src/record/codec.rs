@@ -380,6 +380,7 @@ impl Writer {
     }
 }
 
+#[expect(clippy::missing_errors_doc, reason = "the type lists the errors of all its methods")]
 impl Reader {
     /// Reads from the start of `input`.
     pub fn new(input: Bytes) -> Self {
