@@ -203,11 +203,11 @@ impl ImportRun {
         let wanted =
             |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
         bar.set_message("0 jobs found");
-        let mut said = Instant::now();
+        let mut shown_at = Instant::now();
         scan(source, ids, wanted, enough, found, |looked, found| {
             bar.inc(looked);
-            if said.elapsed() > Duration::from_millis(100) {
-                said = Instant::now();
+            if shown_at.elapsed() > Duration::from_millis(100) {
+                shown_at = Instant::now();
                 bar.set_message(format!("{} jobs found", found.jobs));
             }
         })?;

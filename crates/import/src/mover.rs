@@ -20,7 +20,7 @@ pub(crate) const BATCH: usize = 500;
 /// The approximate size of the bodies of one request; the first job always fits.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// How long duewheel may be unreachable or refuse everything before the import gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The pause between two attempts.
 const REST: Duration = Duration::from_millis(500);
 
@@ -64,7 +64,7 @@ pub(crate) struct Mover {
 struct MovingJob {
     stats: JobStats,
     /// When its remaining time was reported, or a little later.
-    told: Instant,
+    reported_at: Instant,
     body: Vec<u8>,
 }
 
@@ -109,9 +109,9 @@ impl Mover {
     ) -> Result<(), ImportError> {
         // Without deleting, only the first of the buried jobs can be seen; then they are moved in the order of their
         // ids.
-        let way = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
+        let buried_jobs = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
         let mut buried = Vec::new();
-        self.batches(ids, way, &mut buried, &mut moved)?;
+        self.batches(ids, buried_jobs, &mut buried, &mut moved)?;
         if buried.is_empty() {
             return Ok(());
         }
@@ -156,14 +156,14 @@ impl Mover {
     fn batches(
         &mut self,
         ids: &[u64],
-        way: Buried,
+        buried_jobs: Buried,
         buried: &mut Vec<u64>,
         moved: &mut impl FnMut(&ImportReport),
     ) -> Result<(), ImportError> {
         let mut waiting: VecDeque<u64> = ids.iter().copied().collect();
         while !waiting.is_empty() {
             let batch: Vec<u64> = waiting.drain(..waiting.len().min(self.size)).collect();
-            let rest = self.batch(&batch, way, buried)?;
+            let rest = self.batch(&batch, buried_jobs, buried)?;
             // The excess was fetched in vain: the next request asks for less.
             let fetched = batch.len() - rest.len();
             self.size = if rest.is_empty() { self.size * 2 } else { fetched }.clamp(4, BATCH);
@@ -174,8 +174,13 @@ impl Mover {
     }
 
     /// Moves some jobs of one tube. Returns those that were too many bytes, and collects the buried ones.
-    fn batch(&mut self, ids: &[u64], way: Buried, buried: &mut Vec<u64>) -> Result<Vec<u64>, ImportError> {
-        let looked = self.look(ids, way, buried)?;
+    fn batch(
+        &mut self,
+        ids: &[u64],
+        buried_jobs: Buried,
+        buried: &mut Vec<u64>,
+    ) -> Result<Vec<u64>, ImportError> {
+        let looked = self.look(ids, buried_jobs, buried)?;
         let (jobs, rest) = self.take(looked)?;
         let outcomes = self.enqueue(&jobs)?;
         let mut there = Vec::with_capacity(jobs.len());
@@ -197,27 +202,27 @@ impl Mover {
     fn look(
         &mut self,
         ids: &[u64],
-        way: Buried,
+        buried_jobs: Buried,
         buried: &mut Vec<u64>,
     ) -> Result<Vec<(JobStats, Instant)>, ImportError> {
         self.source.send(commands("stats-job", ids));
         let mut looked = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(mut job) = self.source.read_stats_job(*id)? else { continue };
-            let told = Instant::now();
+            let reported_at = Instant::now();
             match job.state {
                 JobState::Reserved if self.ours.contains(id) => job.state = JobState::Ready,
                 JobState::Reserved => {
                     self.held.insert(*id);
                     continue;
                 }
-                JobState::Buried if way == Buried::Later => {
+                JobState::Buried if buried_jobs == Buried::Later => {
                     buried.push(*id);
                     continue;
                 }
                 JobState::Ready | JobState::Delayed | JobState::Buried => {}
             }
-            looked.push((job, told));
+            looked.push((job, reported_at));
         }
         Ok(looked)
     }
@@ -238,7 +243,7 @@ impl Mover {
         }
         self.source.send(requests);
         let (mut jobs, mut rest, mut bytes) = (Vec::with_capacity(looked.len()), Vec::new(), 0);
-        for ((stats, told), word) in looked.into_iter().zip(words) {
+        for ((stats, reported_at), word) in looked.into_iter().zip(words) {
             let Some((_, body)) = self.source.read_job(word)? else {
                 // A worker was faster. If the job still exists it is queried again.
                 self.held.insert(stats.id);
@@ -253,7 +258,7 @@ impl Mover {
                     if jobs.is_empty() || (rest.is_empty() && bytes + body.len() <= BATCH_BYTES) =>
                 {
                     bytes += body.len();
-                    jobs.push(MovingJob { stats, told, body });
+                    jobs.push(MovingJob { stats, reported_at, body });
                 }
                 Body::Kept(_) => rest.push(stats.id),
                 // The refusal comes between two answers: commands to the source must wait for the rest of them.
@@ -298,12 +303,12 @@ impl Mover {
                 }
                 // The connection broke before the last result.
                 Ok(_) => {}
-                Err(ApiError::Unreachable(what)) if since.elapsed() >= PATIENCE => {
+                Err(ApiError::Unreachable(what)) if since.elapsed() >= TIME_LIMIT => {
                     return Err(ImportError::failed(what));
                 }
                 Err(ApiError::Unreachable(_)) => {}
                 Err(ApiError::Refused(refusal)) if is_passing(&refusal) => {
-                    if since.elapsed() >= PATIENCE {
+                    if since.elapsed() >= TIME_LIMIT {
                         return Err(ImportError::failed(refusal));
                     }
                 }
@@ -316,7 +321,7 @@ impl Mover {
                 }
             }
             if outcomes.iter().any(Option::is_none) {
-                if since.elapsed() >= PATIENCE {
+                if since.elapsed() >= TIME_LIMIT {
                     return Err(ImportError::failed("the server takes nothing more at present"));
                 }
                 std::thread::sleep(REST);
@@ -328,12 +333,12 @@ impl Mover {
         let stats = &job.stats;
         let mut line = Map::new();
         put_body(&mut line, &job.body);
-        // The remaining time was rounded down, and reported at `told` at the latest: with one second more it is never
+        // The remaining time was rounded down, and reported at `reported_at` at the latest: with one second more it is never
         // too early.
         let delay_ms = match stats.state {
             JobState::Delayed => {
                 let left = (stats.time_left.saturating_add(1)).saturating_mul(1000);
-                let gone = u64::try_from(job.told.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let gone = u64::try_from(job.reported_at.elapsed().as_millis()).unwrap_or(u64::MAX);
                 left.saturating_sub(gone)
             }
             JobState::Ready | JobState::Reserved | JobState::Buried => 0,

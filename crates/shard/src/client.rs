@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::error::CallError;
 use crate::health::Health;
 use crate::inbox::{Inbox, Submission, WhenBusy};
-use crate::listing::{ListPlace, ListPlaces, Listing};
+use crate::listing::{ListPosition, ListPositions, Listing};
 use crate::local::LocalShard;
 use crate::pending::Pending;
 use crate::shared::DriverShared;
@@ -59,7 +59,7 @@ pub trait Route: Send + Sync + fmt::Debug {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
 
@@ -245,7 +245,7 @@ impl Client {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
         if let Some(route) = &self.route
@@ -254,14 +254,14 @@ impl Client {
             self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit }])?;
             return route.list(queue, state, after, limit).await;
         }
-        let after = match after.as_ref().map(ListPlaces::as_slice) {
+        let after = match after.as_ref().map(ListPositions::as_slice) {
             None => None,
-            Some([ListPlace::Behind(place)]) => Some(*place),
-            Some([ListPlace::End]) => return Ok(Listing::default()),
-            Some(_) => return Err(CallError::WRONG_PLACES),
+            Some([ListPosition::Behind(place)]) => Some(*place),
+            Some([ListPosition::End]) => return Ok(Listing::default()),
+            Some(_) => return Err(CallError::WRONG_POSITIONS),
         };
         let page = self.ask(Op::list(queue, state, after, limit)).await?;
-        let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
+        let next = page.next.map(|place| ListPositions::new(vec![ListPosition::Behind(place)]));
         Ok(Listing { views: page.views, next })
     }
 

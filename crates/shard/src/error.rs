@@ -48,7 +48,7 @@ impl CallError {
     pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
 
     /// The cursor of a listing was made with another number of shards.
-    pub const WRONG_PLACES: CallError =
+    pub const WRONG_POSITIONS: CallError =
         CallError::Closed("the place is not one of a listing over this number of shards");
 
     /// Whether the call may have been applied.

@@ -147,7 +147,7 @@ impl RedisCoordinator {
     ) -> Result<T, StoreError> {
         let options = self.options();
         // Each step has a limit of its own, and cleans up after itself; this limit is for all of them together.
-        let most = options.connect_timeout * 2 + self.inner.patience() * 2;
+        let most = options.connect_timeout * 2 + self.inner.time_limit() * 2;
         wait_for(async move {
             let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
             tokio::time::timeout(most, work).await.map_err(late)?
@@ -227,7 +227,7 @@ impl CoordinatorInner {
             }
         };
         let late = || StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
-        let reply = tokio::time::timeout(self.patience(), wire.call_each(ask)).await;
+        let reply = tokio::time::timeout(self.time_limit(), wire.call_each(ask)).await;
         let reply = reply.unwrap_or_else(|_| Err(late().into()));
         let is_refusal = |value: &Value| matches!(value, Value::ServerError(_));
         match &reply {
@@ -247,7 +247,7 @@ impl CoordinatorInner {
     }
 
     /// The time limit of a call: an answer after the end of a lease is useless.
-    fn patience(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         let options = &self.servers.0;
         options.response_timeout.min(options.lease.max(LEAST))
     }
@@ -375,7 +375,7 @@ impl CoordinatorInner {
         let asked = slots.masters().into_iter().map(|master| async move {
             let late = |_| StoreError::new(ErrorKind::Unavailable, "it does not answer in time");
             let asking = async { Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await };
-            let keeping = tokio::time::timeout(self.patience(), asking).await.map_err(late).flatten();
+            let keeping = tokio::time::timeout(self.time_limit(), asking).await.map_err(late).flatten();
             (format!("{}:{}", master.0, master.1), keeping)
         });
         let (mut findings, mut known, mut away) = (Vec::new(), 0, None);

@@ -18,9 +18,9 @@ use crate::wire::HostPort;
 
 /// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
 /// renew the node's membership, too.
-const PATIENCE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+const TIME_LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// How long a master that did not answer its last request is awaited.
-const BRIEFLY: Duration = Duration::from_millis(20);
+const SHORT_TIME_LIMIT: Duration = Duration::from_millis(20);
 
 /// A request in progress, whether its answer is awaited or not.
 type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
@@ -49,17 +49,18 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let usual = (lease / 2).clamp(PATIENCE[0], PATIENCE[1]);
+        let usual = (lease / 2).clamp(TIME_LIMITS[0], TIME_LIMITS[1]);
         let mut silent = std::mem::take(&mut *self.silent());
         let questions: Vec<(HostPort, Question<T>, Duration)> = asked
             .into_iter()
             .map(|(master, new)| match silent.remove(&master) {
-                Some(Some(open)) => (master, open, BRIEFLY),
-                Some(None) => (master, under_way(new), BRIEFLY),
+                Some(Some(open)) => (master, open, SHORT_TIME_LIMIT),
+                Some(None) => (master, under_way(new), SHORT_TIME_LIMIT),
                 None => (master, under_way(new), usual),
             })
             .collect();
-        let answers = questions.iter().map(|(_, question, patience)| timeout(*patience, question.clone()));
+        let answers =
+            questions.iter().map(|(_, question, time_limit)| timeout(*time_limit, question.clone()));
         let answers = join_all(answers).await;
         if !answers.iter().any(|answer| matches!(answer, Ok(Ok(_)))) {
             let mut open: FuturesUnordered<_> = questions

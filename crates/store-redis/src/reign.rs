@@ -330,9 +330,9 @@ pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
     let of = "a script";
     match value::text(reply, of)?.as_deref() {
         Some("OK") => Ok(0),
-        Some(said) => match said.strip_prefix("OK ") {
+        Some(reply) => match reply.strip_prefix("OK ") {
             Some(replicas) => replicas.parse().map_err(|_| fault::odd(of)),
-            None => Err(fault::of_script(said)),
+            None => Err(fault::of_script(reply)),
         },
         None => Err(fault::odd(of)),
     }

@@ -67,7 +67,7 @@ struct Reached {
     /// The common level of all changes since the last report.
     level: Level,
     /// The position up to which the level was reported.
-    told: Lsn,
+    reported: Lsn,
 }
 
 /// Figures for people.
@@ -133,7 +133,7 @@ impl RedisShared {
             acked: AtomicU64::new(applied.0),
             reached: Mutex::new(Reached {
                 level: ReplicationState::following(replicas).level(memory.alone()),
-                told: applied,
+                reported: applied,
             }),
             under_way: Mutex::new(0),
             came: Condvar::new(),
@@ -266,7 +266,7 @@ impl RedisShared {
     pub(crate) fn progress(&self) -> Progress {
         let mut reached = locked(&self.reached);
         let acked = self.acked();
-        reached.told = acked;
+        reached.reported = acked;
         Progress { written: acked, durable: acked, level: reached.level }
     }
 
@@ -285,8 +285,8 @@ impl RedisShared {
         match result {
             Ok(level) => {
                 let mut reached = locked(&self.reached);
-                let is_told = reached.told == self.acked();
-                reached.level = if is_told { level } else { reached.level.and(level) };
+                let is_reported = reached.reported == self.acked();
+                reached.level = if is_reported { level } else { reached.level.and(level) };
                 self.acked.fetch_max(last.0, SeqCst);
             }
             Err(error) => self.end(error),

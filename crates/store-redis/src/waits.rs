@@ -53,10 +53,10 @@ impl WaitRequirements {
         failures: &AtomicU64,
     ) -> Result<ReplicationState, RequestFailure> {
         let mut values = values.into_iter();
-        let said = value::some(values.next(), "apply")?;
+        let reply = value::some(values.next(), "apply")?;
         // The script refuses before it changes anything.
         let following =
-            reign::judge_applied(said).map_err(|error| RequestFailure { error, begun: Begun::No })?;
+            reign::judge_applied(reply).map_err(|error| RequestFailure { error, begun: Begun::No })?;
         let waited = values.next();
         let (synced, have) = match (self.wait_for, waited) {
             (WaitFor::Received, None) => return Ok(ReplicationState { replicas: following, synced: false }),

@@ -29,7 +29,7 @@ use crate::value;
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;
 /// Shortest time limit for one node of a cluster to list the masters.
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+const LEAST_TIME_LIMIT: Duration = Duration::from_millis(250);
 /// The delay before each further node is asked.
 const STAGGER: Duration = Duration::from_millis(50);
 /// The largest number of requests of one connection in flight; further ones wait before they are begun. The queue of
@@ -169,12 +169,12 @@ impl Servers {
         if self.0.shape == Topology::Single {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
-        let patience = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_PATIENCE);
+        let time_limit = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_TIME_LIMIT);
         // A node that hangs must not delay the others each time that the masters are asked for.
         let asked = (0..).zip(&self.0.hosts).map(|(n, seed)| {
             let ask = async move {
                 tokio::time::sleep(STAGGER * n).await;
-                match tokio::time::timeout(patience, self.slots_by(seed)).await {
+                match tokio::time::timeout(time_limit, self.slots_by(seed)).await {
                     Ok(slots) => slots,
                     Err(_) => {
                         let what = format_args!("{}:{} does not answer", seed.0, seed.1);

@@ -21,7 +21,7 @@ use duewheel_core::policy::QueueSettings;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::WhenBusy;
-use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, ListingMerge};
+use duewheel_shard::listing::{ListPosition, ListPositions, Listing, ListingMerge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
@@ -74,11 +74,11 @@ impl Router {
                 let listing = self.pages(queue, state, None, limit).await?;
                 match listing.next {
                     // The position is not one within a single shard.
-                    Some(_) => Err(CallError::WRONG_PLACES),
+                    Some(_) => Err(CallError::WRONG_POSITIONS),
                     None => Ok(Reply::Page(Page { views: listing.views, ..Page::default() })),
                 }
             }
-            Op::List { after: Some(_), .. } => Err(CallError::WRONG_PLACES),
+            Op::List { after: Some(_), .. } => Err(CallError::WRONG_POSITIONS),
             Op::Queue { queue } => {
                 let views = self.all(Op::queue(queue.clone()), patience).await?;
                 Ok(Reply::Queues(self.merged(queue, views)))
@@ -308,26 +308,26 @@ impl Router {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
         let shards = self.count() as usize;
-        let places = after.unwrap_or_else(|| ListPlaces::new(vec![ListPlace::START; shards]));
-        if places.as_slice().len() != shards {
-            return Err(CallError::WRONG_PLACES);
+        let positions = after.unwrap_or_else(|| ListPositions::new(vec![ListPosition::START; shards]));
+        if positions.as_slice().len() != shards {
+            return Err(CallError::WRONG_POSITIONS);
         }
         let limit = limit.clamp(1, self.policy.max_page);
         // Each shard is asked for about its share of the page; those with more messages are asked again.
         let rows = (limit / shards * 2).max(LEAST_ROWS).min(limit);
-        let mut merge = ListingMerge::new(state, places, limit, self.policy.load_bytes);
+        let mut merge = ListingMerge::new(state, positions, limit, self.policy.load_bytes);
         for _ in 0..ROUNDS {
             let wants = merge.wants();
             if wants.is_empty() {
                 break;
             }
-            let ask = |&(at, place): &(usize, _)| {
+            let ask = |&(at, position): &(usize, _)| {
                 let shard = ShardId(u32::try_from(at).unwrap_or(0));
-                (shard, Op::list(queue.clone(), state, Some(place), rows))
+                (shard, Op::list(queue.clone(), state, Some(position), rows))
             };
             let pages = self.ask_shards(wants.iter().map(ask).collect(), WhenBusy::Refuse).await?;
             for (&(at, _), page) in wants.iter().zip(pages) {

@@ -35,7 +35,7 @@ use crate::routing::router::Router;
 use crate::routing::sessions::MS;
 
 /// How long a shard may take to grant. After that the answer is not awaited any more, and its grants are returned.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// How long one shard is awaited before the others are probed.
 const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
@@ -177,7 +177,7 @@ impl Router {
 
     /// Sends a shard a request that changes nothing; the future returns the answer.
     fn probe(&self, shard: ShardId) -> Probe {
-        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], WhenBusy::Refuse))
+        tokio::time::timeout(TIME_LIMIT, self.shards.submit(shard, vec![Op::NextDue], WhenBusy::Refuse))
     }
 
     /// Whether a shard has answered a probe.
@@ -240,7 +240,7 @@ impl Router {
         let me = self.me.clone();
         async move {
             // When the receiver is dropped, the grants are returned.
-            let answers = tokio::time::timeout(PATIENCE, pending).await;
+            let answers = tokio::time::timeout(TIME_LIMIT, pending).await;
             let (Ok(answers), Some(me)) = (answers, me.upgrade()) else {
                 let error = unavailable(shard, "did not answer in time");
                 if let Some(me) = me.upgrade() {

@@ -30,7 +30,7 @@ use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Answers, Inbox, WhenBusy};
-use duewheel_shard::listing::{ListPlaces, Listing};
+use duewheel_shard::listing::{ListPositions, Listing};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
@@ -516,7 +516,7 @@ impl Route for Router {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
         let me = self.me.upgrade();

@@ -48,13 +48,13 @@ impl PermittedQueues {
     /// unknown. As many commands are examined as are handed to the engine together.
     pub(super) fn unseen<'a>(
         &self,
-        said: impl Iterator<Item = &'a DecodedInput>,
+        decoded: impl Iterator<Item = &'a DecodedInput>,
         most: usize,
     ) -> Option<Vec<MessageId>> {
         self.prefixes.as_ref()?;
         let (mut ids, mut batch) = (Vec::new(), Brings::Either);
-        for (at, said) in said.enumerate() {
-            let Ok(command) = &said.what else { continue };
+        for (at, decoded) in decoded.enumerate() {
+            let Ok(command) = &decoded.what else { continue };
             let brings = brings(command);
             let goes_along = brings == Brings::Either || batch == Brings::Either || brings == batch;
             if at > 0 && (is_alone(command) || !goes_along) {

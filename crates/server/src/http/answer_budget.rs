@@ -8,7 +8,7 @@ use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
 /// How long an answer waits until other clients have read theirs.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// Bytes of answers that are being written, all connections together.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl AnswerBudget {
     /// `overloaded` when there is none within a second.
     pub(crate) async fn take(&self, bytes: usize) -> Result<AnswerPermit, Problem> {
         let mut permit = self.0.nothing();
-        match tokio::time::timeout(PATIENCE, permit.grow(bytes)).await {
+        match tokio::time::timeout(TIME_LIMIT, permit.grow(bytes)).await {
             Ok(()) => Ok(AnswerPermit(permit)),
             Err(_) => Err(overloaded(
                 "the answers that wait for their clients have as many bytes together as is allowed; read answers faster, or \

@@ -14,7 +14,7 @@ use duewheel::{Client, Duewheel};
 
 use super::answer_budget::AnswerBudget;
 use super::feed::Feed;
-use super::reading::{BodyBudget, PATIENCE};
+use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -106,7 +106,7 @@ impl App {
         hosts: Hosts,
     ) -> Self {
         let largest = max_single_bytes(&policy).max(policy.max_batch_bytes);
-        let reading = BodyBudget::new(limits.max_reading_bytes, largest, PATIENCE);
+        let reading = BodyBudget::new(limits.max_reading_bytes, largest, TIME_LIMIT);
         let rooms = AnswerBudget::new(limits.max_writing_bytes);
         App(Arc::new(AppState {
             client: wheel.client().clone(),

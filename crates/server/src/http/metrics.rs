@@ -23,7 +23,7 @@ const MAX_QUEUES: usize = 1_000;
 /// The number of quotas that are shown.
 const MAX_QUOTAS: usize = 1_000;
 /// The time limit for new figures of a shard, and for the queues of all shards.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The number of queues that are requested together.
 const PAGE: usize = 100;
 
@@ -64,7 +64,7 @@ async fn renewed(app: &App) -> Vec<LocalShard> {
             let _ = one.await; // the figures count, not the answer
         }
     };
-    let _late = tokio::time::timeout(PATIENCE, all).await;
+    let _late = tokio::time::timeout(TIME_LIMIT, all).await;
     shards
 }
 
@@ -79,7 +79,7 @@ struct QueueFigures {
 async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, QueueFigures> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: BTreeMap<QueueName, QueueFigures> = BTreeMap::new();
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + TIME_LIMIT;
     for shard in shards {
         let (mut seen, mut last) = (0, None);
         while seen < MAX_QUEUES {

@@ -57,7 +57,7 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
 
 /// Submits all lines to the engine. The body is dropped when the engine has them, however long their answers take.
 async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque<Slice>, Problem> {
-    let until = Instant::now() + body.patience();
+    let until = Instant::now() + body.time_limit();
     let lines = lines(&body);
     check_batch(lines.len(), &app.policy)?;
     let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
@@ -111,7 +111,7 @@ struct Slice {
     outcomes: Vec<Outcomes>,
     /// The operations of the valid lines, until they are submitted.
     ops: Vec<Op>,
-    told: LineAnswers,
+    replies: LineAnswers,
 }
 
 /// The answers to the valid lines.
@@ -147,7 +147,7 @@ impl Slice {
         let mut slice = Slice {
             outcomes: Vec::with_capacity(lines.len()),
             ops: Vec::with_capacity(lines.len()),
-            told: LineAnswers::Nothing,
+            replies: LineAnswers::Nothing,
         };
         for line in lines {
             match strict::parse::<EnqueueLine<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
@@ -168,7 +168,7 @@ impl Slice {
         while !ops.is_empty() {
             match app.client.offer(ops, WhenBusy::Wait) {
                 Ok(pending) => {
-                    self.told = LineAnswers::Later(pending);
+                    self.replies = LineAnswers::Later(pending);
                     break;
                 }
                 Err((CallError::Overloaded, back)) if Instant::now() < until => ops = back,
@@ -181,7 +181,7 @@ impl Slice {
 
     /// Waits for the answers, and keeps them.
     async fn settle(&mut self) {
-        self.told = LineAnswers::Already(poll_fn(|cx| self.told.poll(cx)).await);
+        self.replies = LineAnswers::Already(poll_fn(|cx| self.replies.poll(cx)).await);
     }
 
     /// Refuses the valid lines, because they were not accepted.
@@ -194,7 +194,7 @@ impl Slice {
     }
 
     async fn finish(mut self, queue: &QueueName) -> Bytes {
-        let answers = poll_fn(|cx| self.told.poll(cx)).await;
+        let answers = poll_fn(|cx| self.replies.poll(cx)).await;
         self.write(answers, queue)
     }
 
@@ -268,7 +268,7 @@ impl HttpBody for Results {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
-        let answers = ready!(slice.told.poll(cx));
+        let answers = ready!(slice.replies.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
         let bytes = slice.write(answers, &self.queue);
         Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -333,7 +333,7 @@ mod tests {
         let queue = QueueName::new("q").unwrap();
         let slices = submit(&app, ReadBody::new(bytes, share), &queue).await.unwrap();
         assert!(
-            slices.iter().any(|slice| matches!(slice.told, LineAnswers::Later(_))),
+            slices.iter().any(|slice| matches!(slice.replies, LineAnswers::Later(_))),
             "no answer was taken"
         );
         assert!(is_gone.load(Ordering::Relaxed));

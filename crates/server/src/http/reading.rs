@@ -17,7 +17,7 @@ use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
 /// How long a request waits in total, for memory to read its body and then until its lines are accepted.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The bytes that a request may hold even if others use up the budget: many small requests are not delayed by a few
 /// large and slow ones.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -34,20 +34,20 @@ pub(crate) struct BodyBudget {
     lane: Arc<Semaphore>,
     max: usize,
     small: usize,
-    patience: Duration,
+    time_limit: Duration,
 }
 
 impl BodyBudget {
     /// A budget of `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that
     /// need not wait.
-    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<BodyBudget> {
+    pub(crate) fn new(max: usize, largest: usize, time_limit: Duration) -> Arc<BodyBudget> {
         let pool = max.saturating_sub(largest).max(max / 2);
         Arc::new(BodyBudget {
             pool: ByteBudget::new(pool),
             lane: Arc::new(Semaphore::new(1)),
             max,
             small: SMALL_BYTES.min(max / 64),
-            patience,
+            time_limit,
         })
     }
 
@@ -64,7 +64,7 @@ impl BodyBudget {
             bytes: 0,
             held: self.pool.nothing(),
             lane: None,
-            left: self.patience,
+            left: self.time_limit,
         }
     }
 }
@@ -122,7 +122,7 @@ impl BodyShare {
     }
 
     /// The time that the request may still wait.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn time_limit(&self) -> Duration {
         self.left
     }
 }
@@ -220,8 +220,8 @@ impl ReadBody {
     }
 
     /// The time that the request may still wait.
-    pub(super) fn patience(&self) -> Duration {
-        self.share.patience()
+    pub(super) fn time_limit(&self) -> Duration {
+        self.share.time_limit()
     }
 }
 

@@ -21,7 +21,7 @@ const UNREAD_TIME: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Stall<S> {
     socket: S,
-    patience: Duration,
+    time_limit: Duration,
     /// The timer, while a write waits.
     waits: Option<Pin<Box<Sleep>>>,
     end: ClosePhase,
@@ -40,8 +40,8 @@ enum ClosePhase {
 }
 
 impl<S> Stall<S> {
-    pub(super) fn new(socket: S, patience: Duration) -> Self {
-        Stall { socket, patience, waits: None, end: ClosePhase::Open }
+    pub(super) fn new(socket: S, time_limit: Duration) -> Self {
+        Stall { socket, time_limit, waits: None, end: ClosePhase::Open }
     }
 
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -49,7 +49,7 @@ impl<S> Stall<S> {
             self.waits = None;
             return written;
         }
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(self.time_limit)));
         ready!(waits.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
     }

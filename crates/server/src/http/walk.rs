@@ -30,7 +30,7 @@ const MINE: &str = "mine/q";
 const ELSEWHERE: &str = "elsewhere/";
 
 /// Longer than any answer takes that does not wait for a body.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 struct WalkServer {
     router: TowerToHyperService<Router>,
@@ -90,7 +90,7 @@ impl WalkServer {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let answer = self.router.call(request.body(body).unwrap());
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = tokio::time::timeout(TIME_LIMIT, answer).await;
         answer.unwrap_or_else(|_| panic!("{} {} waits for the body", route.method, route.path)).unwrap()
     }
 
@@ -200,7 +200,7 @@ async fn a_stream_ends_with_its_token() {
     server.entries.clear();
     server.token(&[Scope::Metrics], None, None);
     let end = async { while body.frame().await.is_some() {} };
-    tokio::time::timeout(PATIENCE, end).await.expect("the stream ends");
+    tokio::time::timeout(TIME_LIMIT, end).await.expect("the stream ends");
 }
 
 /// Each token has one scope and, where possible, only the one queue.
