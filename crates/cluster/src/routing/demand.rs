@@ -177,7 +177,7 @@ impl Demands {
         }
     }
 
-    /// Sets the time of [`crate::Clock::running`], in ns. To be called before any other method.
+    /// Sets the time of [`duewheel_shard::clock::Clock::running`], in ns. To be called before any other method.
     pub(crate) fn at(&mut self, running: u64) {
         self.running = running;
     }
