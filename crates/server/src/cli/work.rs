@@ -243,7 +243,7 @@ impl<'a> WorkLease<'a> {
     }
 
     /// Waits for the command, and extends the lease at each third of it.
-    fn hold_while(&self, mut child: WorkChild) -> Result<Ended, CommandFailure> {
+    fn hold_while(&self, mut child: WorkChild<'_>) -> Result<Ended, CommandFailure> {
         let mut extended = Instant::now();
         let mut held = true;
         loop {
