@@ -77,6 +77,7 @@ fn flag_of(field: &str) -> Option<&'static str> {
     Some(match field {
         "body" | "body_base64" => "BODY",
         "backoff" | "backoff.min_ms" | "backoff.max_ms" => "--backoff",
+        "by" | "by_ms" => "TIME",
         "dead_ttl_ms" => "--dead-ttl",
         "dedupe_id" => "--dedupe-id",
         "dedupe_window_ms" => "--dedupe-window",

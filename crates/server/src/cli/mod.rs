@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod backup;
+mod clock;
 mod cluster;
 mod enqueue;
 mod failure;
@@ -100,6 +101,8 @@ enum CliCommand {
     Quotas(health::QuotasArgs),
     /// Tell whether the server is well
     Health(health::HealthArgs),
+    /// Move the clock of a server that was started for tests
+    Clock(clock::ClockArgs),
     /// Show or manage a cluster of nodes on Redis
     Cluster(cluster::ClusterArgs),
     /// Make a data folder from a damaged one, and list what is lost
@@ -164,6 +167,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Work(args)) => client(args),
         Some(CliCommand::Quotas(args)) => client(args),
         Some(CliCommand::Health(args)) => client(args),
+        Some(CliCommand::Clock(args)) => client(args),
         Some(CliCommand::Import(args)) => client(args),
         Some(CliCommand::Backup(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
-use duewheel::{Client, Duewheel};
+use duewheel::{Client, Duewheel, VirtualClock};
 
 use super::answer_budget::AnswerBudget;
 use super::feed::Feed;
@@ -41,6 +41,8 @@ pub struct AppState {
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: HttpCounters,
+    /// The clock of `--virtual-clock`.
+    pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
     /// `openapi.json`, made when it is asked for.
@@ -120,9 +122,16 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: HttpCounters::default(),
+            clock: OnceLock::new(),
             feed: Feed::default(),
             description: OnceLock::new(),
         }))
+    }
+
+    /// Lets callers move this clock, which must be the wheel's.
+    pub fn set_clock(&self, clock: VirtualClock) {
+        // There is one wheel, and so one clock.
+        let _ = self.0.clock.set(clock);
     }
 
     /// Refuses new messages in drain mode.

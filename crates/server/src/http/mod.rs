@@ -10,6 +10,7 @@ mod backup;
 mod budget;
 mod call;
 mod cancel;
+mod clock;
 mod cluster;
 #[cfg(test)]
 mod contract;

@@ -17,8 +17,8 @@ use super::call::Call;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
-    Answer, App, backup, cancel, cluster, dashboard, enqueue, health, histogram, home, identity, listing,
-    message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
+    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, health, histogram, home, identity,
+    listing, message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -92,6 +92,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
         get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),
         get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
+        post("/v1/clock/advance", NO, server(Admin), clock::advance, doc::advance),
         post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
         get("/healthz", NO, AccessRule::Open, health::health, doc::health),

@@ -264,3 +264,30 @@ fn completions_and_manual_pages_name_every_command() {
         }
     }
 }
+
+/// A test of a timeout of 48 hours, as it is written in any language.
+#[test]
+fn a_test_moves_the_clock_and_waits_for_nothing() {
+    let shell = Shell::with(&["--virtual-clock"]);
+    shell.ok(&["enqueue", "orders", "close order 42", "--delay", "48h", "--key", "order-42"]);
+    shell.ok(&["clock", "advance", "47h59m"]);
+    assert_eq!(shell.ok(&["reserve", "orders"]), "no message\n");
+    let (status, answer) = shell.server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#);
+    assert_eq!(status, 200, "{answer}");
+    let reserved = shell.json(&["reserve", "orders", "--json"]);
+    let message = &reserved["messages"][0];
+    assert_eq!((&message["body"], &message["lateness_ms"]), (&json!("close order 42"), &json!(0)));
+    assert_eq!(message["due_at"], answer["now"]);
+    // Time stands: the lease does not run out by itself.
+    shell.ok(&["clock", "advance", "29s"]);
+    assert_eq!(shell.ok(&["reserve", "orders"]), "no message\n");
+    shell.ok(&["clock", "advance", "10 min"]);
+    assert_eq!(shell.json(&["reserve", "orders", "--json"])["messages"][0]["attempt"], 2);
+
+    for body in ["{}", r#"{"by": "1h", "by_ms": 1}"#, r#"{"by": "-1h"}"#] {
+        let (status, answer) = shell.server.call("POST", "/v1/clock/advance", body);
+        assert_eq!((status, &answer["field"]), (400, &json!("by")), "{body}: {answer}");
+    }
+    let ordinary = Shell::new();
+    assert!(ordinary.fails(&["clock", "advance", "1h"], 3).contains("--virtual-clock"));
+}
