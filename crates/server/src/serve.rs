@@ -17,7 +17,7 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{Settings, VirtualClockOption};
+use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
@@ -90,6 +90,9 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
     if let Some(clock) = clock {
         app.set_clock(clock);
+    }
+    if settings.store == StoreChoice::Log && settings.durability != LevelOption::Memory {
+        app.set_data(settings.data.clone());
     }
     let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;

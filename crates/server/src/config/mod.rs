@@ -34,7 +34,7 @@ pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
 pub use quota::QuotaTable;
 pub use store::{PeerFiles, RedisSettings, StoreChoice};
-pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret};
+pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and

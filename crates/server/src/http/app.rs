@@ -13,6 +13,7 @@ use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
 
 use super::answer_budget::AnswerBudget;
+use super::durations::RouteDurations;
 use super::feed::Feed;
 use super::reading::{BodyBudget, PATIENCE};
 use crate::auth::{Guard, Hosts};
@@ -41,6 +42,10 @@ pub struct AppState {
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: HttpCounters,
+    /// How long the answers of each route take.
+    pub(super) durations: OnceLock<Vec<Arc<RouteDurations>>>,
+    /// The data folder, whose disk is watched.
+    pub(super) data: OnceLock<PathBuf>,
     /// The clock of `--virtual-clock`.
     pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
@@ -122,10 +127,17 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: HttpCounters::default(),
+            durations: OnceLock::new(),
+            data: OnceLock::new(),
             clock: OnceLock::new(),
             feed: Feed::default(),
             description: OnceLock::new(),
         }))
+    }
+
+    /// Shows in `/metrics` how much room the disk of this folder has.
+    pub fn set_data(&self, folder: PathBuf) {
+        let _ = self.0.data.set(folder);
     }
 
     /// Lets callers move this clock, which must be the wheel's.

@@ -15,6 +15,7 @@ mod cluster;
 #[cfg(test)]
 mod contract;
 mod dashboard;
+mod durations;
 mod enqueue;
 mod enqueued;
 mod feed;

@@ -462,13 +462,20 @@ fn probe(id: &'static str, summary: &'static str, no: &'static str, status: Stat
 }
 
 pub(crate) fn metrics() -> OperationDoc {
-    OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format").gives_other(
-        200,
-        "The figures at the moment of the request.",
-        "text/plain",
-        |_| json_schema!({ "type": "string" }),
-        json!("duewheel_messages{state=\"scheduled\"} 1\n"),
-    )
+    OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format")
+        .query(
+            "queue",
+            "Figures of this queue alone, or with `*` at the end of those whose names begin so.",
+            |_| json_schema!({ "type": "string", "pattern": "^([A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,198})?\\*?$", "minLength": 1 }),
+            json!("orders*"),
+        )
+        .gives_other(
+            200,
+            "The figures at the moment of the request.",
+            "text/plain",
+            |_| json_schema!({ "type": "string" }),
+            json!("duewheel_messages{state=\"scheduled\"} 1\n"),
+        )
 }
 
 pub(crate) fn openapi() -> OperationDoc {
