@@ -136,6 +136,8 @@ impl<'a> WorkChild<'a> {
         let how = match (&self.told, status.code(), status.signal()) {
             (Some((_, why)), _, _) => why.clone(),
             (None, Some(code), _) => format!("exit status {code}"),
+            // The signal that ends all comes from elsewhere.
+            (None, None, Some(_)) if self.all.were_killed() => "the worker was stopped".to_owned(),
             (None, None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None, None) => "ended without a status".to_owned(),
         };

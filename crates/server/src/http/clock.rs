@@ -1,8 +1,10 @@
 //! `POST /v1/clock/advance`: time for tests, on a server with `--virtual-clock`.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use duewheel::LocalShard;
 use duewheel::core::engine::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::schema::DelaySchema;
 use crate::span::TimeSpan;
+
+/// Time between two looks whether all shards have done what was due.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How much time is to pass.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -59,6 +64,13 @@ pub(crate) async fn advance(mut call: Call) -> Answer {
         }
     };
     clock.advance(Duration::from_millis(by_ms));
+    // What was under way when the clock moved is not counted as done.
     call.app.ask(Op::stats()).await?;
+    while !call.app.client.local_shards().iter().all(LocalShard::has_caught_up) {
+        if call.app.draining.load(Ordering::Relaxed) {
+            return Err(Problem::new(ErrorCode::Draining, "the server stops; the clock was moved"));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
     Ok(reply(StatusCode::OK, &AdvancedAnswer { now: InstantText(call.app.client.now().wall) }))
 }
