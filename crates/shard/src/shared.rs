@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::Level;
-use duewheel_core::time::Now;
+use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::watch;
 
 use crate::clock::Clock;

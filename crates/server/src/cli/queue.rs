@@ -78,15 +78,21 @@ pub(super) fn path(queue: &QueueName) -> String {
 
 /// The settings of a queue, each named as the option of `duewheel config` that sets it.
 pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
-    let time = |value: &Value| value.as_u64().map_or("-".to_owned(), |ms| TimeSpan(ms).to_string());
-    let backoff = &config["backoff"];
+    // What the queue does not say is the server's default.
+    let default = || "default".to_owned();
+    let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
+    let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };
+    let backoff = match &config["backoff"] {
+        Value::Null => default(),
+        times => format!("{}..{}", time(&times["min_ms"]), time(&times["max_ms"])),
+    };
     vec![
         ("lease", time(&config["lease_ms"])),
-        ("max-attempts", cell(config, "max_attempts")),
-        ("priority", cell(config, "priority")),
-        ("backoff", format!("{}..{}", time(&backoff["min_ms"]), time(&backoff["max_ms"]))),
+        ("max-attempts", plain("max_attempts")),
+        ("priority", plain("priority")),
+        ("backoff", backoff),
         ("dedupe-window", time(&config["dedupe_window_ms"])),
         ("dead-ttl", time(&config["dead_ttl_ms"])),
-        ("order", cell(config, "order")),
+        ("order", plain("order")),
     ]
 }
