@@ -196,6 +196,11 @@ pub(crate) fn pause_rules(schema: &mut Schema) {
     forbid(schema, vec![all(&["for_ms", "for"])]);
 }
 
+/// The rules of a step of the clock.
+pub(crate) fn advance_rules(schema: &mut Schema) {
+    forbid(schema, vec![all(&["by_ms", "by"])]);
+}
+
 /// The rules of a redrive.
 pub(crate) fn redrive_rules(schema: &mut Schema) {
     forbid(schema, vec![all(&["ids", "max"])]);

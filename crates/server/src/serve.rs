@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use duewheel::Duewheel;
+use duewheel::{Duewheel, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -17,7 +17,7 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::Settings;
+use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
@@ -73,8 +73,10 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         Err(why) => Err(bind_error(address, why)),
     };
     let http = http.map(start).transpose()?;
+    let clock =
+        (settings.virtual_clock != VirtualClockOption::Off).then(|| VirtualClock::new(SystemTime::now()));
     let wheel = tokio::select! {
-        wheel = store::open(&settings, peers, &waits) => wheel?,
+        wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
@@ -86,6 +88,12 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
+    if let Some(clock) = clock {
+        app.set_clock(clock);
+    }
+    if settings.store == StoreChoice::Log && settings.durability != LevelOption::Memory {
+        app.set_data(settings.data.clone());
+    }
     let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
     let of_beanstalk = settings.of_beanstalk.clone();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
-use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, VirtualClock};
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
 use crate::config::{
@@ -26,22 +26,30 @@ pub(crate) async fn open(
     settings: &Settings,
     certificates: Option<PeerCertificates>,
     waits: &StartWords,
+    clock: Option<VirtualClock>,
 ) -> Result<Duewheel, ServeError> {
     match &settings.store {
         StoreChoice::Log => {
             waits.send_replace(format!("reading the data folder {}", settings.data.display()));
-            open_log(settings).await
+            open_log(settings, clock).await
         }
         StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
     }
 }
 
-async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
+async fn open_log(settings: &Settings, clock: Option<VirtualClock>) -> Result<Duewheel, ServeError> {
     warn_of_open_folder(&settings.data);
     if settings.durability == LevelOption::Memory {
         tracing::warn!("durability is memory: nothing survives the end of this process");
     }
-    let opened = Duewheel::builder()
+    let builder = match clock {
+        Some(clock) => {
+            tracing::warn!("time stands: only POST /v1/clock/advance moves it (--virtual-clock)");
+            Duewheel::builder().clock(clock)
+        }
+        None => Duewheel::builder(),
+    };
+    let opened = builder
         .data(&settings.data)
         .durability(settings.durability.into())
         .policy(settings.engine_policy())

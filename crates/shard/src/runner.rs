@@ -456,6 +456,7 @@ impl Runner {
             // need the sync, so this is not for long even where syncs are.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
         } else {
+            self.shared.rest(now.engine);
             SleepLimit { until: WakeOn::Anything, at_most: wanted }
         })
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::Level;
-use duewheel_core::time::Now;
+use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -30,12 +30,25 @@ pub struct DriverShared {
     /// Set when a caller has requested figures as of now or later.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
+    /// The engine time up to which everything was done when the driver went to sleep last.
+    rested: AtomicU64,
     /// A bug outside the driver; it also ends the driver.
     bug: OnceLock<String>,
     ended: watch::Sender<Option<DriverEnd>>,
 }
 
 impl DriverShared {
+    /// The driver sleeps until something comes in, or a later time: everything up to this time is done.
+    pub fn rest(&self, at: EngineMs) {
+        self.rested.store(at.0, Ordering::Release);
+    }
+
+    /// Whether everything that was to be done by now is done: what is due is ready, what has run out is ended. On a clock
+    /// that does not stand this is true only for moments.
+    pub fn has_caught_up(&self) -> bool {
+        self.rested.load(Ordering::Acquire) >= self.now().engine.0
+    }
+
     /// The state of a driver with this clock, which has not ended.
     pub fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
         DriverShared {
@@ -47,6 +60,7 @@ impl DriverShared {
             figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(ThreadCommand::Run as u64),
+            rested: AtomicU64::new(0),
             bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,

@@ -13,6 +13,9 @@ use crate::config::Insecure;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
+    /// Print the answer as JSON, and an error as one JSON object on standard error
+    #[arg(long, help_heading = "Options")]
+    pub(crate) json: bool,
     /// The server's address
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     pub(crate) server: String,

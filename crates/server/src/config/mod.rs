@@ -34,7 +34,7 @@ pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
 pub use quota::QuotaTable;
 pub use store::{PeerFiles, RedisSettings, StoreChoice};
-pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret};
+pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
@@ -86,6 +86,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Limits of the HTTP listener.
     pub limits: HttpLimits,
+    /// Whether time only passes when it is told to.
+    pub virtual_clock: VirtualClockOption,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,
     /// The file from which quotas are read again.
@@ -168,6 +170,22 @@ impl Options {
             let what = format!("--beanstalk-max-job-size {max_job}: must be at most {MAX_JOB_SIZE}");
             return Err(ConfigError::Value(what));
         }
+        let virtual_clock = self.virtual_clock.unwrap_or_default();
+        let durability = match (virtual_clock, self.durability) {
+            (VirtualClockOption::On, None) => LevelOption::Memory,
+            (_, durability) => durability.unwrap_or(LevelOption::Fsync),
+        };
+        let keeps = durability != LevelOption::Memory || store != StoreChoice::Log;
+        if virtual_clock == VirtualClockOption::On && keeps {
+            let what = "--virtual-clock: would deliver messages that are kept before their time; leave --store and \
+                        --durability out, or say --virtual-clock force";
+            return Err(ConfigError::Value(what.into()));
+        }
+        if virtual_clock == VirtualClockOption::Force && store != StoreChoice::Log {
+            let what =
+                "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
+            return Err(ConfigError::Value(what.into()));
+        }
         Ok(Settings {
             data: self.data.unwrap_or_else(|| "duewheel-data".into()),
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
@@ -175,7 +193,7 @@ impl Options {
             of_beanstalk,
             beanstalk_max_job_size: max_job,
             store,
-            durability: self.durability.unwrap_or(LevelOption::Fsync),
+            durability,
             journal_bytes,
             tokens: self.tokens,
             tls: match (self.tls_cert, self.tls_key) {
@@ -190,6 +208,7 @@ impl Options {
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
             log_format: self.log_format.unwrap_or(LogFormat::Text),
+            virtual_clock,
             quotas: quota::checked(self.quota, &policy)?,
             file: None,
             policy,
@@ -358,6 +377,10 @@ impl Settings {
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
+            virtual_clock: match self.store {
+                StoreChoice::Log => Some(self.virtual_clock),
+                StoreChoice::Redis(_) => None,
+            },
             wheel_slots: Some(self.policy.wheel_slots),
             wheel_tick: Some(TimeSpan(self.policy.wheel_tick_ms)),
             max_body: Some(self.policy.max_body),
@@ -416,7 +439,7 @@ mod tests {
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
-        let log = format!("{all}\nstore = 'log'\n{quotas}");
+        let log = format!("{all}\nvirtual_clock = 'on'\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
@@ -428,6 +451,24 @@ mod tests {
             let text = toml::to_string(&given).unwrap();
             assert_eq!(options(&text), given);
         }
+    }
+
+    #[test]
+    fn a_virtual_clock_keeps_nothing_unless_it_is_forced() {
+        let settings = |text: &str| options(text).settings();
+        let alone = settings("virtual_clock = 'on'").unwrap();
+        assert_eq!(alone.durability, LevelOption::Memory);
+        let forced = settings("virtual_clock = 'force'").unwrap();
+        assert_eq!(forced.durability, LevelOption::Fsync);
+        for wrong in [
+            "virtual_clock = 'on'\ndurability = 'fsync'",
+            "virtual_clock = 'on'\nstore = 'redis://h:1'",
+            "virtual_clock = 'force'\nstore = 'redis://h:1'",
+        ] {
+            let error = settings(wrong).unwrap_err().to_string();
+            assert!(error.contains("--virtual-clock: "), "{wrong}: {error}");
+        }
+        assert_eq!(settings("").unwrap().virtual_clock, VirtualClockOption::Off);
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use clap::{Arg, Args};
 use serde::{Deserialize, Serialize};
 
-use super::{Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret};
+use super::{
+    Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret,
+    VirtualClockOption,
+};
 use crate::auth::{Hosts, Prefixes};
 use crate::beanstalk::SocketMode;
 use crate::span::TimeSpan;
@@ -185,6 +188,10 @@ options! {
         /// Format of log lines [default: text]
         #[arg(long, value_name = "FORMAT")]
         pub log_format: Option<LogFormat>,
+        /// For tests: time stands, and only `POST /v1/clock/advance` moves it. All is in memory, unless it is `force`;
+        /// then messages of the data folder may come before their time [default: off]
+        #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "WHEN")]
+        pub virtual_clock: Option<VirtualClockOption>,
         /// Number of slots of the ring [default: 3600]
         #[arg(long, value_name = "N")]
         pub wheel_slots: Option<usize>,

@@ -42,7 +42,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// Whether a cluster is created in an empty Redis.
+/// Whether time only passes when it is told to.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum VirtualClockOption {
+    /// The machine's clocks.
+    #[default]
+    Off,
+    /// A clock that stands, and `POST /v1/clock/advance`. All is in memory.
+    On,
+    /// The same with messages that are kept, which may then be delivered before their time.
+    Force,
+}
+
+/// Whether a cluster is made in a Redis where none is.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisCreate {

@@ -10,9 +10,10 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
-use duewheel::{Client, Duewheel};
+use duewheel::{Client, Duewheel, VirtualClock};
 
 use super::answer_budget::AnswerBudget;
+use super::durations::RouteDurations;
 use super::feed::Feed;
 use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
@@ -41,7 +42,13 @@ pub struct AppState {
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: HttpCounters,
-    /// Figures, published every second while there are readers.
+    /// How long the answers of each route take.
+    pub(super) durations: OnceLock<Vec<Arc<RouteDurations>>>,
+    /// The data folder, whose disk is watched.
+    pub(super) data: OnceLock<PathBuf>,
+    /// The clock of `--virtual-clock`.
+    pub(super) clock: OnceLock<VirtualClock>,
+    /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
@@ -122,9 +129,23 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: HttpCounters::default(),
+            durations: OnceLock::new(),
+            data: OnceLock::new(),
+            clock: OnceLock::new(),
             feed: Feed::default(),
             description: OnceLock::new(),
         }))
+    }
+
+    /// Shows in `/metrics` how much room the disk of this folder has.
+    pub fn set_data(&self, folder: PathBuf) {
+        let _ = self.0.data.set(folder);
+    }
+
+    /// Lets callers move this clock, which must be the wheel's.
+    pub fn set_clock(&self, clock: VirtualClock) {
+        // There is one wheel, and so one clock.
+        let _ = self.0.clock.set(clock);
     }
 
     /// Refuses new messages in drain mode.

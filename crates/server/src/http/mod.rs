@@ -10,10 +10,12 @@ mod backup;
 mod budget;
 mod call;
 mod cancel;
+mod clock;
 mod cluster;
 #[cfg(test)]
 mod contract;
 mod dashboard;
+mod durations;
 mod enqueue;
 mod enqueued;
 mod feed;

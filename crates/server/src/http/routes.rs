@@ -4,6 +4,8 @@
 //! A route cannot be written without its permission, which is checked before its handler is called: [`Call::new`].
 
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,11 +16,12 @@ use duewheel::Policy;
 use serde_json::Value;
 
 use super::call::Call;
+use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
-    Answer, App, backup, cancel, cluster, dashboard, enqueue, health, histogram, home, identity, listing,
-    message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
+    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, health, histogram, home, identity,
+    listing, message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -33,6 +36,7 @@ pub(crate) struct HttpRoute {
     /// Its description in `openapi.json`.
     pub(crate) doc: fn() -> OperationDoc,
     handler: MethodRouter<App>,
+    durations: Arc<RouteDurations>,
 }
 
 const fn queue(scope: Scope) -> AccessRule {
@@ -92,12 +96,13 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
         get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),
         get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
+        post("/v1/clock/advance", NO, server(Admin), clock::advance, doc::advance),
         post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
         get("/healthz", NO, AccessRule::Open, health::health, doc::health),
         get("/livez", NO, AccessRule::Open, health::live, doc::live),
         get("/readyz", NO, AccessRule::Open, health::ready, doc::ready),
-        get("/metrics", NO, server(Metrics), metrics::metrics, doc::metrics),
+        get("/metrics", &["queue"], server(Metrics), metrics::metrics, doc::metrics),
         get("/openapi.json", NO, AccessRule::Open, openapi, doc::openapi),
         get("/", NO, AccessRule::Open, home, doc::home),
     ]
@@ -134,10 +139,14 @@ pub(crate) fn document(policy: &Policy, security: Security) -> Value {
 /// The router for the table.
 pub(crate) fn router(app: App) -> Router {
     let mut router = Router::new();
+    let mut durations = Vec::new();
     for route in table() {
+        durations.push(route.durations);
         router = router.route(route.path, route.handler);
     }
-    // The dashboard's files are no part of the API, and not described.
+    // An app has one router.
+    let _ = app.durations.set(durations);
+    // They are no part of the API, and not described.
     for asset in dashboard::assets() {
         let serve = move |State(app): State<App>, headers: HeaderMap| async move {
             answer(&app, Ok(asset.answer(&headers)))
@@ -168,17 +177,23 @@ macro_rules! methods {
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
             F: Future<Output = Answer> + Send + 'static,
         {
+            let durations = Arc::new(RouteDurations::new(Method::$method, path));
+            let counted = Arc::clone(&durations);
             let serve = move |State(app): State<App>, request: Request| {
-                let handler = handler.clone();
+                let (handler, durations) = (handler.clone(), Arc::clone(&counted));
                 async move {
+                    let since = Instant::now();
                     let result = match Call::new(app.clone(), request, query, access).await {
                         Ok(call) => handler(call).await,
                         Err(problem) => Err(problem),
                     };
-                    answer(&app, result)
+                    let response = answer(&app, result);
+                    durations.count(response.status(), since.elapsed());
+                    response
                 }
             };
-            HttpRoute { method: Method::$method, path, query, access, doc, handler: on(MethodFilter::$method, serve) }
+            let handler = on(MethodFilter::$method, serve);
+            HttpRoute { method: Method::$method, path, query, access, doc, handler, durations }
         }
     )*};
 }
