@@ -73,8 +73,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         Err(why) => Err(bind_error(address, why)),
     };
     let http = http.map(start).transpose()?;
-    let clock =
-        (settings.virtual_clock != VirtualClockOption::Off).then(|| VirtualClock::new(SystemTime::now()));
+    let clock = (settings.virtual_clock != VirtualClockOption::Off).then(virtual_clock);
     let wheel = tokio::select! {
         wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
@@ -242,6 +241,14 @@ struct Listeners {
     bound: Vec<(String, ListenerTask)>,
     running: JoinSet<()>,
     stoppers: Vec<Box<dyn Fn() + Send>>,
+}
+
+/// A clock that stands at the present. At a whole millisecond: due times are rounded up, and 48 hours later a delay of 48
+/// hours is to be over.
+fn virtual_clock() -> VirtualClock {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ms = u64::try_from(since.as_millis()).unwrap_or(0);
+    VirtualClock::new(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
 fn claim(address: SocketAddr) -> Result<Claim, ServeError> {

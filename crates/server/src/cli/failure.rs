@@ -2,9 +2,9 @@
 
 use std::{fmt, io};
 
+use duewheel_import::api::{ApiError, ServerRefusal};
 use serde_json::{Map, Value, json};
 
-use super::remote::{ApiError, ServerRefusal};
 use super::table::plain;
 use crate::config::ConfigError;
 use crate::error::ErrorCode;

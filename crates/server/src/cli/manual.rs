@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, CommandFailure};
+use super::CommandFailure;
 
 #[derive(Args, Debug)]
 pub(super) struct CompletionsArgs {
@@ -15,9 +15,9 @@ pub(super) struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+    pub(super) fn run(self, mut cli: Command) -> Result<(), CommandFailure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "duewheel", &mut script);
+        clap_complete::generate(self.shell, &mut cli, "duewheel", &mut script);
         io::stdout().write_all(&script)?;
         Ok(())
     }
@@ -31,10 +31,10 @@ pub(super) struct ManArgs {
 }
 
 impl ManArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+    pub(super) fn run(self, cli: Command) -> Result<(), CommandFailure> {
         let failed =
             |error: io::Error| CommandFailure::Failed(format!("DIR {}: {error}", self.folder.display()));
         // One page a command, named duewheel-enqueue.1.
-        clap_mangen::generate_to(Cli::command(), &self.folder).map_err(failed)
+        clap_mangen::generate_to(cli, &self.folder).map_err(failed)
     }
 }

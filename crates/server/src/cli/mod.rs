@@ -6,11 +6,12 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 mod backup;
 mod clock;
 mod cluster;
+mod command;
 mod enqueue;
 mod failure;
 mod health;
@@ -36,6 +37,7 @@ mod when;
 mod work;
 mod work_child;
 
+pub(crate) use command::{ClientCommand, CommandEnd, client};
 pub(crate) use failure::CommandFailure;
 pub(crate) use server::ServerArgs;
 
@@ -117,29 +119,6 @@ enum CliCommand {
     Version,
 }
 
-/// A command that talks to a server.
-trait ClientCommand {
-    fn server(&self) -> &ServerArgs;
-    fn run(self) -> Result<(), CommandFailure>;
-}
-
-/// How a command ended, and whether the caller wants to read that as JSON.
-struct CommandEnd {
-    result: Result<(), CommandFailure>,
-    json: bool,
-}
-
-impl From<Result<(), CommandFailure>> for CommandEnd {
-    fn from(result: Result<(), CommandFailure>) -> Self {
-        CommandEnd { result, json: false }
-    }
-}
-
-fn client(command: impl ClientCommand) -> CommandEnd {
-    let json = command.server().json;
-    CommandEnd { result: command.run(), json }
-}
-
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -175,8 +154,8 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Verify(args)) => args.run().into(),
         Some(CliCommand::Restore(args)) => args.run().into(),
         Some(CliCommand::Salvage(args)) => args.run().into(),
-        Some(CliCommand::Completions(args)) => args.run().into(),
-        Some(CliCommand::Man(args)) => args.run().into(),
+        Some(CliCommand::Completions(args)) => args.run(Cli::command()).into(),
+        Some(CliCommand::Man(args)) => args.run(Cli::command()).into(),
         Some(CliCommand::Version) => version().into(),
     };
     match end.result {
@@ -219,7 +198,6 @@ fn version() -> Result<(), CommandFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

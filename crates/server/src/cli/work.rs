@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote};
-use super::work_child::{Children, Ended, WorkChild};
+use super::work_child::{Children, CommandEnded, WorkChild};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -66,9 +66,9 @@ impl ClientCommand for WorkArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let slots = Arc::new(Slots::default());
+        let slots = Arc::new(JobSlots::default());
         watch_signals(slots.clone())?;
-        let worker = Worker { left: self.count.map(AtomicU64::new), args: &self, remote, slots };
+        let worker = WorkJobs { left: self.count.map(AtomicU64::new), args: &self, remote, slots };
         let results: Vec<Result<(), CommandFailure>> = thread::scope(|scope| {
             let jobs: Vec<_> = (0..usize::from(self.jobs))
                 .map(|job| {
@@ -86,16 +86,16 @@ impl ClientCommand for WorkArgs {
 }
 
 /// What all jobs share.
-struct Worker<'a> {
+struct WorkJobs<'a> {
     args: &'a WorkArgs,
     remote: Remote,
-    slots: Arc<Slots>,
+    slots: Arc<JobSlots>,
     /// How many messages may still be begun.
     left: Option<AtomicU64>,
 }
 
 /// How a job goes on after it has looked for a message.
-enum Found {
+enum NextMessage {
     Message(Value),
     /// None was ready.
     Nothing,
@@ -103,7 +103,7 @@ enum Found {
     HeldBack,
 }
 
-impl Worker<'_> {
+impl WorkJobs<'_> {
     /// Handles one message after the other until it is told to stop.
     fn job(&self, job: usize) -> Result<(), CommandFailure> {
         let mut turn = job;
@@ -151,9 +151,9 @@ impl Worker<'_> {
                     (false, _) => TURN,
                 };
                 match self.reserve(queue, wait)? {
-                    Found::Message(message) => return Ok(Some(message)),
-                    Found::HeldBack => nothing = false,
-                    Found::Nothing => {}
+                    NextMessage::Message(message) => return Ok(Some(message)),
+                    NextMessage::HeldBack => nothing = false,
+                    NextMessage::Nothing => {}
                 }
             }
             if self.args.until_empty {
@@ -165,7 +165,7 @@ impl Worker<'_> {
         }
     }
 
-    fn reserve(&self, queue: &QueueName, wait: Duration) -> Result<Found, CommandFailure> {
+    fn reserve(&self, queue: &QueueName, wait: Duration) -> Result<NextMessage, CommandFailure> {
         let mut request = json!({"max": 1, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(0)});
         if let Some(lease) = self.args.lease {
             request["lease_ms"] = lease.0.into();
@@ -175,8 +175,8 @@ impl Worker<'_> {
                 Ok(mut answer) => {
                     let message = answer["messages"].get_mut(0).map(Value::take);
                     let held_back = answer.get("held_back").is_some();
-                    let nothing = if held_back { Found::HeldBack } else { Found::Nothing };
-                    return Ok(message.map_or(nothing, Found::Message));
+                    let nothing = if held_back { NextMessage::HeldBack } else { NextMessage::Nothing };
+                    return Ok(message.map_or(nothing, NextMessage::Message));
                 }
                 // Most likely it is being started, or started again.
                 Err(trouble) if will_pass(&trouble) => {
@@ -205,10 +205,10 @@ impl Worker<'_> {
             }
         };
         match lease.hold_while(child)? {
-            Ended { code: Some(0), .. } => lease.ack(),
-            Ended { code: Some(DEAD), reason } => lease.dead_letter(&reason),
-            Ended { code: Some(NOT_YET), reason } => lease.not_yet(&reason),
-            Ended { reason, .. } => lease.nack(&reason),
+            CommandEnded { code: Some(0), .. } => lease.ack(),
+            CommandEnded { code: Some(DEAD), reason } => lease.dead_letter(&reason),
+            CommandEnded { code: Some(NOT_YET), reason } => lease.not_yet(&reason),
+            CommandEnded { reason, .. } => lease.nack(&reason),
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl<'a> WorkLease<'a> {
     }
 
     /// Waits for the command, and extends the lease at each third of it.
-    fn hold_while(&self, mut child: WorkChild<'_>) -> Result<Ended, CommandFailure> {
+    fn hold_while(&self, mut child: WorkChild<'_>) -> Result<CommandEnded, CommandFailure> {
         let mut extended = Instant::now();
         let mut held = true;
         loop {
@@ -293,19 +293,19 @@ impl<'a> WorkLease<'a> {
 
 /// Which jobs have a message, and whether they are to go on.
 #[derive(Debug, Default)]
-struct Slots {
-    state: Mutex<SlotState>,
+struct JobSlots {
+    state: Mutex<JobState>,
     children: Children,
 }
 
 #[derive(Debug, Default)]
-struct SlotState {
+struct JobState {
     busy: usize,
     stopping: bool,
 }
 
-impl Slots {
-    fn lock(&self) -> MutexGuard<'_, SlotState> {
+impl JobSlots {
+    fn lock(&self) -> MutexGuard<'_, JobState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -358,7 +358,7 @@ impl Slots {
 
 /// Ends the process at the first signal when no message is in progress, otherwise after the messages in progress; at the
 /// second signal their commands are ended. A reserve that is cut off takes no message with it: the server detects that.
-fn watch_signals(slots: Arc<Slots>) -> Result<(), CommandFailure> {
+fn watch_signals(slots: Arc<JobSlots>) -> Result<(), CommandFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = runtime.block_on(async {

@@ -24,7 +24,7 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// How a command ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct CommandEnded {
     /// Its exit code; none if a signal or the time limit ended it.
     pub(super) code: Option<i32>,
     /// That in words, and the last that it wrote to standard error.
@@ -108,7 +108,7 @@ impl<'a> WorkChild<'a> {
     }
 
     /// Looks whether it has ended, and ends it when its time is over. Takes [`LOOK`] otherwise.
-    pub(super) fn look(&mut self) -> io::Result<Option<Ended>> {
+    pub(super) fn look(&mut self) -> io::Result<Option<CommandEnded>> {
         if let Some(status) = self.child.try_wait()? {
             return Ok(Some(self.ended(status)));
         }
@@ -132,7 +132,7 @@ impl<'a> WorkChild<'a> {
         Ok(None)
     }
 
-    fn ended(&self, status: ExitStatus) -> Ended {
+    fn ended(&self, status: ExitStatus) -> CommandEnded {
         let how = match (&self.told, status.code(), status.signal()) {
             (Some((_, why)), _, _) => why.clone(),
             (None, Some(code), _) => format!("exit status {code}"),
@@ -146,7 +146,7 @@ impl<'a> WorkChild<'a> {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => String::new(),
         };
         let code = if self.told.is_some() { None } else { status.code() };
-        Ended { code, reason: if tail.is_empty() { how } else { format!("{how}: {tail}") } }
+        CommandEnded { code, reason: if tail.is_empty() { how } else { format!("{how}: {tail}") } }
     }
 }
 

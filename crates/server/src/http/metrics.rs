@@ -19,7 +19,7 @@ mod engine;
 mod page;
 mod process;
 
-use page::{MetricsPage, by_state, labels, seconds};
+use page::{MetricsPage, by_state, labels, micros, seconds};
 
 /// The number of queues that get figures of their own, so that scrapers can process the answer.
 const MAX_QUEUES: usize = 1_000;
@@ -33,7 +33,7 @@ const PAGE: usize = 100;
 pub(crate) async fn metrics(call: Call) -> Answer {
     let app = &call.app;
     let shards = renewed(app).await;
-    let asked = QueueFilter::of(call.param("queue")?.as_deref())?;
+    let asked = ShownQueues::of(call.param("queue")?.as_deref())?;
     let queues = first_queues(app, &shards, &asked).await;
     let mut page = MetricsPage::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192);
     process::write_process(&mut page);
@@ -99,7 +99,7 @@ impl QueueFigures {
 
 /// Which queues are asked for: all, one, or those whose names begin with a prefix.
 #[derive(Default)]
-struct QueueFilter {
+struct ShownQueues {
     prefix: String,
     /// The queue named like the prefix, which listing behind it leaves out.
     exact: Option<QueueName>,
@@ -107,13 +107,13 @@ struct QueueFilter {
     only: bool,
 }
 
-impl QueueFilter {
+impl ShownQueues {
     /// `NAME`, or `PREFIX*`.
     fn of(text: Option<&str>) -> Result<Self, Problem> {
-        let Some(text) = text.filter(|text| *text != "*") else { return Ok(QueueFilter::default()) };
+        let Some(text) = text.filter(|text| *text != "*") else { return Ok(ShownQueues::default()) };
         let (prefix, only) = text.strip_suffix('*').map_or((text, true), |prefix| (prefix, false));
         let exact = QueueName::new(prefix).map_err(|what| Problem::field("queue", what))?;
-        Ok(QueueFilter { prefix: prefix.to_owned(), exact: Some(exact), only })
+        Ok(ShownQueues { prefix: prefix.to_owned(), exact: Some(exact), only })
     }
 }
 
@@ -121,7 +121,7 @@ impl QueueFilter {
 async fn first_queues(
     app: &App,
     shards: &[LocalShard],
-    asked: &QueueFilter,
+    asked: &ShownQueues,
 ) -> BTreeMap<QueueName, QueueFigures> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: BTreeMap<QueueName, QueueFigures> = BTreeMap::new();
@@ -320,10 +320,15 @@ fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
     }
     for (family, lines) in families {
         let (kind, help) = figures::of_store(family);
-        let name = format!("duewheel_store_{family}");
+        // Prometheus counts time in seconds.
+        let in_seconds = family.strip_suffix("_microseconds_total").map(|of| format!("{of}_seconds_total"));
+        let name = format!("duewheel_store_{}", in_seconds.as_deref().unwrap_or(family));
         page.head(&name, kind.as_str(), help);
         for (labels, value) in lines {
-            page.line(&name, &labels, value);
+            match in_seconds {
+                Some(_) => page.text(&name, &labels, &micros(value)),
+                None => page.line(&name, &labels, value),
+            }
         }
     }
 }

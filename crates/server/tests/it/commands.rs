@@ -83,7 +83,7 @@ fn queues_are_configured_paused_purged_and_redriven() {
     assert!(not_dead.contains("not_dead"), "{not_dead}");
 
     let drawn = shell.ok(&["histogram", "q", "--buckets", "4"]);
-    assert!(drawn.contains('█') && drawn.contains("1 messages; 1 are due before, 0 after"), "{drawn}");
+    assert!(drawn.contains('█') && drawn.contains("2 messages; 0 are due before, 0 after"), "{drawn}");
     let all = shell.json(&["histogram", "--from", "in 1 hour", "--to", "in 3 hours", "--json"]);
     assert_eq!(all["buckets"].as_array().map(Vec::len), Some(24));
     let refused = shell.fails(&["histogram", "q", "--to", "yesterday"], 2);

@@ -193,7 +193,7 @@ impl Nodes<'_> {
         // A record at least for each thing that has happened.
         let records = sum("duewheel_store_records_total");
         assert!(records >= (truth.enqueued + truth.cancelled + 2 * truth.acked) as f64, "{records}");
-        assert!(sum("duewheel_store_append_microseconds_total") > 0.0);
+        assert!(sum("duewheel_store_append_seconds_total") > 0.0);
         for shard in SHARDS {
             let of_shard = |name: &str| pages.iter().map(|page| page.of_shard(name, shard)).sum::<f64>();
             let [records, groups, bytes] = ["records_total", "groups_total", "group_bytes_total"]

@@ -70,6 +70,12 @@ pub(super) fn seconds(ms: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Microseconds as an exact decimal number of seconds.
+pub(super) fn micros(us: u64) -> String {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +86,9 @@ mod tests {
             [(0, "0"), (1, "0.001"), (10, "0.01"), (1_000, "1"), (100_500, "100.5"), (10_000, "10")]
         {
             assert_eq!(seconds(ms), text);
+        }
+        for (us, text) in [(0, "0"), (1, "0.000001"), (1_500_000, "1.5"), (20_000_000, "20")] {
+            assert_eq!(micros(us), text);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::App;
 use super::super::durations::EDGES_MS;
-use super::page::{MetricsPage, seconds};
+use super::page::{MetricsPage, micros, seconds};
 
 /// Of this server: version, health, requests.
 pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
@@ -115,10 +115,4 @@ pub(super) fn write_process(page: &mut MetricsPage) {
     {
         page.one("process_max_fds", "gauge", "Files that may be open.", most);
     }
-}
-
-/// Microseconds as an exact decimal number of seconds.
-fn micros(us: u64) -> String {
-    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
