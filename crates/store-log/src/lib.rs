@@ -7,7 +7,7 @@
 //!   RESERVE            a few blocks for the next manifest on a full disk
 //!   journal/<no>.log   segments: every change in commit order
 //!   runs/<no>.run      sorted files with the messages that the journal does not hold any more
-//!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs
+//!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs: all of it, and deltas
 //! ```
 //!
 //! `docs/format.md` describes the bytes, `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions.

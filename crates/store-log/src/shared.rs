@@ -134,7 +134,7 @@ impl StoreShared {
             waker,
             syncer,
             counters: Counters::default(),
-            reserve: DiskReserve::new(manifest.state.map_or(0, |state| state.bytes)),
+            reserve: DiskReserve::new(manifest.state_bytes()),
             free: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
             flush_failure: Mutex::default(),

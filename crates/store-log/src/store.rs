@@ -157,7 +157,8 @@ impl LogStore {
         let Reign { manifest, books, parts, names, mem, ledger, applied, anchor, active, journal } =
             reign::begin(&*disk, &options)?;
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
-        let work = Work { ledger: books, names, state: manifest.state, merging: None, merge_failures: 0 };
+        let work =
+            Work { ledger: books, names, states: manifest.states.clone(), merging: None, merge_failures: 0 };
         let recovered = recovered(&ledger, &manifest, anchor);
         let shared = Arc::new(StoreShared::new(
             disk,
