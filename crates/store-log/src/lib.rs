@@ -15,6 +15,7 @@
 
 mod background;
 mod backup;
+mod budget;
 mod destination;
 pub mod disk;
 mod fault;
@@ -47,6 +48,7 @@ mod view;
 mod work;
 
 pub use backup::{Backup, BackupReport, restore};
+pub use budget::MemoryBudget;
 pub use destination::{Destination, EmptyFolder, FolderProblem};
 pub use fault::Damage;
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
