@@ -15,13 +15,13 @@ use crate::config::{
 use crate::http::StartWords;
 use crate::serve::ServeError;
 
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Replicas have so much of the lease to take a change; later it could not be answered any more.
+/// The part of the lease within which replicas must take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
 
-/// Opens it, and says meanwhile what is waited for.
+/// Opens the store, and reports meanwhile what it waits for.
 pub(crate) async fn open(
     settings: &Settings,
     certificates: Option<PeerCertificates>,
@@ -98,7 +98,7 @@ async fn open_redis(
     }
 }
 
-/// Replaces the secret by which nodes authenticate each other; `says` receives the rotation that is waited for.
+/// Replaces the secret by which nodes authenticate each other; `says` is called with the rotation that is awaited.
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
@@ -141,7 +141,7 @@ async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether the store may be there a little later.
+/// Whether the store may be reachable a little later.
 fn is_away(why: &OpenError) -> bool {
     matches!(why, OpenError::Node(FleetError::Store(error)) if error.kind() == ErrorKind::Unavailable)
 }
@@ -183,7 +183,8 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     Ok(options)
 }
 
-/// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
+/// The permissions of an existing folder are its operator's responsibility. The files in it always belong to the owner
+/// alone.
 fn warn_of_open_folder(data: &Path) {
     let Ok(meta) = std::fs::metadata(data) else { return };
     let mode = meta.mode() & 0o777;

@@ -13,7 +13,7 @@ use super::remote::{ApiError, Remote};
 use super::table::cell;
 use super::{CommandFailure, ServerArgs};
 
-/// The time limit of a copy: practically none; the connection shows when the server is gone.
+/// The time limit of a copy: practically none, because the connection shows when the server is gone.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 const OWNER_ONLY: u32 = 0o700;
 
@@ -102,7 +102,7 @@ impl CreatedFolders {
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
-            // What has been put into it meanwhile stays.
+            // Files that were put into the folder meanwhile stay.
             let _ = fs::remove_dir(folder);
         }
     }

@@ -82,7 +82,7 @@ impl RotateSecretArgs {
             } else {
                 "the new secret of an interrupted rotation is valid"
             };
-            // Somebody may have closed the output; the rotation goes on.
+            // The reader of the output may have closed it; the rotation continues.
             let _ = writeln!(
                 stdout(),
                 "{which}; the former one stays valid for {wait:.1} s, until all nodes know"

@@ -149,7 +149,7 @@ impl EnqueueArgs {
     }
 }
 
-/// As text where it is text, otherwise in base64.
+/// The body as text if it is valid UTF-8, otherwise in base64.
 pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     match String::from_utf8(body) {
         Ok(text) => request.insert("body".into(), text.into()),
@@ -175,7 +175,7 @@ struct LineSender {
 
 impl LineSender {
     fn new(remote: Remote, path: String, common: Map<String, Value>, json: bool) -> LineSender {
-        // Draws only when standard error is a terminal.
+        // Drawn only when standard error is a terminal.
         let progress = ProgressBar::new_spinner();
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {human_pos} accepted, {per_sec}, {elapsed}")
@@ -209,7 +209,7 @@ impl LineSender {
             }
             self.add(&line);
             let full = self.waiting.len() >= BATCH_LINES || self.waiting_bytes >= BATCH_BYTES;
-            // Somebody may be typing: what is there goes before more is waited for.
+            // The input may be typed: complete lines are sent before more input is awaited.
             if full || !input.buffer().contains(&b'\n') {
                 self.send()?;
             }

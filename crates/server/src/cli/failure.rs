@@ -1,4 +1,4 @@
-//! How a command did not succeed, and which exit code says so.
+//! Failures of commands, and their exit codes.
 
 use std::{fmt, io};
 
@@ -31,7 +31,7 @@ impl From<ConfigError> for CommandFailure {
 
 impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
-        // `duewheel list q | head` is no failure that needs words.
+        // A closed pipe, as in `duewheel list q | head`, is not reported.
         if error.kind() == io::ErrorKind::BrokenPipe {
             CommandFailure::Said
         } else {

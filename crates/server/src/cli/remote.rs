@@ -1,4 +1,4 @@
-//! The server, seen from a client command.
+//! The connection of a client command to the server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use super::{CommandFailure, ServerArgs};
 use crate::auth::Token;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// For an answer, beside the time that a reserve is told to wait.
+/// The time limit of an answer, in addition to the time that a reserve waits.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Largest answer taken: a page of the largest messages.
+/// The largest answer that is read: a page of the largest messages.
 const MAX_ANSWER: u64 = 1 << 30;
 
 /// A server.
@@ -170,7 +170,7 @@ fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
 /// Whether nothing leaves this machine on the way to `HOST:PORT`.
 fn is_this_machine(authority: &str) -> bool {
     let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
-    // In front of an @ could be anything.
+    // The part in front of an @ may contain anything.
     let host = authority.rsplit('@').next().unwrap_or_default();
     let host = match host.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,

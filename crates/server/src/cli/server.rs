@@ -1,4 +1,4 @@
-//! The options that every client command has: which server it talks to.
+//! The options of all client commands: the server's address and the credentials.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -31,7 +31,7 @@ pub(crate) struct ServerArgs {
     pub(crate) insecure: Option<bool>,
 }
 
-/// The variable may be the server's, which names listeners with it: that permits nothing for tokens.
+/// The variable may be the server's, where it names listeners: such a value permits nothing for tokens.
 fn insecure(text: &str) -> Result<bool, String> {
     text.parse()
         .or_else(|_| text.parse::<Insecure>().map(|_| false))

@@ -74,7 +74,7 @@ impl NewTokenArgs {
             expires: self.expires.map(end).transpose()?,
         };
         let block = block(&entry).to_string();
-        // It must be readable as it is, name and all.
+        // The file must be valid with the new block, including the name.
         TokenTable::parse(&block)
             .map_err(|what| CommandFailure::Usage(what.replacen("token ", "--name ", 1)))?;
         let mut out = io::stdout().lock();
@@ -115,7 +115,7 @@ fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     let failed = |why: io::Error| CommandFailure::Failed(format!("{}: {why}", file.display()));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
     let opened = match open(&mut OpenOptions::new()) {
-        // A new one is made under its own name, never through a link that leads nowhere yet.
+        // A new file is created under its own name, never through a dangling link.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             open(OpenOptions::new().create_new(true).mode(OWNER_ONLY))
         }

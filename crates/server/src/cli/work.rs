@@ -63,7 +63,7 @@ impl WorkArgs {
         while self.count.is_none_or(|count| done < count) {
             let answer = match remote.post_waiting(&path, &request, WAIT) {
                 Ok(answer) => answer,
-                // Most likely it is being started, or started again.
+                // Most likely the server is being started or restarted.
                 Err(trouble) if will_pass(&trouble) => {
                     eprintln!("{trouble}; trying again");
                     std::thread::sleep(REST);
@@ -120,11 +120,11 @@ impl WorkArgs {
             .env("DUEWHEEL_QUEUE", text("queue"))
             .env("DUEWHEEL_ATTEMPT", message["attempt"].to_string())
             .stdin(Stdio::piped())
-            // A Ctrl-C is for us: the command may finish.
+            // Ctrl-C is meant for this process: the command may finish.
             .process_group(0)
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A command that does not read its input is none of our business.
+            // It is not an error if a command does not read its input.
             std::thread::spawn(move || stdin.write_all(&body));
         }
         Ok(child)

@@ -54,17 +54,17 @@ const MIN_MEMORY_MESSAGES: usize = 100;
 pub struct Settings {
     /// Folder for the data.
     pub data: PathBuf,
-    /// Where to listen for HTTP.
+    /// The address of the HTTP listener.
     pub http: Listen,
-    /// Where to listen for beanstalkd's protocol.
+    /// The address of the listener for beanstalkd's protocol.
     pub beanstalk: Listen,
     /// Authorization over beanstalkd's protocol.
     pub of_beanstalk: BeanstalkSettings,
     /// Largest job over beanstalkd's protocol, in bytes.
     pub beanstalk_max_job_size: usize,
-    /// Which store.
+    /// The store of the messages.
     pub store: StoreChoice,
-    /// What an answer means.
+    /// The durability of an answered change.
     pub durability: LevelOption,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
@@ -74,17 +74,17 @@ pub struct Settings {
     pub tokens: Option<PathBuf>,
     /// Certificate and key.
     pub tls: Option<tls::Files>,
-    /// Names of the server.
+    /// The host names under which the server may be called.
     pub hosts: Hosts,
-    /// Which listeners may be at any address.
+    /// The listeners that may be at any address.
     pub insecure: Insecure,
     /// Time between the signal to stop and the drain.
     pub drain_delay: Duration,
-    /// For running requests when told to stop.
+    /// The time limit for running requests when the server stops.
     pub drain_timeout: Duration,
-    /// Which log lines to write.
+    /// The log lines that are written.
     pub log: String,
-    /// How to write log lines.
+    /// The format of log lines.
     pub log_format: LogFormat,
     /// Limits and defaults of the engine.
     pub policy: Policy,
@@ -96,10 +96,10 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
-/// Reads the quotas of a file, and nothing else of it.
+/// Reads only the quotas of a file.
 ///
 /// # Errors
-/// When the file or one of the quotas is not as it should be.
+/// The file or one of the quotas is not valid.
 pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
     quota::checked(Options::from_file(file)?.quota, &Policy::default())
 }
@@ -123,7 +123,7 @@ impl Options {
     /// The effective settings: these options, and defaults for the rest.
     ///
     /// # Errors
-    /// When a value cannot be.
+    /// A value is not valid.
     pub fn settings(mut self) -> Result<Settings, ConfigError> {
         let store = StoreChoice::of(&self)?;
         let (beanstalk, of_beanstalk) = BeanstalkSettings::of(&mut self)?;
@@ -246,7 +246,7 @@ impl Settings {
     /// The address to listen on for beanstalkd's protocol; `None` when that is off.
     ///
     /// # Errors
-    /// As [`Settings::http_address`].
+    /// See [`Settings::http_address`].
     pub fn beanstalk_address(&self) -> Result<Option<beanstalk::ListenAddress>, ConfigError> {
         Ok(match &self.beanstalk {
             Listen::Off => None,
@@ -271,7 +271,7 @@ impl Settings {
     /// The address to listen on for other nodes; `None` when there are none.
     ///
     /// # Errors
-    /// As [`Settings::http_address`].
+    /// See [`Settings::http_address`].
     pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
         let missing = match redis.peer {
@@ -280,7 +280,7 @@ impl Settings {
                 "nodes know each other by a secret, which whoever can read the keys in Redis has, too; it needs --peer-cert with --peer-key and --peer-ca",
             ),
         };
-        // What others call it by may be a name that this node cannot look up, or an address that is not its own.
+        // The name that other nodes use may be one that this node cannot resolve, or an address that is not its own.
         let at = match &redis.peer_listen {
             Some(text) => Some(("peer-listen", text)),
             None => redis.advertise.as_ref().map(|text| ("advertise", text)),
@@ -288,7 +288,7 @@ impl Settings {
         at.map(|(option, text)| self.address(Endpoint::Peer, option, text, missing)).transpose()
     }
 
-    /// `missing`: what keeps this listener from addresses that other machines reach.
+    /// Checks the address of a listener. `missing`: the requirement without which other machines must not reach it.
     fn address(
         &self,
         endpoint: Endpoint,
@@ -311,7 +311,7 @@ impl Settings {
         Ok(address)
     }
 
-    /// The limits of the engine: those of HTTP, and room for the largest job.
+    /// The limits of the engine: those of HTTP, extended to the largest job.
     pub fn engine_policy(&self) -> Policy {
         let job = if self.beanstalk == Listen::Off { 0 } else { self.beanstalk_max_job_size };
         let max_body = self.policy.max_body.max(job);
@@ -321,10 +321,10 @@ impl Settings {
     /// The log store's settings: a journal of this budget, of at least four segments.
     pub fn log_options(&self) -> LogOptions {
         let default = LogOptions::default();
-        // A record has a cost in memory besides its bytes, so their number is bounded, too; wide enough for any u64.
+        // A record takes memory besides its bytes, so the number of records is bounded, too; wide enough for any u64.
         let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
             / u128::from(DEFAULT_JOURNAL_BYTES);
-        // The driver cuts a group at a quarter of what the store agrees to; the message that is then decided comes on top.
+        // The driver cuts a group at a quarter of the agreed size; the message that is decided then comes on top.
         let policy = self.engine_policy();
         let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
         let group = largest.saturating_mul(2);
@@ -341,7 +341,7 @@ impl Settings {
         }
     }
 
-    /// The same as options that can be written to a file.
+    /// The settings as options that can be written to a file.
     pub fn to_options(&self) -> Options {
         let span = |d: Duration| Some(TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
         Options {
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(memory("journal_bytes = 1000000000"), 2_000_000_000);
         assert_eq!(memory("journal_bytes = 1000000000\nmemory = 5000000"), 5_000_000);
         let least = options("journal_bytes = 1048576").settings().unwrap().log_options();
-        // Two of the largest messages, with what a record has besides; so each agreed group fits one segment.
+        // Two of the largest messages, with the other fields of a record; so each agreed group fits into one segment.
         assert_eq!((least.segment_bytes, least.journal_records), (2 * (256 + 16 + 4) * 1024 + 8_192, 7_812));
         let large = options("journal_bytes = 1048576\nmax_body = 20000000").settings().unwrap().log_options();
         assert!(large.max_group_bytes > 40_000_000 && large.segment_bytes > large.max_group_bytes + 4_096);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Listen {
-    /// Nowhere.
+    /// The listener is off.
     Off,
     /// At `host:port`.
     At(String),
@@ -32,7 +32,7 @@ pub enum LevelOption {
     Memory,
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -42,7 +42,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Whether a cluster is made in a Redis where none is.
+/// Whether a cluster is created in an empty Redis.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisCreate {
@@ -57,10 +57,10 @@ pub enum RedisCreate {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisWaitFor {
-    /// That replicas have it.
+    /// Replicas have the change.
     #[default]
     Received,
-    /// That Redis and replicas have synced it.
+    /// Redis and replicas have synced the change.
     Synced,
 }
 

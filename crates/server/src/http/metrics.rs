@@ -18,13 +18,13 @@ mod page;
 
 use page::{MetricsPage, by_state, labels, seconds};
 
-/// Queues that get figures of their own: what a scraper can bear.
+/// The number of queues that get figures of their own, so that scrapers can process the answer.
 const MAX_QUEUES: usize = 1_000;
-/// Quotas that are shown.
+/// The number of quotas that are shown.
 const MAX_QUOTAS: usize = 1_000;
-/// How long a shard has to tell new figures, and all of them their queues.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Queues that are asked for together.
+/// The time limit for new figures of a shard, and for the queues of all shards.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
+/// The number of queues that are requested together.
 const PAGE: usize = 100;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
@@ -48,8 +48,8 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into_text()))
 }
 
-/// The shards of this node with new figures. Each is asked by itself: one that hangs is shown as it was when it told its figures last,
-/// and hides nothing of the others.
+/// The shards of this node with new figures. Each is asked separately: one that hangs is shown with its last figures,
+/// and does not affect the others.
 async fn renewed(app: &App) -> Vec<LocalShard> {
     let shards = app.client.local_shards();
     let asked: Vec<Pending> = shards
@@ -64,22 +64,22 @@ async fn renewed(app: &App) -> Vec<LocalShard> {
             let _ = one.await; // the figures count, not the answer
         }
     };
-    let _late = tokio::time::timeout(PATIENCE, all).await;
+    let _late = tokio::time::timeout(TIME_LIMIT, all).await;
     shards
 }
 
-/// What is shown of a queue: its part in the shards of this node.
+/// The figures of a queue: its part in the shards of this node.
 #[derive(Default)]
 struct QueueFigures {
     counts: Counts,
     oldest_ready: Option<u64>,
 }
 
-/// Those with the first names, a few of a shard at a time, so that others have their turn in between.
+/// The queues with the first names, requested a few at a time, so that other requests are served in between.
 async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, QueueFigures> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: BTreeMap<QueueName, QueueFigures> = BTreeMap::new();
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + TIME_LIMIT;
     for shard in shards {
         let (mut seen, mut last) = (0, None);
         while seen < MAX_QUEUES {
@@ -95,7 +95,7 @@ async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, Q
                 let oldest = view.oldest_ready.map(|at| at.0);
                 figures.oldest_ready = [figures.oldest_ready, oldest].into_iter().flatten().min();
             }
-            // Names behind the first ones are shown of no shard.
+            // Queues behind the first names are not shown for any shard.
             if is_last || (queues.len() >= MAX_QUEUES && queues.keys().nth(MAX_QUEUES - 1) < last.as_ref()) {
                 break;
             }
@@ -157,7 +157,7 @@ fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigure
     );
     for (name, queue) in queues {
         for (state, count) in by_state(&queue.counts) {
-            // A queue's name holds neither quotes nor backslashes.
+            // A queue's name contains neither quotes nor backslashes.
             let labels = format!("queue=\"{name}\",state=\"{}\"", state.as_str());
             page.line("duewheel_queue_messages", &labels, count);
         }
@@ -174,7 +174,7 @@ fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigure
     }
 }
 
-/// Use and refusals of a quota in the shards of this node; the limit is the whole one.
+/// Use and refusals of a quota in the shards of this node; the limit is that of the whole cluster.
 #[derive(Default)]
 struct QuotaFigures {
     limits: [Option<u64>; 4],
@@ -201,7 +201,7 @@ fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     let shown =
         || quotas.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
     let labels = |prefix: &str, resource: Resource| {
-        // A prefix holds neither quotes nor backslashes, as a queue's name does not.
+        // A prefix contains neither quotes nor backslashes, like a queue's name.
         format!("quota=\"{prefix}\",resource=\"{resource}\"")
     };
     page.head(
@@ -241,14 +241,14 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
     let name = "duewheel_cluster_forwarded_total";
     page.head(name, "counter", "Submissions that this node has sent to another one, by that node's name.");
     for (peer, count) in app.wheel.cluster_forwards() {
-        // A node's name holds neither quotes nor backslashes.
+        // A node's name contains neither quotes nor backslashes.
         page.line(name, &format!("peer=\"{peer}\""), count);
     }
 }
 
 /// Writes the figures of the stores: counters of all reigns of this process, and states of the shards that it owns.
 fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
-    // By family, and within it by shard and reason.
+    // Sorted by family, and within it by shard and reason.
     let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();
     for shard in shards {
         for (name, value) in shard.counted().store.into_iter().chain(shard.states()) {

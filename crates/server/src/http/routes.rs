@@ -1,7 +1,7 @@
-//! The table of all paths: method, path, query parameters, who may call it, handler, and what is told of it: `openapi.json`
-//! is made of this table.
+//! The table of all paths: method, path, query parameters, permission, handler, and description, from which
+//! `openapi.json` is made.
 //!
-//! A route cannot be written without its access, and access is checked before its handler is called: [`Call::new`].
+//! A route cannot be written without its permission, which is checked before its handler is called: [`Call::new`].
 
 use std::future::Future;
 
@@ -24,7 +24,7 @@ use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::written;
 
-/// One line of the table.
+/// One row of the table.
 pub(crate) struct HttpRoute {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -51,7 +51,7 @@ const fn server(scope: Scope) -> AccessRule {
     AccessRule::Needs(scope, About::Server)
 }
 
-/// All of them.
+/// All routes.
 #[rustfmt::skip]
 pub(crate) fn table() -> Vec<HttpRoute> {
     use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
@@ -103,7 +103,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
     ]
 }
 
-/// `GET /`: the dashboard for a browser, else a page that names all of them.
+/// `GET /`: the dashboard for a browser, else a page that lists all routes.
 async fn home(call: Call) -> Answer {
     if dashboard::is_browser(call.headers()) {
         return Ok(dashboard::page(call.headers()));
@@ -120,7 +120,7 @@ async fn openapi(call: Call) -> Answer {
     Ok(typed(StatusCode::OK, "application/json", made))
 }
 
-/// What `openapi.json` says of the whole table.
+/// The description of the whole table, as in `openapi.json`.
 pub(crate) fn document(policy: &Policy, security: Security) -> Value {
     let described = |route: HttpRoute| Described {
         method: route.method,
@@ -131,13 +131,13 @@ pub(crate) fn document(policy: &Policy, security: Security) -> Value {
     openapi::document(table().into_iter().map(described), policy, security)
 }
 
-/// The router over the table.
+/// The router for the table.
 pub(crate) fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in table() {
         router = router.route(route.path, route.handler);
     }
-    // They are no part of the API, and not described.
+    // The dashboard's files are no part of the API, and not described.
     for asset in dashboard::assets() {
         let serve = move |State(app): State<App>, headers: HeaderMap| async move {
             answer(&app, Ok(asset.answer(&headers)))
@@ -190,7 +190,7 @@ fn answer(app: &App, result: Answer) -> Response {
     response
 }
 
-/// An empty name in a path matches no route; it is a bad name rather than an unknown path.
+/// An empty name in a path matches no route; it is an invalid name rather than an unknown path.
 fn unknown_path(path: &str) -> Problem {
     let segments: Vec<&str> = path.split('/').collect();
     match segments.as_slice() {

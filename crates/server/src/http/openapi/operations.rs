@@ -1,4 +1,4 @@
-//! What is told of each operation besides its types.
+//! The descriptions of all operations, as far as types do not give them.
 
 use duewheel::core::store::Level;
 use duewheel::core::{Epoch, LeaseToken, MessageId, WallMs};
@@ -49,10 +49,10 @@ const LEASED_UNTIL: InstantText = InstantText(WallMs(1_767_398_430_012));
 const FSYNC: &str = "fsync";
 const TOKEN: LeaseToken = LeaseToken { epoch: Epoch(1), counter: 1 };
 
-/// What a change of a message that waits may be refused for.
+/// The reasons for which a change of a waiting message may be refused.
 const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
 
-/// What a producer does with a message by its id.
+/// The links of a producer to one message by its id.
 const OF_A_MESSAGE: &[Link] = &[by_id("get"), by_id("cancel"), by_id("postpone"), by_id("fire")];
 
 const fn by_id(operation: &'static str) -> Link {

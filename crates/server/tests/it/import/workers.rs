@@ -175,8 +175,8 @@ fn with_producers_and_workers_at_the_source_each_job_is_done_on_one_side() {
 
 #[test]
 fn with_workers_at_the_source_a_kill_loses_nothing() {
-    // Its copy is there, it is not deleted, and before the next run a worker does it: a job of the batch in doubt may be
-    // done twice, as docs/import.md says.
+    // Its copy is there, it is not deleted, and before the next run a worker does it: a job of the batch in doubt may
+    // be done twice, as docs/import.md says.
     let (target, expected, consumed) = busy(true);
     assert!(twice(&target, "t", &expected, &consumed).len() <= 500, "more than one batch");
 }
