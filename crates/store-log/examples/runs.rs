@@ -82,12 +82,12 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let folder = tempfile::tempdir().expect("a folder");
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()));
     disk.make_dir(folder::RUNS).expect("a folder");
-    let mut names = Interner::default();
+    let names = Interner::default();
 
     let input = make(1, rows, queues);
     let (entry, write) = timed(|| write(&disk, 1, &input, span));
     let entry = entry?;
-    let (run, opened) = timed(|| Run::open(&*disk, &entry, &mut names));
+    let (run, opened) = timed(|| Run::open(&*disk, &entry, &names));
     let run = Arc::new(run?);
     let live = Arc::new(Live::all(&run));
 
@@ -142,7 +142,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     for i in 0..RUNS {
         let part = rows / RUNS;
         let entry = self::write(&disk, 2 + i, &make(1 + i * part, part, queues), span)?;
-        let run = Arc::new(Run::open(&*disk, &entry, &mut names)?);
+        let run = Arc::new(Run::open(&*disk, &entry, &names)?);
         let live = Arc::new(Live::all(&run));
         inputs.push((run, live));
     }
@@ -159,7 +159,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
         }
     })?;
     let merged_rows = rows / RUNS * RUNS;
-    assert_eq!(Run::open(&*disk, &merged, &mut names)?.rows(), merged_rows);
+    assert_eq!(Run::open(&*disk, &merged, &names)?.rows(), merged_rows);
 
     println!(
         "{:>7} {:>7} {:>5} | {:>6} {:>6.1} | {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} | {:>6} {:>6}",

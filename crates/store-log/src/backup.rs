@@ -109,7 +109,7 @@ impl Backup {
             still_open(shared)?;
             copying.link(&run.no.run())?;
         }
-        if let Some(state) = &manifest.state {
+        for state in &manifest.states {
             copying.link(&state.no.state())?;
         }
         let used = used(&*shared.disk, &manifest.segments, last)?;
@@ -167,7 +167,7 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
     let Some(mut manifest) = Manifest::read(&from)? else {
         return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
     };
-    let kept = reign::keep(&from, &manifest, &mut Interner::default())?;
+    let kept = reign::keep(&from, &manifest, &Interner::default(), 1)?;
     let epoch = replay::replay(&from, &manifest, &kept.books)?.epoch;
     let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
     let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;

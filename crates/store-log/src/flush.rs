@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
-use duewheel_core::{EngineMs, Lsn, MessageId};
+use duewheel_core::{EngineMs, Lsn, MessageId, QueueName};
 
 use crate::fault::ReadFault;
 use crate::figures::micros;
@@ -32,12 +32,12 @@ use crate::journal::syncing;
 use crate::manifest::{RunEntry, SegmentEntry};
 use crate::mem::{Extent, Mem, MemScan, ScanStep};
 use crate::merge::policy::MergePlan;
-use crate::merging::{drop_merge, drop_runs, give_up, sizes, squeeze, write_state};
+use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
 use crate::reserve;
 use crate::run::{Live, Run, RunWriter, hash};
 use crate::shared::{StoreShared, Worked, lock};
-use crate::state;
+use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
 
@@ -81,7 +81,7 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
             for run in flush.runs.borrow().iter() {
                 RunWriter::discard(&*shared.disk, *run);
             }
-            state::discard(&*shared.disk, flush.state);
+            discard(&*shared.disk, flush.state);
         });
     }
     shared.set_stuck(false);
@@ -161,6 +161,11 @@ impl Flush<'_> {
         Ok(Some(Worked::Later))
     }
 
+    /// The queues of all records.
+    fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        self.tables.iter().flat_map(|mem| mem.queues())
+    }
+
     fn now(&self) -> EngineMs {
         self.tables.iter().rev().find_map(|mem| mem.clock()).map_or(EngineMs(0), |clock| clock.engine)
     }
@@ -171,11 +176,11 @@ impl Flush<'_> {
         let entries = self.write_runs(view)?;
         let mut parts = self.older_parts(view)?;
         for entry in &entries {
-            let run = Arc::new(Run::open(&*shared.disk, entry, &mut work.names)?);
+            let run = Arc::new(Run::open(&*shared.disk, entry, &work.names)?);
             let live = Arc::new(Live::all(&run));
             parts.push(LiveRun { run, live });
         }
-        let before = work.ledger.remember(self.tables.iter().flat_map(|mem| mem.queues()));
+        let before = work.ledger.remember(self.queues());
         for mem in self.tables {
             mem.for_each(|lsn, record| {
                 work.ledger.apply_bytes(lsn, record).expect("it was encoded here, or was decoded before");
@@ -184,7 +189,7 @@ impl Flush<'_> {
                 work.ledger.note_clock(clock);
             }
         }
-        let covered = match self.list(work, &parts, &entries) {
+        let covered = match self.list(work, (&view.parts, &parts), &entries) {
             Ok(covered) => covered,
             Err(trouble) => {
                 if !mutant::is(Mutant::BooksFolded) {
@@ -205,11 +210,12 @@ impl Flush<'_> {
     fn list(
         &self,
         work: &mut Work,
-        parts: &[LiveRun],
+        (before, parts): (&[LiveRun], &[LiveRun]),
         entries: &[RunEntry],
     ) -> Result<Vec<SegmentEntry>, ReadFault> {
         let shared = self.shared;
-        let state = write_state(shared, self.state, &work.ledger, parts)?;
+        let change = StateChange { ledger: &work.ledger, queues: self.queues().collect(), before, parts };
+        let states = write_state(shared, self.state, &work.states, &change)?;
         syncing::wait_until(self.last, shared)?;
         let covered: Vec<_> = {
             let sealed = &shared.journal().sealed;
@@ -218,17 +224,16 @@ impl Flush<'_> {
         };
         shared.change_manifest(|manifest| {
             manifest.runs.extend(entries);
-            manifest.state = Some(state);
+            manifest.states.clone_from(&states);
             manifest.segments.retain(|segment| !covered.contains(segment));
         })?;
-        if let Some(old) = work.state.replace(state) {
-            shared.remove_later(old.no.state());
-        }
+        let of_state = states.last().map_or(0, |file| file.bytes);
+        list_states(shared, work, states);
         let of_runs = entries.iter().map(|run| run.bytes).sum::<u64>();
         let reckoned = self.tables.iter().map(|mem| mem.extent().most).sum::<u64>();
         let is_over = of_runs > reckoned + entries.len() as u64 * reserve::RUN;
         shared.counters.flushes_over.fetch_add(u64::from(is_over), Relaxed);
-        let bytes = of_runs + state.bytes;
+        let bytes = of_runs + of_state;
         shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
         Ok(covered)
     }

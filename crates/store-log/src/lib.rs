@@ -10,7 +10,7 @@
 //!   RESERVE            a few blocks for the next manifest on a full disk
 //!   journal/<no>.log   segments: every change in commit order
 //!   runs/<no>.run      sorted files with the messages that the journal does not hold any more
-//!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs
+//!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs: all of it, and deltas
 //! ```
 //!
 //! `docs/format.md` describes the bytes, `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions.
@@ -18,6 +18,7 @@
 
 mod background;
 mod backup;
+mod budget;
 mod destination;
 pub mod disk;
 mod fault;
@@ -50,6 +51,7 @@ mod view;
 mod work;
 
 pub use backup::{Backup, BackupReport, restore};
+pub use budget::MemoryBudget;
 pub use destination::{Destination, EmptyFolder, FolderProblem};
 pub use fault::Damage;
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};

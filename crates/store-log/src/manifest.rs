@@ -12,7 +12,7 @@ use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 /// The version of the format that this program writes, to the manifest, each segment, each run and the state.
-pub(crate) const FORMAT: u32 = 5;
+pub(crate) const FORMAT: u32 = 6;
 /// The oldest version that this program reads. Each file contains its own: a folder that is continued has files of
 /// several.
 const OLDEST_FORMAT: u32 = 3;
@@ -25,7 +25,14 @@ pub(crate) fn knows_format(version: u32) -> bool {
 const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
 const SEGMENT: usize = 24;
-const RUN: usize = 32;
+const RUN: usize = 40;
+const STATE: usize = 32;
+/// From this version on an entry of a run says where its tail starts; before, it has the length of a state's.
+const TAILS: u32 = 6;
+/// From this version on a state may have several files.
+const DELTAS: u32 = 6;
+/// Stands for the start of a tail that is not known.
+const UNKNOWN: u64 = 0;
 /// A sanity bound of numbers of files and records; no real store reaches it.
 const MOST: u64 = 1 << 62;
 
@@ -42,8 +49,9 @@ pub(crate) struct Manifest {
     pub(crate) segments: Vec<SegmentEntry>,
     /// Runs, oldest first; not by number, because a merged run is newer than its position.
     pub(crate) runs: Vec<RunEntry>,
-    /// The books as of the last cut, and the removed rows of the runs. Present after the first cut.
-    pub(crate) state: Option<StateEntry>,
+    /// The books as of the last cut, and the removed rows of the runs: a file with all of that, then those with what is
+    /// different since the one before. Present after the first cut.
+    pub(crate) states: Vec<StateEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +70,18 @@ pub(crate) struct RunEntry {
     pub(crate) bytes: u64,
     /// The last record that it includes.
     pub(crate) last: Lsn,
+    /// Start of its tail; `None` if a manifest of format 5 or older lists it, until it has been opened.
+    pub(crate) tail: Option<u64>,
 }
 
-/// The file with the books.
+/// A file of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateEntry {
     pub(crate) no: FileNo,
     pub(crate) incarnation: Incarnation,
     /// Size of the file.
     pub(crate) bytes: u64,
-    /// The last cut: every record up to here is in the runs and in the books.
+    /// The last cut: with this file, every record up to here is in the runs and in the books.
     pub(crate) last: Lsn,
 }
 
@@ -92,30 +102,37 @@ impl Manifest {
             proven: Lsn(0),
             segments: Vec::new(),
             runs: Vec::new(),
-            state: None,
+            states: Vec::new(),
         }
+    }
+
+    /// Bytes of the state, at least as many as one file with all of it would have.
+    pub(crate) fn state_bytes(&self) -> u64 {
+        self.states.iter().map(|state| state.bytes).fold(0, u64::saturating_add)
     }
 
     /// The names of all files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.segments.iter().map(|s| s.no.segment());
-        segments.chain(self.runs.iter().map(|run| run.no.run())).chain(self.state.map(|s| s.no.state()))
+        segments
+            .chain(self.runs.iter().map(|run| run.no.run()))
+            .chain(self.states.iter().map(|s| s.no.state()))
     }
 
     fn numbers(&self) -> impl Iterator<Item = FileNo> + '_ {
         let segments = self.segments.iter().map(|segment| segment.no);
-        segments.chain(self.runs.iter().map(|run| run.no)).chain(self.state.map(|state| state.no))
+        segments.chain(self.runs.iter().map(|run| run.no)).chain(self.states.iter().map(|state| state.no))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let files = self.runs.len() + usize::from(self.state.is_some());
-        let mut bytes = vec![0; HEAD + self.segments.len() * SEGMENT + files * RUN];
+        let files = self.runs.len() * RUN + self.states.len() * STATE;
+        let mut bytes = vec![0; HEAD + self.segments.len() * SEGMENT + files];
         bytes[..8].copy_from_slice(&MAGIC);
         set_u32(&mut bytes, 8, FORMAT);
         set_u32(&mut bytes, 16, self.epoch.0);
         set_u32(&mut bytes, 20, count(self.segments.len()));
         set_u32(&mut bytes, 24, count(self.runs.len()));
-        set_u32(&mut bytes, 28, u32::from(self.state.is_some()));
+        set_u32(&mut bytes, 28, count(self.states.len()));
         set_u64(&mut bytes, 32, self.next_file.0);
         set_u64(&mut bytes, 40, self.proven.0);
         let mut at = HEAD;
@@ -125,9 +142,11 @@ impl Manifest {
                 at += 8;
             }
         }
-        let runs = self.runs.iter().map(|run| [run.no.0, run.incarnation.0, run.bytes, run.last.0]);
-        let state = self.state.map(|state| [state.no.0, state.incarnation.0, state.bytes, state.last.0]);
-        for n in runs.chain(state).flatten() {
+        let of_run = |run: &RunEntry| {
+            [run.no.0, run.incarnation.0, run.bytes, run.last.0, run.tail.unwrap_or(UNKNOWN)]
+        };
+        let of_state = |state: &StateEntry| [state.no.0, state.incarnation.0, state.bytes, state.last.0];
+        for n in self.runs.iter().flat_map(of_run).chain(self.states.iter().flat_map(of_state)) {
             set_u64(&mut bytes, at, n);
             at += 8;
         }
@@ -153,13 +172,14 @@ impl Manifest {
         }
         let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
         let states = u32_at(bytes, 28) as usize;
-        let files = runs.saturating_add(states).saturating_mul(RUN);
+        let run_bytes = if version < TAILS { STATE } else { RUN };
+        let files = runs.saturating_mul(run_bytes).saturating_add(states.saturating_mul(STATE));
         let fits = segments.saturating_mul(SEGMENT).saturating_add(files).saturating_add(HEAD);
-        if fits != bytes.len() || states > 1 || (runs > 0 && states == 0) {
+        if fits != bytes.len() || (states > 1 && version < DELTAS) || (runs > 0 && states == 0) {
             return bad(20, "the length of the file does not match its counts");
         }
         let (entries, files) = bytes[HEAD..].split_at(segments * SEGMENT);
-        let (runs, state) = files.split_at(runs * RUN);
+        let (runs, states_of) = files.split_at(runs * run_bytes);
         let manifest = Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
@@ -173,30 +193,40 @@ impl Manifest {
                 })
                 .collect(),
             runs: runs
-                .chunks_exact(RUN)
+                .chunks_exact(run_bytes)
                 .map(|e| RunEntry {
+                    no: FileNo(u64_at(e, 0)),
+                    incarnation: Incarnation(u64_at(e, 8)),
+                    bytes: u64_at(e, 16),
+                    last: Lsn(u64_at(e, 24)),
+                    tail: (version >= TAILS).then(|| u64_at(e, 32)).filter(|tail| *tail != UNKNOWN),
+                })
+                .collect(),
+            states: states_of
+                .chunks_exact(STATE)
+                .map(|e| StateEntry {
                     no: FileNo(u64_at(e, 0)),
                     incarnation: Incarnation(u64_at(e, 8)),
                     bytes: u64_at(e, 16),
                     last: Lsn(u64_at(e, 24)),
                 })
                 .collect(),
-            state: state.chunks_exact(RUN).next().map(|e| StateEntry {
-                no: FileNo(u64_at(e, 0)),
-                incarnation: Incarnation(u64_at(e, 8)),
-                bytes: u64_at(e, 16),
-                last: Lsn(u64_at(e, 24)),
-            }),
         };
+        if manifest.runs.iter().any(|run| run.tail.is_some_and(|tail| tail >= run.bytes)) {
+            return bad(HEAD as u64, "the tail of a run starts behind its end");
+        }
         if !manifest.segments.is_sorted_by(|a, b| a.no < b.no) {
             return bad(HEAD as u64, "the segments are out of order");
+        }
+        if !manifest.states.is_sorted_by(|a, b| a.no < b.no && a.last <= b.last) {
+            return bad(HEAD as u64, "the files of the state are out of order");
         }
         // Each number is given once: otherwise the next files would take the places of these.
         if manifest.next_file.0 > MOST || manifest.numbers().any(|no| no >= manifest.next_file) {
             return bad(32, "the number of the next file cannot be that");
         }
         let positions =
-            manifest.runs.iter().map(|run| run.last).chain(manifest.state.map(|state| state.last));
+            manifest.runs.iter().map(|run| run.last).chain(manifest.states.iter().map(|state| state.last));
         if positions.chain([manifest.proven]).any(|lsn| lsn.0 > MOST) {
             return bad(40, "no record has such a position");
         }
@@ -291,18 +321,19 @@ mod tests {
         let healthy = Manifest {
             next_file: FileNo(9),
             segments: vec![segment(3), segment(8)],
-            state: Some(file(7)),
+            states: vec![file(7)],
             ..Manifest::empty()
         };
         assert_eq!(Manifest::decode(&healthy.encode()), Ok(healthy.clone()));
-        let far = Some(StateEntry { last: Lsn(u64::MAX), ..file(7) });
+        let far = vec![StateEntry { last: Lsn(u64::MAX), ..file(7) }];
         for (what, bad) in [
             ("given already", Manifest { next_file: FileNo(8), ..healthy.clone() }),
-            ("given already", Manifest { state: Some(file(9)), ..healthy.clone() }),
+            ("given already", Manifest { states: vec![file(9)], ..healthy.clone() }),
             ("absurd", Manifest { next_file: FileNo(u64::MAX), ..healthy.clone() }),
-            ("twice", Manifest { state: Some(file(3)), ..healthy.clone() }),
+            ("twice", Manifest { states: vec![file(3)], ..healthy.clone() }),
+            ("out of order", Manifest { states: vec![file(7), file(6)], ..healthy.clone() }),
             ("absurd", Manifest { proven: Lsn(u64::MAX), ..healthy.clone() }),
-            ("absurd", Manifest { state: far, ..healthy.clone() }),
+            ("absurd", Manifest { states: far, ..healthy.clone() }),
         ] {
             assert!(Manifest::decode(&bad.encode()).is_err(), "{what}: {bad:?}");
         }
@@ -323,14 +354,17 @@ mod tests {
                     incarnation: Incarnation(5),
                     bytes: 4_711,
                     last: Lsn(99),
+                    tail: (no > 1).then_some(4_096),
                 })
                 .collect(),
-            state: Some(StateEntry {
-                no: FileNo(17),
-                incarnation: Incarnation(6),
-                bytes: 815,
-                last: Lsn(119),
-            }),
+            states: (16..18)
+                .map(|no| StateEntry {
+                    no: FileNo(no),
+                    incarnation: Incarnation(6),
+                    bytes: 815,
+                    last: Lsn(119),
+                })
+                .collect(),
         };
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Ok(manifest));
@@ -343,7 +377,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 6;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 6 is unknown"));
+        newer[8] = 7;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 7 is unknown"));
     }
 }

@@ -273,10 +273,15 @@ impl Mem {
 
     /// Approximate size in memory, in bytes.
     pub(crate) fn memory(&self) -> u64 {
+        self.memory_of_records() + self.crowds.memory() as u64
+    }
+
+    /// The same without keys that many messages have, which are counted one by one.
+    pub(crate) fn memory_of_records(&self) -> u64 {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
         let orders: usize = orders.into_iter().map(TimeOrder::memory).sum();
-        (self.arena.bytes() + self.ids.memory() + hashed + self.crowds.memory() + orders) as u64
+        (self.arena.bytes() + self.ids.memory() + hashed + orders) as u64
     }
 
     pub(crate) fn clock(&self) -> Option<ClockPair> {

@@ -4,13 +4,13 @@
 //! safe at every step. New files are written under names that no manifest lists; replacing the manifest makes them
 //! valid in place of the old ones; only then are those removed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use duewheel_core::store::{ErrorKind, Ledger, StoreError};
+use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{EngineMs, QueueName};
 
 use crate::fault::ReadFault;
@@ -24,6 +24,7 @@ use crate::merge::{self, Merge};
 use crate::run::{Live, Run, share};
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 use crate::state;
+use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView};
 use crate::work::{MergePurpose, Merging, Work};
 
@@ -188,7 +189,7 @@ fn install(shared: &StoreShared, work: &mut Work, entry: RunEntry) -> Result<(),
     let Some(merging) = &work.merging else { return Ok(()) };
     let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
     let began = merging.began;
-    let run = Run::open(&*shared.disk, &entry, &mut work.names)?;
+    let run = Run::open(&*shared.disk, &entry, &work.names)?;
     let parts = shared.view().parts.clone();
     let since: Vec<(&Run, &Live, &Live)> = merging
         .merge
@@ -221,23 +222,26 @@ fn replace(
     new: Option<LiveRun>,
 ) -> Result<(), ReadFault> {
     let is_old = |no: FileNo| old.contains(&no);
-    let mut parts = shared.view().parts.clone();
+    let before = shared.view().parts.clone();
+    let mut parts = before.clone();
     let place = parts.iter().position(|part| is_old(part.run.entry().no)).unwrap_or(0);
     parts.retain(|part| !is_old(part.run.entry().no));
     parts.splice(place..place, new);
     let no = shared.new_file();
-    let listed = write_state(shared, no, &work.ledger, &parts).and_then(|state| {
+    let change =
+        StateChange { ledger: &work.ledger, queues: BTreeSet::new(), before: &before, parts: &parts };
+    let listed = write_state(shared, no, &work.states, &change).and_then(|states| {
         shared.change_manifest(|manifest| {
             manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
-            manifest.state = Some(state);
+            manifest.states.clone_from(&states);
         })?;
-        Ok(state)
+        Ok(states)
     });
-    let state = match listed {
-        Ok(state) => state,
+    let states = match listed {
+        Ok(states) => states,
         Err(error) => {
             if !shared.is_stopping() {
-                state::discard(&*shared.disk, no);
+                discard(&*shared.disk, no);
             }
             return Err(error.into());
         }
@@ -247,31 +251,38 @@ fn replace(
     for no in old {
         shared.remove_later(no.run());
     }
-    if let Some(old) = work.state.replace(state) {
-        shared.remove_later(old.no.state());
-    }
+    list_states(shared, work, states);
     shared.preparer_bell.ring();
     Ok(())
 }
 
+/// Notes the files of the state that the manifest lists now, and removes the others.
+pub(crate) fn list_states(shared: &StoreShared, work: &mut Work, states: Vec<StateEntry>) {
+    for old in std::mem::replace(&mut work.states, states) {
+        if !work.states.contains(&old) {
+            shared.remove_later(old.no.state());
+        }
+    }
+}
+
+/// Writes the next file of the state. Returns the files that the manifest must list.
 pub(crate) fn write_state(
     shared: &StoreShared,
     no: FileNo,
-    ledger: &Ledger,
-    parts: &[LiveRun],
-) -> Result<StateEntry, StoreError> {
-    let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
-    let written = state::write(&*shared.disk, no, ledger, &runs);
+    states: &[StateEntry],
+    change: &StateChange<'_>,
+) -> Result<Vec<StateEntry>, StoreError> {
+    let written = state::write::write(&*shared.disk, no, states, change);
     let written = match written {
         // The reserve is also kept for this.
         Err(error) if error.kind() == ErrorKind::Full && shared.reserve.give_up(&*shared.disk) => {
-            state::discard(&*shared.disk, no);
-            state::write(&*shared.disk, no, ledger, &runs)
+            discard(&*shared.disk, no);
+            state::write::write(&*shared.disk, no, states, change)
         }
         other => other,
     };
-    if let Ok(entry) = &written {
-        shared.reserve.state_bytes.store(entry.bytes, Relaxed);
+    if let Ok(states) = &written {
+        shared.reserve.state_bytes.store(states.iter().map(|file| file.bytes).sum(), Relaxed);
     }
     written
 }

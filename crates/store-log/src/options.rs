@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::budget::MemoryBudget;
 use crate::journal::frame::{HEAD, MARK_BYTES};
 use crate::journal::segment::BLOCK;
 
@@ -22,6 +23,9 @@ pub struct Options {
     pub journal_bytes: u64,
     /// Largest number of records in memory. It works like `journal_bytes`; the limit that is reached first applies.
     pub journal_records: u64,
+    /// Memory for records in memory, together with all other stores that have a clone of this budget. One that is
+    /// shared cuts records off earlier than `journal_bytes` says, in the store that has the most.
+    pub memory: MemoryBudget,
     /// Approximate largest number of messages of a run.
     pub run_rows: u64,
     /// A flush begins another run after this many bytes.
@@ -99,6 +103,7 @@ impl Default for Options {
             segment_bytes: 64 * MIB,
             journal_bytes: 256 * MIB,
             journal_records: 2_000_000,
+            memory: MemoryBudget::default(),
             run_rows: 16_000_000,
             run_bytes: 4096 * MIB,
             small_runs: 16,

@@ -54,14 +54,14 @@ pub(crate) struct DiskReserve {
     pub(crate) to_flush: AtomicU64,
     /// Bytes that the present flush has written.
     pub(crate) flushing: AtomicU64,
-    /// Bytes of the last state file.
+    /// Bytes of the files of the state: one with all of it has no more.
     pub(crate) state_bytes: AtomicU64,
     /// Bytes reserved for the next one.
     pub(crate) reserved: AtomicU64,
 }
 
 impl DiskReserve {
-    /// With a state file of so many bytes.
+    /// With a state of so many bytes.
     pub(crate) fn new(state_bytes: u64) -> Self {
         DiskReserve {
             to_flush: AtomicU64::new(0),

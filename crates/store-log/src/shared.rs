@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
+use crate::budget::MemoryShare;
 use crate::disk::Disk;
 use crate::figures::Counters;
 use crate::folder::FileNo;
@@ -35,6 +36,8 @@ pub(crate) struct StoreShared {
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
     pub(crate) reserve: DiskReserve,
+    /// Its part of the memory for records.
+    pub(crate) memory: Arc<MemoryShare>,
     /// Free bytes of the disk when the preparer checked last.
     pub(crate) free: AtomicU64,
     /// Whether the last flush found no room.
@@ -129,12 +132,13 @@ impl StoreShared {
         let Start { syncer, manifest, journal, parts, work } = start;
         StoreShared {
             disk,
+            memory: options.memory.share(Arc::clone(&waker)),
             options,
             epoch: manifest.epoch,
             waker,
             syncer,
             counters: Counters::default(),
-            reserve: DiskReserve::new(manifest.state.map_or(0, |state| state.bytes)),
+            reserve: DiskReserve::new(manifest.state_bytes()),
             free: AtomicU64::new(u64::MAX),
             stuck: AtomicBool::new(false),
             flush_failure: Mutex::default(),
@@ -210,11 +214,15 @@ impl StoreShared {
 
     /// Replaces the view. Only the owner freezes; only the background worker makes other changes.
     pub(crate) fn set_view(&self, change: impl FnOnce(StoreView) -> StoreView) {
-        let new = {
+        let (new, is_less) = {
             let mut view = lock(&self.view);
             *view = Arc::new(change(StoreView::clone(&view)));
-            Arc::clone(&view)
+            let is_less = self.memory.set_frozen(view.frozen.iter().map(|mem| mem.memory_of_records()).sum());
+            (Arc::clone(&view), is_less)
         };
+        if is_less {
+            self.memory.tell();
+        }
         self.loader.forget_all_but(&new);
     }
 
@@ -252,9 +260,11 @@ impl StoreShared {
         FrozenHold::take(&self.frozen_held)
     }
 
-    /// Keeps the memory of an unused memtable.
+    /// Keeps the memory of an unused memtable, if no other store may need it.
     pub(crate) fn recycle(&self, mem: Arc<Mem>) {
-        if let Some(mem) = Arc::into_inner(mem) {
+        if let Some(mem) = Arc::into_inner(mem)
+            && self.memory.is_alone()
+        {
             *lock(&self.spare) = Some(mem);
         }
     }

@@ -1,6 +1,8 @@
-//! The state file: the books of all queues as of the last cut, and the removed rows of each run.
+//! The state: the books of all queues as of the last cut, and the removed rows of each run.
 //!
-//! It is written whole, at each flush and at each merge, and never changed. Head of the file:
+//! It is in one or several files, which are never changed: the first one has all of it, each further one, a *delta*, what
+//! is different since the file before. Each flush and each merge writes a file ([`write`]). The manifest lists the files in
+//! this order. Head of a file:
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -10,7 +12,9 @@
 //! | 16 | 8 | number of the file |
 //! | 24 | 8 | incarnation |
 //! | 32 | 8 | the last cut |
-//! | 40 | 24 | zero |
+//! | 40 | 8 | number of the file before, in a delta; else zero |
+//! | 48 | 8 | its incarnation |
+//! | 56 | 8 | zero |
 //!
 //! Then blocks, with a head as runs have it:
 //!
@@ -18,38 +22,40 @@
 //! |---|---|---|
 //! | 0 | 4 | crc32c of everything from byte 4 to the end of the block |
 //! | 4 | 4 | length of the payload |
-//! | 8 | 1 | kind: 1 books, 2 queues, 3 runs, 4 end |
+//! | 8 | 1 | kind: 1 books, 2 queues, 3 runs, 4 end; in deltas also 5 gone queues, 6 changed runs, 7 listed runs |
 //! | 9 | 3 | zero |
 //! | 12 | 4 | number of entries |
 //! | 16 | 8 | incarnation of the file |
 //! | 24 | 8 | where the block starts in the file |
 //! | 32 | | payload: entries, each with its length in front; then zeros up to a multiple of 8 |
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
-use duewheel_core::record::{DecodeError, Reader, Writer};
-use duewheel_core::store::{Ledger, QueueRow, StoreError};
+use duewheel_core::record::{DecodeError, Reader};
+use duewheel_core::store::{Ledger, QueueRow};
 use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId};
 use roaring::RoaringTreemap;
 
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::{FileNo, Incarnation, STATE};
+use crate::folder::FileNo;
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, StateEntry, knows_format, unknown_format};
-use crate::run::{Live, Mask, Run};
+use crate::manifest::{StateEntry, knows_format, unknown_format};
+use crate::run::Mask;
+
+pub(crate) mod write;
+
+#[cfg(test)]
+mod tests;
 
 const FILE_HEAD: usize = 64;
 const HEAD: usize = 32;
 const MAGIC: [u8; 8] = *b"dw-state";
-/// A block is closed when it has this many bytes.
-const BLOCK: usize = 32 * 1024;
-/// Blocks are written and synced together.
-const PIECE: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -58,6 +64,9 @@ enum Kind {
     Queues = 2,
     Runs = 3,
     End = 4,
+    GoneQueues = 5,
+    ChangedRuns = 6,
+    ListedRuns = 7,
 }
 
 /// The removed rows of a run.
@@ -71,165 +80,80 @@ pub(crate) struct Lost {
     pub(crate) masks: Vec<(u32, Mask)>,
 }
 
-/// The content of a state file.
+/// The content of the state: of its first file, or of that and the deltas so far.
 #[derive(Debug, Default)]
 pub(crate) struct StateFile {
     pub(crate) ledger: Ledger,
     pub(crate) lost: Vec<Lost>,
+    /// Runs of which more rows are removed than `lost` says, because a file that names them is not complete.
+    pub(crate) doubtful: BTreeSet<FileNo>,
 }
 
-/// Writes a state file and makes it durable; no manifest lists it yet.
-pub(crate) fn write(
+/// How much of the state a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateScope {
+    /// All of it.
+    Whole,
+    /// What is different since the file before.
+    Delta,
+}
+
+impl StateScope {
+    fn of(before: Option<&StateEntry>) -> Self {
+        if before.is_none() { StateScope::Whole } else { StateScope::Delta }
+    }
+}
+
+/// Number of entries of each kind in one file, and those that its end names.
+#[derive(Debug, Default)]
+pub(crate) struct StateEntries {
+    books: u64,
+    queues: u64,
+    runs: u64,
+    gone_queues: u64,
+    changed_runs: u64,
+    listed: BTreeSet<FileNo>,
+    ends: u64,
+    told: Option<(StateScope, [u64; 5])>,
+}
+
+/// Reads the state, all of its files.
+pub(crate) fn read(disk: &dyn Disk, files: &[StateEntry]) -> Result<StateFile, ReadFault> {
+    let mut state = StateFile::default();
+    for (i, entry) in files.iter().enumerate() {
+        let before = i.checked_sub(1).map(|before| &files[before]);
+        read_file(disk, entry, before, &mut state)?;
+    }
+    Ok(state)
+}
+
+/// Reads a file of the state behind the files before.
+fn read_file(
     disk: &dyn Disk,
-    no: FileNo,
-    ledger: &Ledger,
-    runs: &[(&Run, &Live)],
-) -> Result<StateEntry, StoreError> {
-    let temp = no.state_temp();
-    let file = disk.create(&temp).map_err(failed("create", &temp))?;
-    let entry = StateEntry { no, incarnation: Incarnation(disk.unique()), bytes: 0, last: ledger.applied() };
-    let mut out = StateWriter {
-        file,
-        temp,
-        entry,
-        written: 0,
-        ready: head(&entry, FORMAT),
-        block: StateBlock::new(Kind::Books),
-    };
-    out.entry(Kind::Books, |w| {
-        w.varint(ledger.next_id().0);
-        match ledger.clock() {
-            None => w.byte(0),
-            Some(clock) => {
-                w.byte(1);
-                w.clock(clock);
-            }
-        }
-        ledger.due().encode(w);
-    })?;
-    let mut queues = 0u64;
-    for row in ledger.rows() {
-        queues += 1;
-        out.entry(Kind::Queues, |w| {
-            w.blob(row.name.as_str().as_bytes());
-            w.settings(&row.settings);
-            w.pause(row.pause);
-            w.totals(&row.totals);
-            row.tally.encode(w);
-        })?;
-    }
-    for (run, live) in runs {
-        out.entry(Kind::Runs, |w| {
-            w.varint(run.entry().no.0);
-            let masks: Vec<_> = live.masks().collect();
-            w.varint(masks.len() as u64);
-            for (queue, mask) in masks {
-                w.varint(u64::from(queue));
-                w.varint(mask.before.0);
-                w.varint(mask.keep.len() as u64);
-                let mut last = 0;
-                for id in &mask.keep {
-                    w.varint(id.0.wrapping_sub(last));
-                    last = id.0;
-                }
-            }
-            let removed = run.ids() - &live.ids;
-            let mut bytes = Vec::with_capacity(removed.serialized_size());
-            removed.serialize_into(&mut bytes).expect("memory takes everything");
-            w.blob(&bytes);
-            w.varint(live.gone());
-        })?;
-    }
-    out.entry(Kind::End, |w| {
-        w.varint(queues);
-        w.varint(runs.len() as u64);
-    })?;
-    out.close_block()?;
-    out.flush()?;
-    let (temp, name) = (out.temp, no.state());
-    disk.rename(&temp, &name).map_err(failed("rename", &temp))?;
-    disk.sync_dir(STATE).map_err(failed("sync the names of", STATE))?;
-    Ok(StateEntry { bytes: out.written, ..entry })
+    entry: &StateEntry,
+    before: Option<&StateEntry>,
+    state: &mut StateFile,
+) -> Result<(), ReadFault> {
+    let read = read_blocks(disk, entry, before, state)?;
+    if state.end_file(&read.seen, StateScope::of(before)) { Ok(()) } else { Err(read.incomplete()) }
 }
 
-/// Removes an incomplete file.
-pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
-    let _ = disk.remove(&no.state_temp()); // or it is removed by the next owner
-    let _ = disk.remove(&no.state());
+/// Checks a file of the state by itself, whatever the files before say.
+pub(crate) fn verify_file(
+    disk: &dyn Disk,
+    entry: &StateEntry,
+    before: Option<&StateEntry>,
+) -> Result<(), ReadFault> {
+    let read = read_blocks(disk, entry, before, &mut StateFile::default())?;
+    if read.seen.are_told(StateScope::of(before)) { Ok(()) } else { Err(read.incomplete()) }
 }
 
-#[derive(Debug)]
-struct StateWriter {
-    file: Arc<dyn DiskFile>,
-    temp: String,
-    entry: StateEntry,
-    written: u64,
-    /// Complete blocks.
-    ready: Vec<u8>,
-    block: StateBlock,
-}
-
-/// The present block.
-#[derive(Debug)]
-struct StateBlock {
-    kind: Kind,
-    entries: u32,
-    bytes: Vec<u8>,
-}
-
-impl StateBlock {
-    fn new(kind: Kind) -> Self {
-        StateBlock { kind, entries: 0, bytes: vec![0; HEAD] }
-    }
-}
-
-impl StateWriter {
-    fn entry(&mut self, kind: Kind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
-        if kind != self.block.kind || self.block.bytes.len() >= BLOCK {
-            self.close_block()?;
-            self.block.kind = kind;
-        }
-        let mut entry = Writer::default();
-        write(&mut entry);
-        let mut block = Writer { bytes: std::mem::take(&mut self.block.bytes) };
-        block.blob(&entry.bytes);
-        self.block.bytes = block.bytes;
-        self.block.entries += 1;
-        Ok(())
-    }
-
-    fn close_block(&mut self) -> Result<(), StoreError> {
-        let StateBlock { kind, entries, mut bytes } =
-            std::mem::replace(&mut self.block, StateBlock::new(Kind::End));
-        if entries == 0 {
-            return Ok(());
-        }
-        let payload = u32::try_from(bytes.len() - HEAD).map_err(|_| {
-            StoreError::new(duewheel_core::store::ErrorKind::Full, "the state has an entry of 4 GiB")
-        })?;
-        bytes.resize(align8(bytes.len()), 0);
-        set_u32(&mut bytes, 4, payload);
-        bytes[8] = kind as u8;
-        set_u32(&mut bytes, 12, entries);
-        set_u64(&mut bytes, 16, self.entry.incarnation.0);
-        set_u64(&mut bytes, 24, self.written + self.ready.len() as u64);
-        let crc = crc32c(&bytes[4..]);
-        set_u32(&mut bytes, 0, crc);
-        self.ready.extend_from_slice(&bytes);
-        if self.ready.len() >= PIECE { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), StoreError> {
-        self.file.write_at(&self.ready, self.written).map_err(failed("write", &self.temp))?;
-        self.file.sync_data().map_err(failed("sync", &self.temp))?;
-        self.written += self.ready.len() as u64;
-        self.ready.clear();
-        Ok(())
-    }
-}
-
-/// Reads a state file, all of it.
-pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, ReadFault> {
+fn read_blocks(
+    disk: &dyn Disk,
+    entry: &StateEntry,
+    before: Option<&StateEntry>,
+    state: &mut StateFile,
+) -> Result<StateReader, ReadFault> {
     let name = entry.no.state();
     let file = match disk.open(&name, FileAccess::Read) {
         Ok(file) => file,
@@ -249,7 +173,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, Rea
         return Err(Damage::new(name, 0, "this is not a state of duewheel").into());
     }
     let version = u32_at(&bytes, 8);
-    if bytes[..] != head(entry, version) || !knows_format(version) {
+    if bytes[..] != head(entry, version, before) || !knows_format(version) {
         let right = u32_at(&bytes, 12) == checksum(&bytes);
         let what = if right && !knows_format(version) {
             unknown_format(version)
@@ -258,15 +182,12 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<StateFile, Rea
         };
         return Err(Damage::new(name, 0, what).into());
     }
-    let mut reading = StateReader { file, name, entry: *entry, at: FILE_HEAD as u64, seen: [0; 4] };
-    let mut state = StateFile::default();
+    let seen = StateEntries::default();
+    let mut reading = StateReader { file, name, entry: *entry, at: FILE_HEAD as u64, seen };
     while reading.at < entry.bytes {
-        reading.block(&mut state)?;
+        reading.block(state)?;
     }
-    if !is_complete(&reading.seen, &state) {
-        return Err(reading.problem(reading.at, "the state is not complete").into());
-    }
-    Ok(state)
+    Ok(reading)
 }
 
 struct StateReader {
@@ -274,11 +195,14 @@ struct StateReader {
     name: String,
     entry: StateEntry,
     at: u64,
-    /// Number of entries of each kind.
-    seen: [u64; 4],
+    seen: StateEntries,
 }
 
 impl StateReader {
+    fn incomplete(&self) -> ReadFault {
+        self.problem(self.at, "the state is not complete").into()
+    }
+
     fn problem(&self, at: u64, what: impl Into<String>) -> Damage {
         Damage::new(&*self.name, at, what)
     }
@@ -312,14 +236,13 @@ impl StateReader {
     }
 }
 
-/// Adds the payload of a block. `last` is the cut of the state; `seen` counts the entries that were read, and those
-/// that the end names.
+/// Adds the payload of a block. `last` is the cut of the file.
 pub(crate) fn take(
     kind: u8,
     entries: u32,
     payload: Bytes,
     last: Lsn,
-    seen: &mut [u64; 4],
+    seen: &mut StateEntries,
     state: &mut StateFile,
 ) -> Result<(), String> {
     let mut reader = Reader::new(payload);
@@ -335,72 +258,157 @@ pub(crate) fn take(
     }
 }
 
-/// Whether the state is complete.
-pub(crate) fn is_complete(seen: &[u64; 4], state: &StateFile) -> bool {
-    let [books, queues, runs, ends] = *seen;
-    (books, ends) == (1, 1) && state.lost.len() as u64 == runs && state.ledger.len() as u64 == queues
+impl StateEntries {
+    /// Whether they are those that the end of the file names.
+    fn are_told(&self, scope: StateScope) -> bool {
+        let listed = self.listed.len() as u64;
+        let counted = [self.queues, self.runs, self.gone_queues, self.changed_runs, listed];
+        (self.books, self.ends) == (1, 1) && self.told == Some((scope, counted))
+    }
+}
+
+impl StateFile {
+    /// Ends a file. False if it is not complete: then what it does not say of the runs that were known before is in
+    /// doubt.
+    pub(crate) fn end_file(&mut self, seen: &StateEntries, scope: StateScope) -> bool {
+        let is_told = seen.are_told(scope);
+        if scope == StateScope::Delta && is_told {
+            self.lost.retain(|lost| seen.listed.contains(&lost.no));
+            self.doubtful.retain(|no| seen.listed.contains(no));
+        }
+        let is_complete = is_told
+            && match scope {
+                StateScope::Whole => {
+                    (self.ledger.len(), self.lost.len()) == (len(seen.queues), len(seen.runs))
+                }
+                StateScope::Delta => self.lost.len() == seen.listed.len() && self.doubtful.is_empty(),
+            };
+        if !is_told && scope == StateScope::Delta {
+            self.doubt_runs();
+        }
+        is_complete
+    }
+
+    /// Notes that more may be removed of all runs than is known.
+    pub(crate) fn doubt_runs(&mut self) {
+        self.doubtful.extend(self.lost.iter().map(|lost| lost.no));
+    }
+
+    /// The place of what is known of a run, which is nothing yet if there was no such place.
+    fn lost_of(&mut self, no: FileNo) -> &mut Lost {
+        let place = self.lost.iter().position(|lost| lost.no == no).unwrap_or_else(|| {
+            self.doubtful.insert(no);
+            self.lost.push(Lost { no, ..Lost::default() });
+            self.lost.len() - 1
+        });
+        &mut self.lost[place]
+    }
+}
+
+fn len(entries: u64) -> usize {
+    usize::try_from(entries).unwrap_or(usize::MAX)
 }
 
 fn take_entry(
     kind: u8,
     r: &mut Reader,
     last: Lsn,
-    seen: &mut [u64; 4],
+    seen: &mut StateEntries,
     state: &mut StateFile,
 ) -> Result<(), DecodeError> {
     match kind {
         1 => {
-            seen[0] += 1;
+            seen.books += 1;
             let next_id = r.varint()?;
             let clock = match r.byte()? {
                 0 => None,
                 1 => Some(r.clock()?),
                 _ => return Err(DecodeError::Unknown("presence byte")),
             };
-            state.ledger = Ledger::resume(last, next_id, clock, DueCounts::decode(r)?);
+            state.ledger.go_on(last, next_id, clock, DueCounts::decode(r)?);
         }
         2 => {
+            seen.queues += 1;
             let (name, settings) = (r.queue_name()?, r.settings()?);
             let (pause, totals) = (r.pause()?, r.totals()?);
             state.ledger.restore(QueueRow { name, settings, pause, totals, tally: Tally::decode(r)? });
         }
         3 => {
+            seen.runs += 1;
             let no = FileNo(r.varint()?);
-            let mut masks = Vec::new();
-            for _ in 0..r.varint()? {
-                let queue = u32::try_from(r.varint()?).map_err(|_| DecodeError::Unknown("queue"))?;
-                let before = MessageId(r.varint()?);
-                let (mut keep, mut id) = (Vec::new(), 0u64);
-                for _ in 0..r.varint()? {
-                    id = id.wrapping_add(r.varint()?);
-                    keep.push(MessageId(id));
-                }
-                masks.push((queue, Mask { before, keep }));
-            }
-            let bytes = r.blob()?;
-            let mut rest = &bytes[..];
-            let removed = RoaringTreemap::deserialize_from(&mut rest).ok().filter(|_| rest.is_empty());
-            let removed = removed.ok_or(DecodeError::Unknown("set of ids"))?;
+            let (masks, removed) = (masks(r)?, ids(r)?);
             let gone = if r.is_empty() { None } else { Some(r.varint()?) };
             state.lost.push(Lost { no, removed, gone, masks });
         }
         4 => {
-            seen[3] += 1;
-            seen[1] = r.varint()?;
-            seen[2] = r.varint()?;
+            seen.ends += 1;
+            let mut told = [r.varint()?, r.varint()?, 0, 0, 0];
+            let scope = if r.is_empty() { StateScope::Whole } else { StateScope::Delta };
+            if scope == StateScope::Delta {
+                for n in &mut told[2..] {
+                    *n = r.varint()?;
+                }
+            }
+            seen.told = Some((scope, told));
+        }
+        5 => {
+            seen.gone_queues += 1;
+            state.ledger.forget(&r.queue_name()?);
+        }
+        6 => {
+            seen.changed_runs += 1;
+            let lost = state.lost_of(FileNo(r.varint()?));
+            match r.byte()? {
+                0 => {}
+                1 => lost.masks = masks(r)?,
+                _ => return Err(DecodeError::Unknown("presence byte")),
+            }
+            lost.removed |= ids(r)?;
+            lost.gone = Some(r.varint()?);
+        }
+        7 => {
+            seen.listed.insert(FileNo(r.varint()?));
         }
         _ => return Err(DecodeError::Unknown("kind of a block")),
     }
     Ok(())
 }
 
-fn head(entry: &StateEntry, version: u32) -> Vec<u8> {
+/// The purges of a run.
+fn masks(r: &mut Reader) -> Result<Vec<(u32, Mask)>, DecodeError> {
+    let mut masks = Vec::new();
+    for _ in 0..r.varint()? {
+        let queue = u32::try_from(r.varint()?).map_err(|_| DecodeError::Unknown("queue"))?;
+        let before = MessageId(r.varint()?);
+        let (mut keep, mut id) = (Vec::new(), 0u64);
+        for _ in 0..r.varint()? {
+            id = id.wrapping_add(r.varint()?);
+            keep.push(MessageId(id));
+        }
+        masks.push((queue, Mask { before, keep }));
+    }
+    Ok(masks)
+}
+
+fn ids(r: &mut Reader) -> Result<RoaringTreemap, DecodeError> {
+    let bytes = r.blob()?;
+    let mut rest = &bytes[..];
+    let ids = RoaringTreemap::deserialize_from(&mut rest).ok().filter(|_| rest.is_empty());
+    ids.ok_or(DecodeError::Unknown("set of ids"))
+}
+
+/// The head of a file; of a delta if there is one before.
+fn head(entry: &StateEntry, version: u32, before: Option<&StateEntry>) -> Vec<u8> {
     let mut head = vec![0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
     set_u32(&mut head, 8, version);
     set_u64(&mut head, 16, entry.no.0);
     set_u64(&mut head, 24, entry.incarnation.0);
     set_u64(&mut head, 32, entry.last.0);
+    if let Some(before) = before {
+        set_u64(&mut head, 40, before.no.0);
+        set_u64(&mut head, 48, before.incarnation.0);
+    }
     let crc = checksum(&head);
     set_u32(&mut head, 12, crc);
     head

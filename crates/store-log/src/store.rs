@@ -157,7 +157,8 @@ impl LogStore {
         let Reign { manifest, books, parts, names, mem, ledger, applied, anchor, active, journal } =
             reign::begin(&*disk, &options)?;
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
-        let work = Work { ledger: books, names, state: manifest.state, merging: None, merge_failures: 0 };
+        let work =
+            Work { ledger: books, names, states: manifest.states.clone(), merging: None, merge_failures: 0 };
         let recovered = recovered(&ledger, &manifest, anchor);
         let shared = Arc::new(StoreShared::new(
             disk,
@@ -263,7 +264,7 @@ impl LogStore {
 
     /// Whether the active memtable should be cut here.
     fn is_due(&self) -> bool {
-        if self.is_full() {
+        if self.is_full() || self.shared.memory.is_asked() {
             return true;
         }
         if self.active.is_empty() {
@@ -369,6 +370,7 @@ impl LogStore {
             view.frozen.push(frozen);
             view
         });
+        self.shared.memory.has_cut();
         self.cut_at = clock.map_or(EngineMs(0), |clock| clock.engine);
         self.shared.counters.cuts.fetch_add(1, Relaxed);
         self.note_memory();
@@ -416,6 +418,9 @@ impl LogStore {
     fn note_memory(&self) {
         let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
         self.shared.reserve.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
+        // An empty one cannot be cut off, whatever it keeps for its next records.
+        let active = if self.active.is_empty() { 0 } else { self.active.memory_of_records() };
+        self.shared.memory.set_active(active);
     }
 
     /// Adds a written group to the memtable.
@@ -443,6 +448,7 @@ impl LogStore {
     /// Stops and joins the workers, and releases the folder.
     fn end(&mut self) {
         self.shared.stop();
+        self.shared.memory.set_active(0);
         for worker in self.workers.drain(..) {
             let _ = worker.join(); // a panic has poisoned the store
         }
@@ -505,6 +511,9 @@ impl Store for LogStore {
     fn progress(&mut self) -> Result<Progress, StoreError> {
         self.check()?;
         self.go_on()?;
+        if self.shared.memory.is_asked() {
+            self.cut_if_due(); // another store needs the memory, and perhaps nothing is appended here
+        }
         let written = self.writer.written();
         let durable = match self.shared.options.sync {
             SyncMode::Fsync => self.shared.syncer.synced(),
@@ -532,6 +541,7 @@ impl Store for LogStore {
             Capacity::Enough if self.is_full() && !shared.view().frozen.is_empty() => {
                 self.bounded(Capacity::Busy)
             }
+            Capacity::Enough if shared.memory.is_short() => self.bounded(Capacity::Busy),
             Capacity::Enough => self.bounded(Capacity::Enough),
             Capacity::Busy => self.bounded(Capacity::Busy),
             Capacity::SettleOnly | Capacity::RemoveOnly => self.bounded(Capacity::SettleOnly),

@@ -20,6 +20,7 @@ use crate::names::Interner;
 use crate::owner::take_lock;
 use crate::readers::{ReadPriority, Readers};
 use crate::run;
+use crate::state;
 use crate::view::StoreView;
 
 /// Number of messages that are looked up at a time.
@@ -80,15 +81,19 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     report.files = 1 + manifest.files().count() as u64;
     // A nonsensical manifest may list sizes that no files have.
     let sizes = manifest.segments.iter().map(|segment| segment.bytes);
-    let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain(manifest.state.map(|s| s.bytes));
+    let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain([manifest.state_bytes()]);
     report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);
     for entry in &manifest.runs {
         keep_problem(run::verify(disk, entry).map(drop), &mut report)?;
     }
+    for (i, entry) in manifest.states.iter().enumerate() {
+        let before = i.checked_sub(1).map(|before| &manifest.states[before]);
+        keep_problem(state::verify_file(disk, entry, before), &mut report)?;
+    }
     check_segments(disk, &manifest, &mut report)?;
     // What an owner would do has the last word: records that cannot be read, gaps between files, counts.
-    let mut names = Interner::default();
-    let whole = reign::keep(disk, &manifest, &mut names)
+    let names = Interner::default();
+    let whole = reign::keep(disk, &manifest, &names, 1)
         .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books)?, kept)));
     match whole {
         Ok((replayed, kept)) => {

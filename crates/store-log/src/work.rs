@@ -15,8 +15,8 @@ pub(crate) struct Work {
     /// The books as of the last cut that was flushed.
     pub(crate) ledger: Ledger,
     pub(crate) names: Interner,
-    /// The state file that the manifest lists.
-    pub(crate) state: Option<StateEntry>,
+    /// The files of the state, as the manifest lists them.
+    pub(crate) states: Vec<StateEntry>,
     pub(crate) merging: Option<Merging>,
     /// Number of failed merges when a flush last found no room.
     pub(crate) merge_failures: u64,
@@ -42,6 +42,6 @@ pub(crate) enum MergePurpose {
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Work").field("states", &self.states).finish_non_exhaustive()
     }
 }

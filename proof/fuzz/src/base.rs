@@ -152,10 +152,14 @@ fn one_segment(end: End) -> Base {
     making.finish(end)
 }
 
-/// Runs, a state, sealed segments, one in use, and prepared ones that were used before.
+/// Runs, a state with deltas, sealed segments, one in use, and prepared ones that were used before.
 fn many_files(seed: u64, end: End) -> Base {
     let mut making = Making::new(seed);
-    let merged = |making: &Making| making.figure("merges_total") >= 1 && making.figure("runs") >= 2;
+    // With deltas behind the first file of the state.
+    let merged = |making: &Making| {
+        let states = making.disk.names().iter().filter(|name| name.starts_with("state/")).count();
+        making.figure("merges_total") >= 1 && making.figure("runs") >= 2 && states >= 3
+    };
     while !merged(&making) || making.figure("journal_segments") < 4 {
         making.append(9);
         making.sync();

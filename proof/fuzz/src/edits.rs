@@ -193,12 +193,12 @@ fn list_as_it_is(disk: &MemDisk) {
     if manifest.len() < 48 {
         return;
     }
-    let (segments, runs) = (u32_at(&manifest, 20) as usize, u32_at(&manifest, 24) as usize);
+    let [segments, runs, states] = [20, 24, 28].map(|at| u32_at(&manifest, at) as usize);
     let mut at = 48;
-    for n in 0..segments.saturating_add(runs).saturating_add(1).min(100) {
+    for n in 0..segments.saturating_add(runs).saturating_add(states).min(100) {
         let (folder, ending, size) = match n {
             n if n < segments => ("journal", "log", 24),
-            n if n < segments + runs => ("runs", "run", 32),
+            n if n < segments.saturating_add(runs) => ("runs", "run", 40),
             _ => ("state", "state", 32),
         };
         if at + size > manifest.len() {

@@ -63,7 +63,18 @@ impl Ledger {
         Ledger { queues: BTreeMap::new(), due, clock, applied, next_id }
     }
 
-    /// Takes in a saved queue.
+    /// Continues with a later saved state. The queues stay as they are: those that are different follow with
+    /// [`Ledger::restore`] and [`Ledger::forget`].
+    pub fn go_on(&mut self, applied: Lsn, next_id: u64, clock: Option<ClockPair>, due: DueCounts) {
+        (self.applied, self.next_id, self.clock, self.due) = (applied, next_id, clock, due);
+    }
+
+    /// Removes a queue that a later saved state no longer has.
+    pub fn forget(&mut self, name: &QueueName) {
+        self.queues.remove(name);
+    }
+
+    /// Takes in a saved queue, in place of one of the same name.
     pub fn restore(&mut self, row: QueueRow) {
         let QueueRow { name, settings, pause, totals, tally } = row;
         self.queues.insert(name, QueueBooks { settings, pause, totals, tally });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use duewheel::Policy;
 use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
-use duewheel::store_log::Options as LogOptions;
+use duewheel::store_log::{MemoryBudget, Options as LogOptions};
 
 use crate::auth::Hosts;
 use crate::beanstalk;
@@ -42,6 +42,8 @@ const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
 /// Smallest value of `--journal-bytes`: below it flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
+/// Smallest value of `--memory`, for the same reason.
+const MIN_MEMORY: u64 = 1024 * 1024;
 /// Bytes of a segment besides the largest group.
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Smallest value of `--memory-messages`.
@@ -66,6 +68,8 @@ pub struct Settings {
     pub durability: LevelOption,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
+    /// Bytes of memory for recent changes, of all shards.
+    pub memory: u64,
     /// The file of tokens.
     pub tokens: Option<PathBuf>,
     /// Certificate and key.
@@ -165,6 +169,13 @@ impl Options {
             let what = format!("--journal-bytes {journal_bytes}: must be at least {MIN_JOURNAL_BYTES}");
             return Err(ConfigError::Value(what));
         }
+        // One shard alone finds room for its whole budget, and for what records take besides their bytes.
+        let default = MemoryBudget::DEFAULT_BYTES.max(journal_bytes.saturating_mul(2));
+        let memory = self.memory.unwrap_or(default);
+        if memory < MIN_MEMORY {
+            let what = format!("--memory {memory}: must be at least {MIN_MEMORY}");
+            return Err(ConfigError::Value(what));
+        }
         let max_job = self.beanstalk_max_job_size.unwrap_or(beanstalk::DEFAULT_MAX_BODY);
         if max_job > MAX_JOB_SIZE {
             let what = format!("--beanstalk-max-job-size {max_job}: must be at most {MAX_JOB_SIZE}");
@@ -195,6 +206,7 @@ impl Options {
             store,
             durability,
             journal_bytes,
+            memory,
             tokens: self.tokens,
             tls: match (self.tls_cert, self.tls_key) {
                 (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
@@ -338,6 +350,7 @@ impl Settings {
         LogOptions {
             max_group_bytes: default.max_group_bytes.max(group),
             journal_bytes: self.journal_bytes,
+            memory: MemoryBudget::new(self.memory),
             journal_records: u64::try_from(records).unwrap_or(u64::MAX),
             segment_bytes: default
                 .segment_bytes
@@ -366,6 +379,7 @@ impl Settings {
                 StoreChoice::Redis(_) => None,
             },
             journal_bytes: Some(self.journal_bytes),
+            memory: Some(self.memory),
             memory_messages: Some(self.policy.near_messages + self.policy.ready_messages),
             tokens: self.tokens.clone(),
             tls_cert: self.tls.as_ref().map(|files| files.cert.clone()),
@@ -434,7 +448,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
@@ -500,6 +514,12 @@ mod tests {
     fn the_journals_budget_has_a_least_size_and_segments_fit_it() {
         let refused = options("journal_bytes = 1048575").settings().unwrap_err().to_string();
         assert_eq!(refused, "--journal-bytes 1048575: must be at least 1048576");
+        let refused = options("memory = 1048575").settings().unwrap_err().to_string();
+        assert_eq!(refused, "--memory 1048575: must be at least 1048576");
+        let memory = |text: &str| options(text).settings().unwrap().log_options().memory.bytes();
+        assert_eq!(memory(""), 536_870_912);
+        assert_eq!(memory("journal_bytes = 1000000000"), 2_000_000_000);
+        assert_eq!(memory("journal_bytes = 1000000000\nmemory = 5000000"), 5_000_000);
         let least = options("journal_bytes = 1048576").settings().unwrap().log_options();
         // Two of the largest messages, with the other fields of a record; so each agreed group fits into one segment.
         assert_eq!((least.segment_bytes, least.journal_records), (2 * (256 + 16 + 4) * 1024 + 8_192, 7_812));

@@ -151,6 +151,10 @@ options! {
         /// bounds the number of records in proportion [default: 268435456]
         #[arg(long, value_name = "N")]
         pub journal_bytes: Option<u64>,
+        /// Bytes of memory for recent changes, of all shards of the process together; at least 1048576
+        /// [default: 536870912; twice --journal-bytes if that is more]
+        #[arg(long, value_name = "N")]
+        pub memory: Option<u64>,
         /// Messages kept in memory because they are due soon or ready; all others are on the disk alone; at least 100
         /// [default: 400000]
         #[arg(long, value_name = "N")]
@@ -283,6 +287,7 @@ mod tests {
             ("beanstalk", "127.0.0.1:11300; with --tokens off"),
             ("beanstalk_queues", "all queues"),
             ("data", "./duewheel-data"),
+            ("memory", "536870912; twice --journal-bytes if that is more"),
             ("peer_listen", "the address of --advertise"),
             ("shards", "1; with --advertise 16"),
         ];

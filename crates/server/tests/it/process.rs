@@ -227,6 +227,7 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
         ("beanstalk_max_job_size", "1", "2", "3"),
         ("durability", "\"buffered\"", "memory", "fsync"),
         ("journal_bytes", "2097152", "3145728", "4194304"),
+        ("memory", "2097152", "3145728", "4194304"),
         ("memory_messages", "200", "300", "400"),
         ("tokens", "\"f\"", "e", "a"),
         ("tls_cert", "\"f\"", "e", "a"),

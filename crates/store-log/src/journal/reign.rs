@@ -15,7 +15,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
 use duewheel_core::record::{BootAnchor, Writer};
 use duewheel_core::store::{Ledger, StoreError};
@@ -29,10 +32,10 @@ use super::writer::Active;
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
-use crate::manifest::{Manifest, SegmentEntry};
+use crate::manifest::{Manifest, RunEntry, SegmentEntry};
 use crate::mem::Mem;
 use crate::names::Interner;
-use crate::options::Options;
+use crate::options::{Options, Workers};
 use crate::run::{Live, Run};
 use crate::shared::{DiskSpace, Journal};
 use crate::state::{self, Lost, StateFile};
@@ -70,8 +73,12 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         }
         None => start_folder(disk)?,
     };
-    let mut names = Interner::default();
-    let Kept { books, parts } = keep(disk, &old, &mut names)?;
+    let names = Interner::default();
+    let threads = match options.workers {
+        Workers::Threads => 1 + options.readers,
+        Workers::ByHand => 1,
+    };
+    let Kept { books, parts } = keep(disk, &old, &names, threads)?;
     let replayed = replay::replay(disk, &old, &books)?;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {
@@ -81,6 +88,8 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let rewritten = Rewritten::new(&replayed);
     let least = BLOCK + rewritten.bytes + frame::MARK_BYTES;
     let mut manifest = old;
+    // An older manifest did not say where their tails start.
+    manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
     manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?;
     manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
@@ -149,20 +158,29 @@ pub(crate) struct Kept {
     pub(crate) parts: Vec<LiveRun>,
 }
 
-/// Reads the state and opens the runs.
-pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -> Result<Kept, ReadFault> {
-    let Some(entry) = &manifest.state else {
+/// Reads the state and opens the runs, up to `threads` of them side by side.
+pub(crate) fn keep(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    names: &Interner,
+    threads: usize,
+) -> Result<Kept, ReadFault> {
+    let Some(entry) = manifest.states.last() else {
         return Ok(Kept { books: Ledger::default(), parts: Vec::new() });
     };
-    let StateFile { ledger, mut lost } = state::read(disk, entry)?;
-    let mut parts = Vec::new();
+    let StateFile { ledger, mut lost, .. } = state::read(disk, &manifest.states)?;
+    let mut removed = Vec::new();
     for run in &manifest.runs {
         let of_run = lost.iter().position(|lost| lost.no == run.no).map(|i| lost.swap_remove(i));
-        let Some(Lost { removed, gone, masks, .. }) = of_run else {
+        let Some(lost) = of_run else {
             let what = format!("the state says nothing of {}", run.no.run());
             return Err(Damage::new(entry.no.state(), 0, what).into());
         };
-        let run = Run::open(disk, run, names)?;
+        removed.push(lost);
+    }
+    let mut parts = Vec::new();
+    let runs = open_runs(disk, &manifest.runs, names, threads)?;
+    for (run, Lost { removed, gone, masks, .. }) in runs.into_iter().zip(removed) {
         let mut live = Live::without(&run, &removed, gone);
         for (queue, mask) in masks {
             live.mask(queue, mask);
@@ -171,6 +189,35 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
     }
     // The rest of `lost` names runs without live rows: they are unlisted without a new state.
     Ok(Kept { books: ledger, parts })
+}
+
+/// Opens runs. Of several that cannot be opened the first one counts, whichever thread met it.
+fn open_runs(
+    disk: &dyn Disk,
+    runs: &[RunEntry],
+    names: &Interner,
+    threads: usize,
+) -> Result<Vec<Run>, ReadFault> {
+    let next = AtomicUsize::new(0);
+    let open_some = || -> Vec<(usize, Result<Run, ReadFault>)> {
+        let numbers = std::iter::repeat_with(|| next.fetch_add(1, Relaxed));
+        numbers
+            .map_while(|i| Some((i, runs.get(i)?)))
+            .map(|(i, run)| (i, Run::open(disk, run, names)))
+            .collect()
+    };
+    let mut opened = thread::scope(|scope| {
+        // A thread that cannot be started is one less.
+        let start = |_| thread::Builder::new().name("duewheel-open".into()).spawn_scoped(scope, open_some);
+        let helpers: Vec<_> = (1..threads.min(runs.len())).map_while(|n| start(n).ok()).collect();
+        let mut opened = open_some();
+        for helper in helpers {
+            opened.extend(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        opened
+    });
+    opened.sort_unstable_by_key(|(i, _)| *i);
+    opened.into_iter().map(|(_, run)| run).collect()
 }
 
 fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Result<(), StoreError> {

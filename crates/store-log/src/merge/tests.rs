@@ -98,7 +98,7 @@ proptest! {
         prop_assert!(disk.names().iter().all(|name| name.ends_with(".run")), "{:?}", disk.names());
         let verified = verify(&*disk, &entry).unwrap();
         prop_assert_eq!(verified.rows, expected.len() as u64);
-        let run = Arc::new(Run::open(&*disk, &entry, &mut Interner::default()).unwrap());
+        let run = Arc::new(Run::open(&*disk, &entry, &Interner::default()).unwrap());
         prop_assert_eq!(all_rows(&run), expected.clone());
         let merged: BTreeMap<_, _> = all_answers(&run)
             .into_iter()
@@ -144,7 +144,7 @@ fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
                 break entry;
             }
         };
-        let run = Arc::new(Run::open(&*disk, &entry, &mut Interner::default()).unwrap());
+        let run = Arc::new(Run::open(&*disk, &entry, &Interner::default()).unwrap());
         assert_eq!(all_answers(&run).len(), kept, "an older one until {older_until}");
     }
 }
@@ -184,7 +184,7 @@ fn live_after_a_merge(then: [Option<&[u64]>; 2], now: [Option<&[u64]>; 2]) -> Ve
             break entry;
         }
     };
-    let output = Run::open(&*disk, &entry, &mut Interner::default()).unwrap();
+    let output = Run::open(&*disk, &entry, &Interner::default()).unwrap();
     let inputs: Vec<_> =
         runs.iter().zip(then.iter().zip(&now)).map(|(run, (then, now))| (&**run, then, now)).collect();
     let merged = Live::of_merged(&output, &inputs);

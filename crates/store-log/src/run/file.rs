@@ -97,6 +97,11 @@ impl RunFile {
         }
     }
 
+    /// Checks a block that is exactly these bytes.
+    pub(crate) fn whole_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
+        self.check(bytes, kind, at)
+    }
+
     fn check(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
         Ok(block::check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
     }

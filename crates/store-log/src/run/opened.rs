@@ -1,4 +1,7 @@
 //! A run that is open for queries: its tail is in memory, everything else is read on demand.
+//!
+//! The manifest says where the tail starts, so two reads open a run, and neither depends on the other: the head, and
+//! the tail with the footer behind it in one range.
 
 use std::fmt;
 
@@ -61,18 +64,21 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
-    /// Opens a run: reads its head, its footer and its tail.
-    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &mut Interner) -> Result<Self, ReadFault> {
-        let file = RunFile::open(disk, run)?;
+    /// Opens a run: reads its head, its tail and its footer.
+    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &Interner) -> Result<Self, ReadFault> {
+        let mut file = RunFile::open(disk, run)?;
+        let (range, footer) = read_tail(&mut file)?;
         let footer_at = run.bytes - block::FOOTER as u64;
-        let mut buffer = Vec::new();
-        let head = file.block(Kind::Footer, footer_at, run.bytes, &mut buffer)?;
-        let footer =
-            Footer::read(payload(&buffer, head), footer_at).map_err(|what| file.problem(footer_at, what))?;
-        let mut tail = Tail { file: &file, at: footer.leaves_end, end: footer_at };
+        let mut tail = Tail {
+            file: &file,
+            range: &range,
+            from: footer.leaves_end,
+            at: footer.leaves_end,
+            end: footer_at,
+        };
 
         let (at, head, bytes) = tail.block(Kind::Queues)?;
-        let queues = read_queues(payload(&bytes, head), head.entries, names)
+        let queues = read_queues(bytes, head.entries, names)
             .filter(|queues| queues.len() as u64 == footer.queues)
             .ok_or_else(|| file.problem(at, "the queues cannot be read"))?;
         let counted = queues.iter().try_fold((0u64, 0u64), |(rows, weight), queue| {
@@ -94,7 +100,7 @@ impl Run {
         }
 
         let (at, head, bytes) = tail.block(Kind::Spans)?;
-        let spans = read_spans(payload(&bytes, head), head.entries, footer.messages_end)
+        let spans = read_spans(bytes, head.entries, footer.messages_end)
             .ok_or_else(|| file.problem(at, "the table of spans cannot be read"))?;
 
         let mut from = footer.answers_end;
@@ -109,11 +115,10 @@ impl Run {
         }
 
         let (at, head, bytes) = tail.block(Kind::Filter)?;
-        let filter = Filter::read(bytes, HEAD, head.entries)
+        let filter = Filter::read(bytes.to_vec(), 0, head.entries)
             .ok_or_else(|| file.problem(at, "the filter cannot be read"))?;
 
-        let (at, head, bytes) = tail.block(Kind::Ids)?;
-        let mut set = payload(&bytes, head);
+        let (at, _, mut set) = tail.block(Kind::Ids)?;
         let ids = RoaringTreemap::deserialize_from(&mut set).ok().filter(|_| set.is_empty());
         let ids = ids.ok_or_else(|| file.problem(at, "the set of ids cannot be read"))?;
         if tail.at != tail.end {
@@ -211,30 +216,54 @@ impl Run {
     }
 }
 
-/// Reads the blocks of the tail one after the other.
+/// Reads everything from the start of the tail to the end of the file, and notes where the tail starts.
+fn read_tail(file: &mut RunFile) -> Result<(Vec<u8>, Footer), ReadFault> {
+    let run = file.run;
+    let footer_at = run.bytes - block::FOOTER as u64;
+    let footer_of = |bytes: &[u8]| -> Result<Footer, ReadFault> {
+        let head = file.whole_block(bytes, Kind::Footer, footer_at)?;
+        Ok(Footer::read(payload(bytes, head), footer_at).map_err(|what| file.problem(footer_at, what))?)
+    };
+    let from = match run.tail {
+        Some(tail) if tail <= footer_at => tail,
+        Some(_) => return Err(file.problem(footer_at, "the manifest has the tail start behind it").into()),
+        None => {
+            let mut bytes = [0; block::FOOTER];
+            file.read(&mut bytes, footer_at)?;
+            footer_of(&bytes)?.leaves_end
+        }
+    };
+    let mut range = vec![0; bytes_between(from, run.bytes)];
+    file.read(&mut range, from)?;
+    let footer = footer_of(&range[bytes_between(from, footer_at)..])?;
+    if footer.leaves_end != from {
+        return Err(file.problem(footer_at, "the tail does not start where the manifest says").into());
+    }
+    file.run.tail = Some(from);
+    Ok((range, footer))
+}
+
+/// The blocks of the tail, one after the other.
 struct Tail<'a> {
     file: &'a RunFile,
+    /// Everything from `from` to the end of the file.
+    range: &'a [u8],
+    from: u64,
     at: u64,
     end: u64,
 }
 
-impl Tail<'_> {
-    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, Vec<u8>), ReadFault> {
+impl<'a> Tail<'a> {
+    /// The place of the next block, its head and its payload.
+    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, &'a [u8]), ReadFault> {
         let at = self.at;
-        let mut head = [0; HEAD];
         if bytes_between(at, self.end) < HEAD {
             return Err(self.file.problem(at, "the tail ends too soon").into());
         }
-        self.file.read(&mut head, at)?;
-        let length = block::length(&head);
-        if length > bytes_between(at, self.end) {
-            return Err(self.file.problem(at, "the block's length points behind its part of the run").into());
-        }
-        let mut bytes = Vec::new();
-        let head = self.file.block(kind, at, at + length as u64, &mut bytes)?;
-        bytes.truncate(HEAD + head.payload);
-        self.at += length as u64;
-        Ok((at, head, bytes))
+        let bytes = &self.range[bytes_between(self.from, at)..bytes_between(self.from, self.end)];
+        let head = self.file.first_block(bytes, kind, at)?;
+        self.at += head.length as u64;
+        Ok((at, head, payload(bytes, head)))
     }
 
     /// Reads an index whose leaves start at `from`, which moves behind them.
@@ -245,7 +274,7 @@ impl Tail<'_> {
         until: u64,
     ) -> Result<RunIndex<C>, ReadFault> {
         let (at, head, bytes) = self.block(Kind::Fences)?;
-        let index: RunIndex<C> = RunIndex::read(kind, payload(&bytes, head), head.entries, *from, until)
+        let index: RunIndex<C> = RunIndex::read(kind, bytes, head.entries, *from, until)
             .ok_or_else(|| self.file.problem(at, "the table of leaves cannot be read"))?;
         *from = index.end();
         Ok(index)
@@ -257,7 +286,7 @@ pub(super) fn payload(bytes: &[u8], head: BlockHead) -> &[u8] {
     &bytes[HEAD..HEAD + head.payload]
 }
 
-fn read_queues(mut bytes: &[u8], count: u32, names: &mut Interner) -> Option<Vec<RunQueue>> {
+fn read_queues(mut bytes: &[u8], count: u32, names: &Interner) -> Option<Vec<RunQueue>> {
     let mut queues = Vec::with_capacity((count as usize).min(bytes.len() / 4));
     for _ in 0..count {
         let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;

@@ -55,7 +55,7 @@ pub(crate) fn write(disk: &Arc<MemDisk>, no: u64, model: &Model, shape: Shape) -
 }
 
 pub(crate) fn open(disk: &Arc<MemDisk>, entry: &RunEntry) -> Arc<Run> {
-    Arc::new(Run::open(&**disk, entry, &mut Interner::default()).unwrap())
+    Arc::new(Run::open(&**disk, entry, &Interner::default()).unwrap())
 }
 
 #[test]
@@ -294,12 +294,33 @@ fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
             Err(ReadFault::Damaged(problem)) => assert_eq!(problem.file, name),
             other => panic!("byte {at}: {other:?}"),
         }
-        if let Ok(run) = Run::open(&*disk, &entry, &mut Interner::default()) {
+        if let Ok(run) = Run::open(&*disk, &entry, &Interner::default()) {
             right_or_refused(&Arc::new(run), &model);
         }
         disk.change(&name, flip);
     }
     verify(&*disk, &entry).unwrap();
+}
+
+/// Story: each part of the tail was read by itself, its head first, and none could be asked for before the one in front
+/// of it was there: 22 reads, one after the other.
+#[test]
+fn a_run_opens_with_one_read_besides_its_head() {
+    let (disk, entry) = written(&little(), Shape { span: 150, ..Shape::default() });
+    let opening = |tail: Option<u64>| {
+        let before = (disk.reads(), disk.read_bytes());
+        let run = Run::open(&*disk, &RunEntry { tail, ..entry }, &Interner::default()).unwrap();
+        assert_eq!(*run.entry(), entry, "it is known from now on");
+        (disk.reads() - before.0, disk.read_bytes() - before.1)
+    };
+    let range = entry.bytes - entry.tail.expect("the writer knows it");
+    assert_eq!(opening(entry.tail), (2, 64 + range));
+    // An older manifest does not say where the tail starts: the footer does.
+    assert_eq!(opening(None), (3, 64 + 104 + range));
+    for tail in [0, 64, entry.tail.unwrap() - 8, entry.tail.unwrap() + 8, entry.bytes - 8, u64::MAX] {
+        let opened = Run::open(&*disk, &RunEntry { tail: Some(tail), ..entry }, &Interner::default());
+        assert!(matches!(opened, Err(ReadFault::Damaged(_))), "tail at {tail}");
+    }
 }
 
 #[test]
@@ -310,19 +331,19 @@ fn every_cut_is_refused() {
     for cut in 0..whole.len() {
         disk.change(&name, |bytes| bytes.truncate(cut));
         for bytes in [entry.bytes, cut as u64] {
-            let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, &mut Interner::default());
+            let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, &Interner::default());
             assert!(matches!(opened, Err(ReadFault::Damaged(_))), "cut at {cut}");
         }
         disk.change(&name, |bytes| bytes.clone_from(&whole));
     }
     disk.remove(&name).unwrap();
-    assert!(matches!(Run::open(&*disk, &entry, &mut Interner::default()), Err(ReadFault::Damaged(_))));
+    assert!(matches!(Run::open(&*disk, &entry, &Interner::default()), Err(ReadFault::Damaged(_))));
 }
 
 #[test]
 fn a_run_of_another_place_or_version_is_refused() {
     let (disk, entry) = written(&little(), Shape::default());
-    let what = |entry: RunEntry| match Run::open(&*disk, &entry, &mut Interner::default()) {
+    let what = |entry: RunEntry| match Run::open(&*disk, &entry, &Interner::default()) {
         Err(ReadFault::Damaged(problem)) => problem.what,
         other => panic!("{other:?}"),
     };
@@ -350,7 +371,7 @@ proptest! {
             approve(bytes);
         });
         let _ = verify(&*disk, &entry);
-        if let Ok(run) = Run::open(&*disk, &entry, &mut Interner::default()) {
+        if let Ok(run) = Run::open(&*disk, &entry, &Interner::default()) {
             ask_everything(&Arc::new(run), &model);
         }
     }
@@ -532,7 +553,7 @@ fn the_bytes_of_a_run() {
     assert_eq!(
         bytes[..64],
         unhex(
-            "64772d72756e666c 05000000 65640a9f 0700000000000000 0777665544332211 6300000000000000
+            "64772d72756e666c 06000000 6a0f5576 0700000000000000 0777665544332211 6300000000000000
                000000000000000000000000000000000000000000000000"
         )
     );

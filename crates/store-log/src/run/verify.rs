@@ -28,7 +28,7 @@ pub(crate) struct Verified {
 
 /// Checks a run: every block, the order of rows, and that tail and indexes agree with the rows.
 pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, ReadFault> {
-    let run = Run::open(disk, entry, &mut Interner::default())?;
+    let run = Run::open(disk, entry, &Interner::default())?;
     let mut check = Check {
         hashes: run.queues().iter().map(|queue| QueueHash::of(&queue.name)).collect(),
         counts: vec![(0, 0); run.queues().len()],

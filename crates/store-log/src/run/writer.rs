@@ -155,7 +155,7 @@ impl RunWriter {
     ) -> Result<Self, StoreError> {
         let temp = no.run_temp();
         let file = disk.create(&temp).map_err(failed("create", &temp))?;
-        let run = RunEntry { no, incarnation, bytes: 0, last };
+        let run = RunEntry { no, incarnation, bytes: 0, last, tail: None };
         Ok(RunWriter {
             out: Output {
                 disk: Arc::clone(disk),
@@ -524,7 +524,7 @@ impl RunWriter {
         out.section(Kind::Ids)?;
         self.footer.write(&mut out.bytes);
         out.section(Kind::Footer)?;
-        out.finish()
+        out.finish(self.footer.leaves_end)
     }
 
     fn write_answer(&mut self, hash: u64, row: &[u8]) -> Result<(), StoreError> {
@@ -608,14 +608,14 @@ impl Output {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<RunEntry, StoreError> {
+    fn finish(&mut self, tail: u64) -> Result<RunEntry, StoreError> {
         self.bytes.truncate(self.block);
         self.flush()?;
         self.sync()?;
         let name = self.run.no.run();
         self.disk.rename(&self.temp, &name).map_err(failed("rename", &self.temp))?;
         self.disk.sync_dir(RUNS).map_err(failed("sync the names of", RUNS))?;
-        Ok(RunEntry { bytes: self.written, ..self.run })
+        Ok(RunEntry { bytes: self.written, tail: Some(tail), ..self.run })
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {

@@ -72,9 +72,11 @@ impl RunContents {
             return Ok(None);
         }
         let mut pieces = RunContents::default();
-        match books.lost_of(entry.no) {
-            Some(lost) => (pieces.removed, pieces.masks) = (lost.removed.clone(), lost.masks.clone()),
-            None => report.losses.push(Loss::Settled { file: name.clone() }),
+        if let Some(lost) = books.lost_of(entry.no) {
+            (pieces.removed, pieces.masks) = (lost.removed.clone(), lost.masks.clone());
+        }
+        if !books.knows_removed(entry.no) {
+            report.losses.push(Loss::Settled { file: name.clone() });
         }
         let mut met = RunCoverage::default();
         let mut blocks = blocks(source, entry)?;

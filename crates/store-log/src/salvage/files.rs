@@ -20,7 +20,8 @@ pub(super) struct SalvageFiles {
     pub(super) segments: Vec<SegmentEntry>,
     /// Runs, oldest first.
     pub(super) runs: Vec<RunEntry>,
-    pub(super) state: Option<StateEntry>,
+    /// The files of the state, as the manifest lists them.
+    pub(super) states: Vec<StateEntry>,
     /// The source of the list.
     pub(super) by: ListingSource,
 }
@@ -35,8 +36,8 @@ pub(super) enum ListingSource {
 impl SalvageFiles {
     pub(super) fn read(source: &ReadOnlyDisk<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
         if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
-            let Manifest { epoch, proven, segments, runs, state, .. } = manifest;
-            return Ok(SalvageFiles { epoch, proven, segments, runs, state, by: ListingSource::Manifest });
+            let Manifest { epoch, proven, segments, runs, states, .. } = manifest;
+            return Ok(SalvageFiles { epoch, proven, segments, runs, states, by: ListingSource::Manifest });
         }
         if report.damage.is_empty() {
             report.damage.push(Damage::new(MANIFEST, 0, "the manifest is missing"));
@@ -47,7 +48,7 @@ impl SalvageFiles {
             proven,
             segments: Vec::new(),
             runs: Vec::new(),
-            state: None,
+            states: Vec::new(),
             by: ListingSource::Files,
         };
         for (no, name) in numbered(source, JOURNAL, ".log")? {
@@ -68,26 +69,42 @@ impl SalvageFiles {
         for (no, name) in numbered(source, RUNS, ".run")? {
             let head = head_of(source, &name, FILE_HEAD + 24)?;
             let Some((incarnation, last)) = head.block_file(no) else { continue };
-            listing.runs.push(RunEntry { no, incarnation, bytes: head.size, last });
+            listing.runs.push(RunEntry { no, incarnation, bytes: head.size, last, tail: None });
         }
         listing.runs.sort_unstable_by_key(|run| (run.last, run.no));
-        for (no, name) in numbered(source, STATE, ".state")? {
-            let head = head_of(source, &name, FILE_HEAD + 24)?;
-            let Some((incarnation, last)) = head.block_file(no) else { continue };
-            listing.state = Some(StateEntry { no, incarnation, bytes: head.size, last });
-        }
+        listing.states = states(source)?;
         Ok(listing)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.runs.is_empty() && self.state.is_none()
+        self.segments.is_empty() && self.runs.is_empty() && self.states.is_empty()
     }
 
     /// The last cut, as far as it is known: every record up to here is in the runs and in the books.
     pub(super) fn cut(&self) -> Lsn {
         let runs = self.runs.iter().map(|run| run.last);
-        runs.chain(self.state.map(|state| state.last)).max().unwrap_or(Lsn(0))
+        runs.chain(self.states.iter().map(|state| state.last)).max().unwrap_or(Lsn(0))
     }
+}
+
+/// The files of the state: the last one, and those that it continues, as far as they are there.
+fn states(source: &ReadOnlyDisk<'_>) -> Result<Vec<StateEntry>, StoreError> {
+    let mut states = Vec::new();
+    let mut wanted = None;
+    for (no, name) in numbered(source, STATE, ".state")?.into_iter().rev() {
+        if wanted.is_some_and(|wanted| wanted != no) {
+            continue;
+        }
+        let head = head_of(source, &name, FILE_HEAD + 24)?;
+        let Some((incarnation, last)) = head.block_file(no) else { continue };
+        states.push(StateEntry { no, incarnation, bytes: head.size, last });
+        match head.continues(no) {
+            Some(FileNo(0)) => break,
+            before => wanted = before,
+        }
+    }
+    states.reverse();
+    Ok(states)
 }
 
 /// Start of the first block of a run or of a state.
@@ -108,6 +125,11 @@ impl FileHead {
             return Some((Incarnation(u64_at(&self.bytes, 24)), Lsn(u64_at(&self.bytes, 32))));
         }
         Some((Incarnation(u64_at(&self.bytes, FIRST_BLOCK + 16)), Lsn(0)))
+    }
+
+    /// The file that a file of the state continues: 0 if none. `None` if its head is damaged.
+    fn continues(&self, no: FileNo) -> Option<FileNo> {
+        (u64_at(&self.bytes, 16) == no.0).then(|| FileNo(u64_at(&self.bytes, 40)))
     }
 }
 

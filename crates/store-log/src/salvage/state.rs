@@ -15,13 +15,16 @@ use super::report::SalvageReport;
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, failed};
 use crate::folder::FileNo;
-use crate::state::{self, Lost, StateFile};
+use crate::manifest::StateEntry;
+use crate::state::{self, Lost, StateEntries, StateFile, StateScope};
 
 /// The readable part of the state, with the journal's records folded in.
 #[derive(Debug)]
 pub(super) struct SalvagedBooks {
     ledger: Ledger,
     lost: BTreeMap<FileNo, Lost>,
+    /// Runs of which more may be removed than is known.
+    doubtful: BTreeSet<FileNo>,
     /// The last cut.
     pub(super) cut: Lsn,
     /// Queues in the state.
@@ -43,44 +46,18 @@ impl SalvagedBooks {
         report: &mut SalvageReport,
     ) -> Result<Self, StoreError> {
         let mut state = StateFile::default();
-        let mut whole = listing.state.is_none() && listing.runs.is_empty();
-        if let Some(entry) = &listing.state {
-            let name = entry.no.state();
-            match source.open(&name, FileAccess::Read) {
-                Ok(file) => {
-                    let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;
-                    let mut seen = [0; 4];
-                    while let Some(block) = blocks.next()? {
-                        let taken = state::take(
-                            block.kind,
-                            block.entries,
-                            block.payload,
-                            entry.last,
-                            &mut seen,
-                            &mut state,
-                        );
-                        if let Err(what) = taken {
-                            report.damage.push(Damage::new(&*name, block.at, what));
-                        }
-                    }
-                    for (from, to) in &blocks.gaps {
-                        let what = format!("there is no whole block up to byte {to}");
-                        report.damage.push(Damage::new(&*name, *from, what));
-                    }
-                    whole = state::is_complete(&seen, &state);
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    report.damage.push(Damage::new(&*name, 0, "the state is missing"));
-                }
-                Err(error) => return Err(failed("open", &name)(error)),
-            }
-            if !whole {
-                report.losses.push(Loss::Settings { file: name });
-            }
-        } else if !whole {
+        let mut whole = !listing.states.is_empty() || listing.runs.is_empty();
+        if !whole {
             report.losses.push(Loss::Settings { file: "state".into() });
         }
-        let StateFile { ledger, lost } = state;
+        for (i, entry) in listing.states.iter().enumerate() {
+            let scope = if i == 0 { StateScope::Whole } else { StateScope::Delta };
+            if !read_file(source, entry, scope, &mut state, report)? {
+                whole = false;
+                report.losses.push(Loss::Settings { file: entry.no.state() });
+            }
+        }
+        let StateFile { ledger, lost, doubtful } = state;
         let cut = listing.cut();
         let books = SalvagedBooks {
             known: ledger.rows().map(|row| row.name).collect(),
@@ -89,6 +66,7 @@ impl SalvagedBooks {
             next_id: ledger.next_id().0,
             ledger,
             lost: lost.into_iter().map(|lost| (lost.no, lost)).collect(),
+            doubtful,
             cut,
             whole,
             exact: whole,
@@ -106,6 +84,11 @@ impl SalvagedBooks {
     /// The removed rows of a run.
     pub(super) fn lost_of(&self, no: FileNo) -> Option<&Lost> {
         self.lost.get(&no)
+    }
+
+    /// Whether all removed rows of a run are known.
+    pub(super) fn knows_removed(&self, no: FileNo) -> bool {
+        self.lost.contains_key(&no) && !self.doubtful.contains(&no)
     }
 
     /// Whether a run is valid: without a manifest a complete state lists the valid ones.
@@ -174,4 +157,37 @@ impl SalvagedBooks {
         }
         ledger
     }
+}
+
+/// Reads the whole blocks of a file of the state. False if it is not complete.
+fn read_file(
+    source: &ReadOnlyDisk<'_>,
+    entry: &StateEntry,
+    scope: StateScope,
+    state: &mut StateFile,
+    report: &mut SalvageReport,
+) -> Result<bool, StoreError> {
+    let name = entry.no.state();
+    let file = match source.open(&name, FileAccess::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            report.damage.push(Damage::new(&*name, 0, "the state is missing"));
+            state.doubt_runs();
+            return Ok(false);
+        }
+        Err(error) => return Err(failed("open", &name)(error)),
+    };
+    let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;
+    let mut seen = StateEntries::default();
+    while let Some(block) = blocks.next()? {
+        let taken = state::take(block.kind, block.entries, block.payload, entry.last, &mut seen, state);
+        if let Err(what) = taken {
+            report.damage.push(Damage::new(&*name, block.at, what));
+        }
+    }
+    for (from, to) in &blocks.gaps {
+        let what = format!("there is no whole block up to byte {to}");
+        report.damage.push(Damage::new(&*name, *from, what));
+    }
+    Ok(state.end_file(&seen, scope))
 }

@@ -55,7 +55,7 @@ fn one_segment(end: End) -> Healthy {
     healthy
 }
 
-/// Runs, a state, sealed segments, one in use, and prepared ones that were used before; together so many bytes at
+/// Runs, a state with deltas, sealed segments, one in use, and prepared ones that were used before; together so many bytes at
 /// least.
 fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
@@ -63,10 +63,11 @@ fn many_files(end: End) -> Healthy {
     let hands = rig.store.hands();
     let is_small = |rig: &Rig| figure(rig, "run_bytes") + figure(rig, "journal_bytes") < test_bytes();
     let lacks_runs = |rig: &Rig| figure(rig, "merges_total") < 1 || figure(rig, "runs") < 2 || is_small(rig);
-    while lacks_runs(&rig) || figure(&rig, "journal_segments") < 5 {
+    let lacks_deltas = || disk.names("state").len() < 3;
+    while lacks_runs(&rig) || lacks_deltas() || figure(&rig, "journal_segments") < 5 {
         rig.append(9);
         rig.sync();
-        if lacks_runs(&rig) {
+        if lacks_runs(&rig) || lacks_deltas() {
             work_all(&hands);
         }
         while hands.prepare() == Worked::Done {}

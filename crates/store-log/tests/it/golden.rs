@@ -259,7 +259,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 05000000 e5451ec5".replace(' ', ""),
+        "64772d7365676d74 06000000 f11ea850".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -288,7 +288,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 05000000 6d6557ba 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "64772d6d616e6966 06000000 80899b24 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
@@ -353,32 +353,92 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 05000000 36154853 0500000000000000 INC 0600000000000000",
+        "64772d7374617465 06000000 23a83b8f 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what
         // waits is due (doublings, columns of either class).
-        "fe7a68c6 0a000000 01000000 01000000 INC 4000000000000000",
+        "b5fd0246 0a000000 01000000 01000000 INC 4000000000000000",
         "09 03 01 02828004 000000 000000000000",
         // Two queues: name, settings, pause, totals, tally (waiting, leased, dead: count and weight), its due times.
-        "a7676213 3e000000 02000000 02000000 INC 7000000000000000",
+        "3fed5a43 3e000000 02000000 02000000 INC 7000000000000000",
         "1f 0170 01e80700000000000000 00 000000000000000000 0000 0000 0000 000000",
         "1d 0171 0000000000000000 00 020101000000000000 0000 0105 0000 000000 0000",
         // Two runs: number, masks (queue, before, ids kept: the one that the purge kept is in the second run), removed ids
         // as the Roaring format has them, their weight.
-        "321f0c18 36000000 03000000 02000000 INC d000000000000000",
+        "6981d9aa 36000000 03000000 02000000 INC d000000000000000",
         "28 02 01 00ac0200 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200 05",
         "0c 04 00 08 0000000000000000 00 0000",
         // The end: how many queues and runs there were.
-        "05d715fd 03000000 04000000 01000000 INC 2801000000000000",
+        "f42bb263 03000000 04000000 01000000 INC 2801000000000000",
         "02 02 02 0000000000",
     ];
     let expected = parts.join("").replace(' ', "").replace("INC", &incarnation);
     assert_eq!(hex(&state), expected);
     let manifest = hex(&disk.read("MANIFEST"));
-    let (runs, own) = (&manifest[2 * 72..2 * 136], &manifest[2 * 136..]);
-    // File, incarnation, size, last LSN.
-    assert!(runs.starts_with("0200000000000000") && runs[64..].starts_with("0400000000000000"), "{runs}");
+    let (runs, own) = (&manifest[2 * 72..2 * 152], &manifest[2 * 152..]);
+    // File, incarnation, size, last LSN, start of the tail.
+    assert!(runs.starts_with("0200000000000000") && runs[80..].starts_with("0400000000000000"), "{runs}");
+    let footer = |no: u64| {
+        let bytes = disk.read(&format!("runs/{no:010}.run"));
+        hex(&bytes[bytes.len() - 104 + 56..][..8])
+    };
+    assert_eq!([&runs[64..80], &runs[144..]], [footer(2), footer(4)]);
     assert_eq!(own, format!("0500000000000000{incarnation}50010000000000000600000000000000"));
+}
+
+/// The state behind a cut that changes little of a larger one: a removed message, and a queue that is no more.
+#[test]
+fn delta_bytes() {
+    let disk = SimDisk::new(0);
+    let options = duewheel_store_log::Options { journal_bytes: 0, ..by_hand() };
+    let mut store = open(&disk, options).expect("open");
+    let clock = |ms| ClockPair { engine: EngineMs(ms), wall: WallMs(0x0001_0000 + ms) };
+    let paused = |no: u64, pause| {
+        let name = QueueName::new(format!("p{no}").as_str()).expect("a good name");
+        Record::Queue { name, settings: QueueSettings::default(), pause }
+    };
+    let mut records = vec![put(), put_other()];
+    records.extend((0..9).map(|no| paused(no, Pause::Paused)));
+    store.append(&Group { first: Lsn(1), clock: clock(1), records }).expect("append");
+    assert_eq!(store.hands().flush(), Worked::Done);
+    let removed = Record::Removed { id: MessageId(2), why: Gone::Acked, was: Was { weight: 0, ..was() } };
+    let records = vec![removed, paused(3, Pause::Running)];
+    store.append(&Group { first: Lsn(12), clock: clock(2), records }).expect("append");
+    assert_eq!(store.hands().flush(), Worked::Done);
+    let names = disk.names("state");
+    assert_eq!(names, ["state/0000000003.state", "state/0000000005.state"]);
+    let [whole, delta] = [&names[0], &names[1]].map(|name| disk.read(name));
+    assert!(whole[40..64].iter().all(|byte| *byte == 0), "it continues none");
+    let (before, incarnation) = (hex(&whole[24..32]), hex(&delta[24..32]));
+    let parts = [
+        // The file: magic, version, sum, file number, incarnation, last LSN; the file before and its incarnation, zeros.
+        "64772d7374617465 06000000 bc09c858 0500000000000000 INC 0d00000000000000",
+        "0300000000000000 BEFORE 0000000000000000",
+        // The books.
+        "a13ddf8a 0c000000 01000000 01000000 INC 4000000000000000",
+        "0b 03 01 02828004 0001000100 00000000",
+        // A queue that is different.
+        "d54cf09b 20000000 02000000 01000000 INC 7000000000000000",
+        "1f 0171 0000000000000000 00 020001000000000000 0105 0000 0000 0001000100",
+        // A queue that is no more: its name.
+        "4bda3039 04000000 05000000 01000000 INC b000000000000000",
+        "03 027033 00000000",
+        // A run: number, the masks are as they were, ids removed since, the weight of all removed rows.
+        "61ae3c89 23000000 06000000 01000000 INC d800000000000000",
+        "22 02 00 1e 0100000000000000 00000000 3a300000010000000000000010000000 0200 00 0000000000",
+        // The runs: numbers.
+        "7591722f 02000000 07000000 01000000 INC 2001000000000000",
+        "01 02 000000000000",
+        // The end: how many queues, new runs, gone queues, changed runs, runs there were.
+        "22729782 06000000 04000000 01000000 INC 4801000000000000",
+        "05 01 00 01 01 01 0000",
+    ];
+    let expected = parts.join("").replace(' ', "").replace("INC", &incarnation).replace("BEFORE", &before);
+    assert_eq!(hex(&delta), expected);
+    let manifest = hex(&disk.read("MANIFEST"));
+    let own = &manifest[manifest.len() - 2 * 64..];
+    assert!(own[..16] == *"0300000000000000" && own[16..32] == before, "{own}");
+    assert!(own[64..80] == *"0500000000000000" && own[80..96] == incarnation, "{own}");
 }
 
 fn put_other() -> Record {

@@ -27,7 +27,7 @@ use duewheel_store_log::{LogStore, verify};
 use crate::rig::{all_rows, by_hand, figure, small, work};
 
 /// The format that this build writes.
-const NOW: &str = "5";
+const NOW: &str = "6";
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -592,6 +592,19 @@ fn writes_the_folders_of_this_format() {
     };
     write_shape("journal", 300, Left::Closed, everything);
     write_shape("killed", 300, Left::Killed, everything);
+    // A state of which most files have only what is different.
+    write_shape("deltas", 300, Left::Closed, |store, _| {
+        let mut history = History::new(5);
+        let hands = store.hands();
+        let state = golden().join(NOW).join("deltas/data/state");
+        while fs::read_dir(&state).map_or(0, Iterator::count) < 3 {
+            store.append(&history.group(9)).expect("append");
+            store.sync().expect("sync");
+            work(&hands);
+            hands.prepare();
+        }
+        (history.groups().to_vec(), history.clock())
+    });
     write_shape("run", 0, Left::Closed, |store, next| {
         let filled = everything(store, next);
         let hands = store.hands();

@@ -2,6 +2,7 @@
 
 mod backup;
 mod conformance;
+mod counting;
 mod crash;
 mod damage;
 mod failure;
@@ -13,6 +14,7 @@ mod golden_folders;
 mod keys;
 mod rig;
 mod room;
+mod run_files;
 mod salvage;
 mod turns;
 mod verify;

@@ -13,12 +13,13 @@ use duewheel_store_log::{LogStore, Loss, SalvageReport, salvage, salvage_from, v
 
 use crate::rig::{Rig, all_rows, by_hand, figure, small, work};
 
-/// Runs, sealed segments and one in use; closed. All appends are in the history.
+/// Runs, a state with deltas, sealed segments and one in use; closed. All appends are in the history.
 fn healthy() -> (SimDisk, History) {
     let disk = SimDisk::new(1);
     let mut rig = Rig::open(&disk, by_hand(), History::new(1));
     let hands = rig.store.hands();
-    while figure(&rig.store, "merges_total") == 0 || figure(&rig.store, "runs") < 2 {
+    let lacks_deltas = || disk.names("state").len() < 3;
+    while figure(&rig.store, "merges_total") == 0 || figure(&rig.store, "runs") < 2 || lacks_deltas() {
         rig.append(9);
         work(&hands);
         hands.prepare();

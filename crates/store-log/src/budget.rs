@@ -1,0 +1,297 @@
+//! The memory for records that all log stores of a process share.
+//!
+//! Half of it is for active memtables, half for frozen ones. When the active ones have reached their half, the store with
+//! the largest one is asked to cut it off. When both together have used up all of it, the stores take no new messages
+//! until a flush has made room.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+
+use duewheel_core::store::Waker;
+
+use crate::sync::lock;
+
+/// A bound of the memory for records, for all stores that are opened with it or with a clone of it.
+///
+/// It covers what [`Options::journal_bytes`](crate::Options::journal_bytes) bounds in each store: the records that are
+/// not in runs yet. A store that is dropped gives its part back.
+#[derive(Clone)]
+pub struct MemoryBudget(Arc<Bound>);
+
+struct Bound {
+    bytes: u64,
+    /// Bytes of active memtables, of all stores.
+    active: AtomicU64,
+    /// Bytes of frozen memtables.
+    frozen: AtomicU64,
+    stores: Mutex<Vec<Weak<MemoryShare>>>,
+}
+
+/// What one store has of a budget.
+pub(crate) struct MemoryShare {
+    budget: MemoryBudget,
+    active: AtomicU64,
+    frozen: AtomicU64,
+    /// Whether the store should cut off its active memtable.
+    asked: AtomicBool,
+    /// Whether it waits for room.
+    waits: AtomicBool,
+    waker: Waker,
+}
+
+impl MemoryBudget {
+    /// Bytes of a budget that is not chosen.
+    pub const DEFAULT_BYTES: u64 = 512 * 1024 * 1024;
+
+    /// A budget of so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        let (active, frozen) = (AtomicU64::new(0), AtomicU64::new(0));
+        MemoryBudget(Arc::new(Bound { bytes, active, frozen, stores: Mutex::default() }))
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// Bytes that the memtables of all stores have.
+    pub fn used(&self) -> u64 {
+        self.0.active.load(Relaxed).saturating_add(self.0.frozen.load(Relaxed))
+    }
+
+    /// Number of stores.
+    pub fn stores(&self) -> usize {
+        lock(&self.0.stores).len()
+    }
+
+    /// The part of another store.
+    pub(crate) fn share(&self, waker: Waker) -> Arc<MemoryShare> {
+        let share = Arc::new(MemoryShare {
+            budget: self.clone(),
+            active: AtomicU64::new(0),
+            frozen: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
+            waker,
+        });
+        lock(&self.0.stores).push(Arc::downgrade(&share));
+        share
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.used() >= self.0.bytes
+    }
+
+    fn shares(&self) -> Vec<Arc<MemoryShare>> {
+        lock(&self.0.stores).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Asks stores to cut off their largest memtables, until those that are not asked are within their half.
+    fn ask(&self) {
+        let half = self.0.bytes / 2;
+        if self.0.active.load(Relaxed) <= half {
+            return;
+        }
+        let mut shares = self.shares();
+        shares.retain(|share| !share.asked.load(Relaxed));
+        let mut active: u64 = shares.iter().map(|share| share.active.load(Relaxed)).sum();
+        while active > half {
+            // A store whose flush is not done yet cannot cut: its memtable waits for that.
+            let can_cut = shares
+                .iter()
+                .filter(|share| share.frozen.load(Relaxed) == 0 && share.active.load(Relaxed) > 0);
+            let Some(largest) = can_cut.max_by_key(|share| share.active.load(Relaxed)).cloned() else {
+                return;
+            };
+            active = active.saturating_sub(largest.active.load(Relaxed));
+            shares.retain(|share| !Arc::ptr_eq(share, &largest));
+            largest.asked.store(true, Relaxed);
+            (largest.waker)();
+        }
+    }
+
+    /// Wakes the stores that wait for room.
+    fn wake(&self) {
+        if self.is_used_up() {
+            return;
+        }
+        for share in self.shares() {
+            if share.waits.swap(false, Relaxed) {
+                (share.waker)();
+            }
+        }
+    }
+}
+
+impl MemoryShare {
+    /// Notes the size of the active memtable.
+    pub(crate) fn set_active(&self, bytes: u64) {
+        let before = self.active.swap(bytes, Relaxed);
+        change(&self.budget.0.active, before, bytes);
+        if bytes > before {
+            self.budget.ask();
+        }
+    }
+
+    /// Notes that the active memtable was cut off.
+    pub(crate) fn has_cut(&self) {
+        self.asked.store(false, Relaxed);
+    }
+
+    /// Notes the size of all frozen memtables. True if it is less than before: then [`MemoryShare::tell`] others, without
+    /// holding a lock.
+    pub(crate) fn set_frozen(&self, bytes: u64) -> bool {
+        let before = self.frozen.swap(bytes, Relaxed);
+        change(&self.budget.0.frozen, before, bytes);
+        bytes < before
+    }
+
+    /// Wakes the stores that wait for room, and asks those that may now cut.
+    pub(crate) fn tell(&self) {
+        self.budget.wake();
+        self.budget.ask();
+    }
+
+    /// Whether this store should cut off its active memtable.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Relaxed)
+    }
+
+    /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is.
+    pub(crate) fn is_short(&self) -> bool {
+        if !self.budget.is_used_up() || self.budget.0.frozen.load(Relaxed) == 0 {
+            return false;
+        }
+        self.waits.store(true, Relaxed);
+        // It may have been freed before this store was seen to wait.
+        self.budget.is_used_up()
+    }
+
+    /// Whether no other store shares the budget.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.budget.stores() == 1
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        let Bound { active, frozen, stores, .. } = &*self.budget.0;
+        change(active, self.active.load(Relaxed), 0);
+        change(frozen, self.frozen.load(Relaxed), 0);
+        lock(stores).retain(|share| share.strong_count() > 0);
+        self.budget.wake();
+    }
+}
+
+/// Changes one part of a sum.
+fn change(sum: &AtomicU64, before: u64, now: u64) {
+    if now >= before {
+        sum.fetch_add(now - before, Relaxed);
+    } else {
+        sum.fetch_sub(before - now, Relaxed);
+    }
+}
+
+impl fmt::Debug for MemoryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBudget").field("bytes", &self.0.bytes).field("used", &self.used()).finish()
+    }
+}
+
+impl fmt::Debug for MemoryShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryShare").field("active", &self.active).finish_non_exhaustive()
+    }
+}
+
+impl Default for MemoryBudget {
+    fn default() -> Self {
+        MemoryBudget::new(Self::DEFAULT_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    /// Stores with wakers that count.
+    fn stores(budget: &MemoryBudget, count: usize) -> Vec<(Arc<MemoryShare>, Arc<AtomicU64>)> {
+        (0..count)
+            .map(|_| {
+                let woken = Arc::new(AtomicU64::new(0));
+                let counted = Arc::clone(&woken);
+                let waker: Waker = Arc::new(move || {
+                    counted.fetch_add(1, Relaxed);
+                });
+                (budget.share(waker), woken)
+            })
+            .collect()
+    }
+
+    fn asked(stores: &[(Arc<MemoryShare>, Arc<AtomicU64>)]) -> Vec<bool> {
+        stores.iter().map(|(share, _)| share.is_asked()).collect()
+    }
+
+    #[test]
+    fn the_largest_active_memtable_is_cut() {
+        let budget = MemoryBudget::new(100 * MIB);
+        let stores = stores(&budget, 3);
+        stores[0].0.set_active(20 * MIB);
+        stores[1].0.set_active(25 * MIB);
+        stores[2].0.set_active(5 * MIB);
+        assert_eq!(asked(&stores), [false; 3], "within their half");
+        stores[2].0.set_active(6 * MIB);
+        assert_eq!(asked(&stores), [false, true, false], "the largest, though another one grew");
+        assert_eq!(stores[1].1.load(Relaxed), 1, "it is woken: perhaps nothing comes there");
+        stores[2].0.set_active(7 * MIB);
+        assert_eq!((asked(&stores), stores[1].1.load(Relaxed)), (vec![false, true, false], 1), "once");
+        // It cuts. As long as that is not flushed it cannot cut again.
+        assert!(!stores[1].0.set_frozen(25 * MIB));
+        stores[1].0.set_active(0);
+        stores[1].0.has_cut();
+        stores[1].0.set_active(24 * MIB);
+        assert_eq!(asked(&stores), [true, false, false]);
+        stores[1].0.set_active(45 * MIB);
+        assert_eq!(asked(&stores), [true, false, true]);
+        assert!(stores[1].0.set_frozen(0));
+        stores[1].0.tell();
+        assert_eq!(asked(&stores), [true, false, true], "what is asked for is enough");
+    }
+
+    #[test]
+    fn who_finds_no_memory_is_woken_by_anybodys_flush() {
+        let budget = MemoryBudget::new(100 * MIB);
+        let stores = stores(&budget, 2);
+        stores[0].0.set_active(100 * MIB);
+        assert!(!stores[1].0.is_short(), "no flush would end that: the cut comes first");
+        assert!(!stores[0].0.set_frozen(100 * MIB));
+        stores[0].0.set_active(0);
+        stores[0].0.has_cut();
+        assert!(stores[1].0.is_short());
+        assert_eq!(stores[1].1.load(Relaxed), 0);
+        assert!(stores[0].0.set_frozen(0));
+        stores[0].0.tell();
+        assert_eq!(stores[1].1.load(Relaxed), 1);
+        assert!(!stores[1].0.is_short());
+    }
+
+    #[test]
+    fn a_store_that_is_gone_gives_its_part_back() {
+        let budget = MemoryBudget::new(100 * MIB);
+        let mut stores = stores(&budget, 3);
+        for (share, _) in &stores {
+            share.set_active(30 * MIB);
+            assert!(!share.set_frozen(10 * MIB));
+        }
+        assert_eq!((budget.used(), budget.stores()), (120 * MIB, 3));
+        assert!(stores[0].0.is_short() && !stores[0].0.is_alone());
+        let before = stores[0].1.load(Relaxed);
+        stores.truncate(1);
+        assert_eq!((budget.used(), budget.stores()), (40 * MIB, 1));
+        assert!(stores[0].0.is_alone() && !stores[0].0.is_short());
+        assert!(stores[0].1.load(Relaxed) > before, "it waited for that");
+    }
+}
