@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let wheel = Duewheel::builder().in_memory().open().await?;
     let queue = wheel.queue("close-review");
-    let pusher = Pusher::start(&wheel, "close-review", "example", PushClient::new(Arc::new(target)))?;
+    let pusher = Pusher::start(&wheel, &["close-review"], "example", PushClient::new(Arc::new(target)))?;
     let bodies =
         [r#"{"order": 42}"#.to_owned(), String::new(), "Grüße ✓\r\n".to_owned(), "x".repeat(100_000)];
     let all = u64::try_from(bodies.len())?;

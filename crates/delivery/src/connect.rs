@@ -141,6 +141,8 @@ pub(crate) fn connector(
         HttpConnector::new_with_resolver(JudgingResolver { resolver, networks: Arc::clone(&networks) });
     http.enforce_http(false);
     http.set_nodelay(true);
+    // Shared by all addresses of a name: the first one that does not answer leaves time for the others.
+    http.set_connect_timeout(Some(target.timeout));
     HttpsConnectorBuilder::new()
         .with_tls_config(target.tls.clone())
         .https_or_http()

@@ -1,4 +1,4 @@
-//! A consumer that delivers the messages of a queue to a target.
+//! A consumer that delivers the messages of queues to a target.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Target};
+use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, ceil_ms};
 use duewheel::{CallError, Client, Demand, Duewheel};
@@ -20,7 +21,10 @@ use crate::limits::{FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
 
-/// Delivers the messages of a queue to a target, until it is stopped or the wheel is closed.
+/// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
+///
+/// The limits of the target, requests at a time and a second, and its breaker are those of its pusher: start one for each
+/// target, and name all queues that are delivered to it.
 ///
 /// A message is leased for the time-out of its request and ten seconds. A success acks it; a failure returns it with the
 /// delay of the target's plan, or of the message's own backoff; after the last attempt it is dead, with the class of
@@ -43,7 +47,7 @@ use crate::request::PushRequest;
 ///     secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
 ///     ..TargetSettings::new("https://example.com/close-review")
 /// })?;
-/// let pusher = Pusher::start(&wheel, "close-review", "main", PushClient::new(Arc::new(target)))?;
+/// let pusher = Pusher::start(&wheel, &["close-review"], "main", PushClient::new(Arc::new(target)))?;
 /// wheel.queue("close-review").message(&"order-42").delay(48 * duewheel::HOUR).enqueue().await?;
 /// pusher.stop(Duration::from_secs(30)).await;
 /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
@@ -59,9 +63,12 @@ pub struct Pusher {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PusherError {
-    /// The queue's name is not valid.
+    /// The name of a queue is not valid.
     #[error("queue name {0}")]
     Queue(#[from] BadName),
+    /// No queue is named.
+    #[error("at least one queue must be named")]
+    NoQueue,
     /// The store's name is not valid.
     #[error("the name of the store must be 1 to {MAX_STORE_NAME} letters, digits and hyphens")]
     Store,
@@ -79,7 +86,7 @@ pub enum Stopped {
     Interrupted,
 }
 
-/// How attempts of a pusher have ended since it was started.
+/// How attempts of a pusher have ended since it was started. Each is counted once its message is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushCounts {
     /// The message was acked.
@@ -93,7 +100,7 @@ pub struct PushCounts {
 }
 
 impl Pusher {
-    /// Starts to deliver the messages of `queue`. `store` is a name of yours for the data folder or cluster, part of
+    /// Starts to deliver the messages of `queues`, of which there is at least one. `store` is a name of yours for the data folder or cluster, part of
     /// `webhook-id`: no two stores that deliver to the same receiver may have the same, and a store that was restored
     /// from a backup needs a new one. It is 1 to 64 letters, digits and hyphens.
     ///
@@ -101,7 +108,7 @@ impl Pusher {
     /// See [`PusherError`].
     pub fn start(
         wheel: &Duewheel,
-        queue: &str,
+        queues: &[&str],
         store: &str,
         client: PushClient,
     ) -> Result<Self, PusherError> {
@@ -109,14 +116,17 @@ impl Pusher {
         if store.is_empty() || store.len() > MAX_STORE_NAME || !store.bytes().all(allowed) {
             return Err(PusherError::Store);
         }
-        let queue = QueueName::new(queue)?;
+        if queues.is_empty() {
+            return Err(PusherError::NoQueue);
+        }
+        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
         let runtime = Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
         let wheel = wheel.client().clone();
         let target = client.target();
         let now = wheel.now().engine;
         let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let worker = Arc::new(PushWorker {
-            queue,
+            queues,
             store: store.to_owned(),
             concurrency,
             lease_ms: ceil_ms(target.timeout.saturating_add(LEASE_MARGIN)),
@@ -185,7 +195,7 @@ impl Drop for Pusher {
 struct PushWorker {
     wheel: Client,
     client: PushClient,
-    queue: QueueName,
+    queues: Vec<QueueName>,
     store: String,
     concurrency: usize,
     lease_ms: u64,
@@ -204,6 +214,17 @@ struct PushCounters {
     failed: AtomicU64,
     forgiven: AtomicU64,
     dead: AtomicU64,
+}
+
+impl PushCounters {
+    fn of(&self, end: PushEnd) -> &AtomicU64 {
+        match end {
+            PushEnd::Done => &self.delivered,
+            PushEnd::NotYet(_) => &self.forgiven,
+            PushEnd::Again(_) => &self.failed,
+            PushEnd::Dead => &self.dead,
+        }
+    }
 }
 
 /// What a turn of the loop has brought.
@@ -236,6 +257,26 @@ enum PushEnd {
     Dead,
 }
 
+/// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
+struct UnderWay(Arc<PushWorker>);
+
+impl UnderWay {
+    fn new(worker: Arc<PushWorker>) -> Self {
+        worker.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(worker)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        // Somebody may wait for it.
+        if self.0.breaker().permit(self.0.now(), 0) != Permit::Many {
+            self.0.changed.send_replace(());
+        }
+    }
+}
+
 impl PushWorker {
     async fn work(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut pushes = JoinSet::new();
@@ -252,11 +293,10 @@ impl PushWorker {
                 Turn::Granted(granted) => {
                     failures = 0;
                     for (grant, hand) in granted {
-                        self.under_way.fetch_add(1, Ordering::SeqCst);
                         self.breaker().begin(self.now(), self.random(&grant, "begin"));
-                        let this = self.clone();
+                        let under_way = UnderWay::new(self.clone());
                         pushes.spawn(async move {
-                            this.push(grant).await;
+                            under_way.0.push(grant).await;
                             drop(hand);
                         });
                     }
@@ -309,7 +349,9 @@ impl PushWorker {
             max: hands.len(),
             wait_ms: WAIT_MS,
             lease_ms: Some(self.lease_ms),
-            ..Demand::new(self.queue.clone())
+            queues: self.queues.clone(),
+            session: SessionId::NONE,
+            deadline_margin_ms: None,
         };
         let reserved = tokio::select! {
             biased;
@@ -331,7 +373,7 @@ impl PushWorker {
             ) => Turn::Unavailable,
             Err(CallError::Overloaded | CallError::Store { .. }) => Turn::Unavailable,
             Err(error) => {
-                tracing::debug!(queue = %self.queue, %error, "no more messages for a target");
+                tracing::debug!(queues = ?self.queues, %error, "no more messages for a target");
                 Turn::Closed
             }
         }
@@ -353,52 +395,38 @@ impl PushWorker {
         let outcome = self.client.deliver(&request).await;
         drop(request);
         let (now, random) = (self.now(), self.random(&grant, "end"));
-        let (charge, is_steady) = {
+        let (charge, differs) = {
             let mut breaker = self.breaker();
             let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
             let before = many(&breaker);
             let charge = breaker.end(now, &outcome, random);
-            (charge, before && many(&breaker))
+            (charge, before != many(&breaker))
         };
-        tracing::debug!(queue = %self.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
-        let end = self.end_of(&grant, &outcome, charge).await;
-        self.settle(&grant, end, &outcome.class.to_string()).await;
-        self.under_way.fetch_sub(1, Ordering::SeqCst);
-        if !is_steady {
+        if differs {
             self.changed.send_replace(());
         }
+        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
+        let end = self.end_of(&grant, &outcome, charge).await;
+        self.settle(&grant, end, &outcome.class.to_string()).await;
     }
 
     /// What becomes of the message.
     async fn end_of(&self, grant: &Grant, outcome: &PushOutcome, charge: Charge) -> PushEnd {
-        let count = |counter: &AtomicU64| {
-            counter.fetch_add(1, Ordering::Relaxed);
-        };
-        let forgiven = |delay| {
-            count(&self.counters.forgiven);
-            PushEnd::NotYet(delay)
-        };
-        let dead = || {
-            count(&self.counters.dead);
-            PushEnd::Dead
-        };
         match (outcome.verdict, charge) {
-            (PushVerdict::Delivered, _) => {
-                count(&self.counters.delivered);
-                PushEnd::Done
+            (PushVerdict::Delivered, _) => PushEnd::Done,
+            (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(delay),
+            (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
+                PushEnd::NotYet(FORGIVEN_DELAY)
             }
-            (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => forgiven(delay),
-            (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => forgiven(FORGIVEN_DELAY),
-            (PushVerdict::Dead, _) => dead(),
+            (PushVerdict::Dead, _) => PushEnd::Dead,
             (PushVerdict::Failed, Charge::Counted) => {
                 let target = self.client.target();
                 let options = &grant.message.options;
                 let most = options.max_attempts.map_or(target.max_attempts.get(), |most| most.count());
                 let used = self.used_up(grant).await;
                 if used >= most {
-                    return dead();
+                    return PushEnd::Dead;
                 }
-                count(&self.counters.failed);
                 let planned = || target.retry.delay(used, self.random(grant, "retry"));
                 // The message's own backoff wins.
                 PushEnd::Again(if options.backoff.is_some() { None } else { Some(planned()) })
@@ -416,7 +444,7 @@ impl PushWorker {
     }
 
     async fn settle(&self, grant: &Grant, end: PushEnd, note: &str) {
-        let (queue, id, token) = (&self.queue, grant.message.id, grant.token);
+        let (queue, id, token) = (&grant.message.queue, grant.message.id, grant.token);
         for tries in 1.. {
             let op = match end {
                 PushEnd::Done => Op::ack(id, token),
@@ -425,7 +453,10 @@ impl PushWorker {
                 PushEnd::Dead => Op::bury(id, token, note),
             };
             match self.wheel.ask(op).await {
-                Ok(Ok(_)) => return,
+                Ok(Ok(_)) => {
+                    self.counters.of(end).fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
                 Ok(Err(_)) => return tracing::warn!(%queue, %id, "settled too late: the lease was lost"),
                 Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
                     tokio::time::sleep(FIRST_PAUSE.saturating_mul(1 << tries)).await;
