@@ -149,3 +149,26 @@ pub(crate) fn connector(
         .enable_http1()
         .wrap_connector(JudgingConnector { http, networks })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TargetSettings;
+
+    /// A target with an address that is not permitted does not come to be. Should one do so all the same, nothing is
+    /// connected to.
+    #[tokio::test]
+    async fn an_address_in_a_url_is_judged_when_it_is_connected_to() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = PushTarget::new(&TargetSettings::new("http://example.com/")).unwrap();
+        let mut connector = connector(&target, Arc::new(SystemResolver));
+        for host in ["127.0.0.1", "[::ffff:127.0.0.1]"] {
+            let uri = format!("http://{host}:{port}/").parse().unwrap();
+            let error = connector.call(uri).await.map(|_| ()).unwrap_err();
+            assert!(error.is::<AddressRefused>(), "{host}: {error}");
+        }
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err());
+    }
+}

@@ -9,7 +9,7 @@ use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Target};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, ceil_ms};
-use duewheel::{CallError, Client, Demand, Duewheel};
+use duewheel::{Client, Demand, Duewheel};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -30,6 +30,8 @@ use crate::request::PushRequest;
 /// delay of the target's plan, or of the message's own backoff; after the last attempt it is dead, with the class of
 /// the error as reason. While the breaker is open, or the target is paused, its messages wait without a lease and
 /// lose no attempts. A queue may have handlers and pushers at a time: who reserves first gets the message.
+///
+/// A pusher holds a handle of its wheel, which stays open as long as the pusher runs.
 ///
 /// # What survives a crash
 /// The messages. What was under way is delivered again when its lease has ended, with the same `webhook-id`. The
@@ -121,9 +123,8 @@ impl Pusher {
         }
         let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
         let runtime = Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
-        let wheel = wheel.client().clone();
         let target = client.target();
-        let now = wheel.now().engine;
+        let now = wheel.client().now().engine;
         let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let worker = Arc::new(PushWorker {
             queues,
@@ -136,11 +137,11 @@ impl Pusher {
             changed: watch::Sender::new(()),
             under_way: AtomicUsize::new(0),
             counters: PushCounters::default(),
-            wheel,
+            wheel: wheel.client().clone(),
             client,
         });
         let stop = watch::Sender::new(false);
-        let task = runtime.spawn(worker.clone().work(stop.subscribe()));
+        let task = runtime.spawn(worker.clone().work(wheel.clone(), stop.subscribe()));
         Ok(Pusher { worker, stop, task: Some(task) })
     }
 
@@ -233,10 +234,8 @@ enum Turn {
     Granted(Vec<(Grant, OwnedSemaphorePermit)>),
     /// Nothing; the permit may be another one now.
     Nothing,
-    /// The wheel could not give messages.
+    /// The wheel gives no messages for now.
     Unavailable,
-    /// The wheel is closed.
-    Closed,
 }
 
 /// How long a reserve waits; it only limits how often an idle loop repeats.
@@ -278,7 +277,9 @@ impl Drop for UnderWay {
 }
 
 impl PushWorker {
-    async fn work(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+    async fn work(self: Arc<Self>, wheel: Duewheel, mut stop: watch::Receiver<bool>) {
+        let ended = wheel.ended();
+        tokio::pin!(ended);
         let mut pushes = JoinSet::new();
         let mut changed = self.changed.subscribe();
         let mut failures = 0u32;
@@ -287,6 +288,10 @@ impl PushWorker {
             let turn = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
+                reason = &mut ended => {
+                    tracing::debug!(queues = ?self.queues, %reason, "no more messages for a target");
+                    break;
+                }
                 turn = self.turn(&mut changed) => turn,
             };
             match turn {
@@ -311,7 +316,6 @@ impl PushWorker {
                         () = tokio::time::sleep(pause) => {}
                     }
                 }
-                Turn::Closed => break,
             }
         }
         while pushes.join_next().await.is_some() {}
@@ -330,7 +334,7 @@ impl PushWorker {
                 return Turn::Nothing;
             }
         };
-        let Ok(hand) = self.hands.clone().acquire_owned().await else { return Turn::Closed };
+        let Ok(hand) = self.hands.clone().acquire_owned().await else { return Turn::Unavailable };
         let now = self.now();
         let (room, next) = match &mut *self.bucket() {
             None => (usize::MAX, now),
@@ -371,10 +375,9 @@ impl PushWorker {
                 | Reserved::TooManyQueues
                 | Reserved::HeldBack(_),
             ) => Turn::Unavailable,
-            Err(CallError::Overloaded | CallError::Store { .. }) => Turn::Unavailable,
             Err(error) => {
-                tracing::debug!(queues = ?self.queues, %error, "no more messages for a target");
-                Turn::Closed
+                tracing::debug!(queues = ?self.queues, %error, "no messages for now");
+                Turn::Unavailable
             }
         }
     }
