@@ -12,10 +12,13 @@
 //!
 //! Instants here are whole seconds since 1970; civil times are the same number, read off a clock in UTC.
 
+use std::cmp::Ordering;
 use std::fmt;
 
-use croner::Cron;
+use croner::errors::CronError;
+use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 use jiff::Timestamp;
+use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 
 use crate::limits::{HORIZON, MAX_EXPRESSION};
@@ -60,6 +63,14 @@ pub(crate) struct CivilCron {
     fold: DstFold,
 }
 
+/// What one search knows.
+struct Search {
+    /// How far it goes.
+    until: DateTime,
+    /// The last match that was looked for.
+    known: Option<CivilMatch>,
+}
+
 /// A match of the expression, and from where on it is the next one.
 #[derive(Clone, Copy)]
 struct CivilMatch {
@@ -75,7 +86,7 @@ impl CivilCron {
         if text.len() > MAX_EXPRESSION {
             return Err(format!("is longer than {MAX_EXPRESSION} bytes"));
         }
-        let cron: Cron = text.parse().map_err(|e: croner::errors::CronError| e.to_string())?;
+        let cron: Cron = text.parse().map_err(|e: CronError| e.to_string())?;
         Ok(CivilCron { cron, zone, fixed: has_fixed_hours(text), gap, fold })
     }
 
@@ -94,10 +105,10 @@ impl CivilCron {
         mut from: i64,
         limit: i64,
     ) -> Result<Option<(i64, Option<OccurrenceNote>)>, BeyondCalendar> {
-        let mut known = None;
+        let mut search = Search { until: civil(limit.saturating_add(MAX_OFFSET))?, known: None };
         while from <= limit {
             let end = self.change_after(from)?;
-            if let Some(found) = self.next_in_segment(from, end, &mut known)? {
+            if let Some(found) = self.next_in_segment(from, end, &mut search)? {
                 return Ok(Some(found).filter(|(at, _)| *at <= limit));
             }
             match end {
@@ -113,7 +124,7 @@ impl CivilCron {
         &self,
         from: i64,
         end: Option<i64>,
-        known: &mut Option<CivilMatch>,
+        search: &mut Search,
     ) -> Result<Option<(i64, Option<OccurrenceNote>)>, BeyondCalendar> {
         let offset = self.offset(from)?;
         // The start of the segment, and what the clock would have shown there without the change.
@@ -126,29 +137,29 @@ impl CivilCron {
         if in_gap
             && self.fixed
             && self.gap == DstGap::Shift
-            && self.matched(uninterrupted, known)?.is_some_and(|at| at < from + offset)
+            && self.matched(uninterrupted, search)?.is_some_and(|at| at < from + offset)
         {
             return Ok(Some((from, Some(OccurrenceNote::Shifted))));
         }
         let skips = self.fixed && self.fold == DstFold::First;
         let civil = if skips { (from + offset).max(uninterrupted) } else { from + offset };
-        let at = self.matched(civil, known)?.filter(|at| end.is_none_or(|end| *at < end + offset));
+        let at = self.matched(civil, search)?.filter(|at| end.is_none_or(|end| *at < end + offset));
         Ok(at.map(|at| (at - offset, (at < uninterrupted).then_some(OccurrenceNote::Repeated))))
     }
 
-    /// The first match at this civil time or later.
-    fn matched(&self, civil: i64, known: &mut Option<CivilMatch>) -> Result<Option<i64>, BeyondCalendar> {
-        if let Some(known) = known
-            && known.from <= civil
-            && known.at.is_none_or(|at| civil <= at)
+    /// The first match at this civil time or later, if the search goes that far.
+    fn matched(&self, from: i64, search: &mut Search) -> Result<Option<i64>, BeyondCalendar> {
+        if let Some(known) = search.known
+            && known.from <= from
+            && known.at.is_none_or(|at| from <= at)
         {
             return Ok(known.at);
         }
-        let time = Offset::UTC.to_datetime(instant(civil)?);
-        // An error says that there is none before the end of the calendar.
+        let time = BoundedTime { time: civil(from)?, until: search.until };
+        // An error says that there is none.
         let found = self.cron.find_next_occurrence(&time, true).ok();
-        let at = found.and_then(|time| Offset::UTC.to_timestamp(time).ok()).map(Timestamp::as_second);
-        *known = Some(CivilMatch { from: civil, at });
+        let at = found.and_then(|found| Offset::UTC.to_timestamp(found.time).ok()).map(Timestamp::as_second);
+        search.known = Some(CivilMatch { from, at });
         Ok(at)
     }
 
@@ -169,6 +180,51 @@ impl CivilCron {
     }
 }
 
+/// A civil time with a bound, at which croner ends its search; by itself it goes on to the year 5000. It still does so
+/// for days that no month has, such as the first Sunday if it is the 29th; such an expression is refused at once.
+#[derive(Clone)]
+struct BoundedTime {
+    time: DateTime,
+    until: DateTime,
+}
+
+impl CronDateTime for BoundedTime {
+    fn to_civil(&self) -> CivilDateTime {
+        self.time.to_civil()
+    }
+
+    fn civil_weekday(&self) -> Weekday {
+        self.time.civil_weekday()
+    }
+
+    fn resolve_civil(&self, civil: CivilDateTime) -> Result<Resolution<Self>, CronError> {
+        let bounded = |time| BoundedTime { time, until: self.until };
+        match self.time.resolve_civil(civil)? {
+            Resolution::Single(time) | Resolution::Ambiguous(time, _) if time > self.until => {
+                Err(CronError::TimeSearchLimitExceeded)
+            }
+            Resolution::Single(time) => Ok(Resolution::Single(bounded(time))),
+            Resolution::Ambiguous(earlier, later) => {
+                Ok(Resolution::Ambiguous(bounded(earlier), bounded(later)))
+            }
+            Resolution::Gap => Ok(Resolution::Gap),
+        }
+    }
+
+    fn checked_add_seconds(&self, seconds: i64) -> Option<Self> {
+        let time = CronDateTime::checked_add_seconds(&self.time, seconds)?;
+        Some(BoundedTime { time, until: self.until })
+    }
+
+    fn cmp_instant(&self, other: &Self) -> Ordering {
+        self.time.cmp(&other.time)
+    }
+}
+
+fn civil(second: i64) -> Result<DateTime, BeyondCalendar> {
+    Ok(Offset::UTC.to_datetime(instant(second)?))
+}
+
 fn instant(second: i64) -> Result<Timestamp, BeyondCalendar> {
     Timestamp::from_second(second).map_err(|_| BeyondCalendar)
 }
@@ -182,6 +238,9 @@ impl fmt::Debug for CivilCron {
     }
 }
 
+/// More seconds than the clock of any zone is ahead of UTC.
+const MAX_OFFSET: i64 = 2 * 86_400;
+
 /// Whether the hour is given. A `*` in its field means that the expression follows elapsed time.
 fn has_fixed_hours(text: &str) -> bool {
     if text.contains('@') {
@@ -190,4 +249,34 @@ fn has_fixed_hours(text: &str) -> bool {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let hour = if fields.len() == 5 { 1 } else { 2 };
     fields.get(hour).is_some_and(|field| !field.contains('*'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(expression: &str, from: &str) -> Option<String> {
+        let cron = CivilCron::new(expression, TimeZone::UTC, DstGap::Shift, DstFold::First).unwrap();
+        let from: Timestamp = from.parse().unwrap();
+        cron.next(from.as_second()).map(|(at, _)| Timestamp::from_second(at).unwrap().to_string())
+    }
+
+    #[test]
+    fn the_search_ends_after_ten_years() {
+        assert_eq!(next("0 0 29 2 *", "2096-03-01T00:00:00Z").as_deref(), Some("2104-02-29T00:00:00Z"));
+        assert_eq!(next("0 0 0 1 1 * 2037", "2027-01-01T00:00:00Z").as_deref(), Some("2037-01-01T00:00:00Z"));
+        for expression in ["0 0 0 1 2 * 2037", "0 0 31 2 *", "* * * 31 2,4,6,9,11 *", "0 0 29 2 +7#1"] {
+            assert_eq!(next(expression, "2027-01-01T00:00:00Z"), None, "{expression}");
+        }
+    }
+
+    /// Searched to the year 5000, "every second of 31 February" took a thousand times as long to refuse.
+    #[test]
+    fn croner_asks_for_nothing_beyond_the_bound() {
+        let until: DateTime = "2037-01-01T00:00:00".parse().unwrap();
+        let from = BoundedTime { time: "2027-01-01T00:00:00".parse().unwrap(), until };
+        assert!(matches!(from.resolve_civil(until.to_civil()), Ok(Resolution::Single(_))));
+        let beyond: DateTime = "2037-01-01T00:00:01".parse().unwrap();
+        assert!(matches!(from.resolve_civil(beyond.to_civil()), Err(CronError::TimeSearchLimitExceeded)));
+    }
 }
