@@ -34,8 +34,8 @@ use crate::request::PushRequest;
 /// A pusher holds a handle of its wheel, which stays open as long as the pusher runs.
 ///
 /// # What survives a crash
-/// The messages. What was under way is delivered again when its lease has ended, with the same `webhook-id`. The
-/// breaker's state and the counts are kept in memory.
+/// The messages. What was under way is delivered again at the next start, with the same `webhook-id`. The breaker's state
+/// and the counts are kept in memory.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -84,7 +84,7 @@ pub enum PusherError {
 pub enum Stopped {
     /// All of them.
     Complete,
-    /// Some were dropped; their messages are delivered again when their leases end.
+    /// Some were dropped; their messages are released, and will be delivered again.
     Interrupted,
 }
 
@@ -128,6 +128,7 @@ impl Pusher {
         let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let worker = Arc::new(PushWorker {
             queues,
+            session: wheel.client().new_session(),
             store: store.to_owned(),
             concurrency,
             lease_ms: ceil_ms(target.timeout.saturating_add(LEASE_MARGIN)),
@@ -176,13 +177,19 @@ impl Pusher {
     pub async fn stop(mut self, deadline: Duration) -> Stopped {
         self.stop.send_replace(true);
         let Some(mut task) = self.task.take() else { return Stopped::Complete };
-        match tokio::time::timeout(deadline, &mut task).await {
+        let stopped = match tokio::time::timeout(deadline, &mut task).await {
             Ok(_) => Stopped::Complete,
             Err(_) => {
                 task.abort();
+                drop(task.await);
                 Stopped::Interrupted
             }
+        };
+        let closed = self.worker.wheel.ask(Op::session_closed(self.worker.session)).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, "leases of a pusher were not released, and will run out");
         }
+        stopped
     }
 }
 
@@ -197,6 +204,8 @@ struct PushWorker {
     wheel: Client,
     client: PushClient,
     queues: Vec<QueueName>,
+    /// What leases are bound to: a restart of the process releases them at once.
+    session: SessionId,
     store: String,
     concurrency: usize,
     lease_ms: u64,
@@ -290,6 +299,8 @@ impl PushWorker {
                 _ = stop.wait_for(|stop| *stop) => break,
                 reason = &mut ended => {
                     tracing::debug!(queues = ?self.queues, %reason, "no more messages for a target");
+                    // Nobody could be told how they end.
+                    pushes.abort_all();
                     break;
                 }
                 turn = self.turn(&mut changed) => turn,
@@ -354,7 +365,7 @@ impl PushWorker {
             wait_ms: WAIT_MS,
             lease_ms: Some(self.lease_ms),
             queues: self.queues.clone(),
-            session: SessionId::NONE,
+            session: self.session,
             deadline_margin_ms: None,
         };
         let reserved = tokio::select! {

@@ -253,6 +253,7 @@ async fn a_target_that_hangs_does_not_hold_another_up() {
     let info = wheel.queue("slow").info().await.unwrap().unwrap();
     assert_eq!((info.counts.leased, info.counts.ready), (4, 296));
     assert_eq!(slow.stop(Duration::from_millis(1)).await, Stopped::Interrupted);
+    until("what was interrupted is released", async || leased(&wheel).await == 0).await;
     assert_eq!(fast.stop(LONG).await, Stopped::Complete);
 }
 
@@ -330,6 +331,32 @@ async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
     assert!((1..=3).contains(&delivered));
     let counts = wheel.stats().await.unwrap().counts;
     assert_eq!((counts.leased, total(counts)), (0, 3 - delivered as u64), "what was delivered is acked");
+}
+
+/// G18: what was under way when the process ended is delivered again at once, under the same id.
+#[tokio::test]
+async fn a_delivery_that_a_restart_has_cut_off_is_repeated() {
+    let receiver =
+        Receiver::new(|number, _| if number == 1 { Answer::Hang } else { status(200, "", "") }).await;
+    let folder = tempfile::tempdir().unwrap();
+    let clock = VirtualClock::at_2026();
+    let open = async || Duewheel::builder().data(folder.path()).clock(clock.clone()).open().await.unwrap();
+    let settings = TargetSettings { timeout_ms: Some(900_000), ..receiver.target() };
+    let wheel = open().await;
+    let cut_off = push(&wheel, &settings);
+    enqueue(&wheel, 1).await;
+    until("it is under way", async || receiver.requests().len() == 1).await;
+    wheel.shutdown(LONG).await.unwrap();
+    drop((cut_off, wheel));
+
+    let wheel = open().await;
+    let pusher = push(&wheel, &settings);
+    until("it is delivered", async || pusher.counts().delivered == 1).await;
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
+    assert_eq!(requests[1].header("duewheel-attempt"), Some("2"));
+    assert!(is_empty(&wheel).await);
 }
 
 #[tokio::test]
