@@ -169,7 +169,8 @@ impl Breaker {
         self.row = 0;
         self.recent.clear();
         self.failing = None;
-        self.slowed = None;
+        // Requests that were under way when the target asked for time do not take it away.
+        self.slowed = self.slowed.filter(|until| now < *until);
         self.last_success = Some(now);
         self.close();
     }
@@ -364,6 +365,8 @@ mod tests {
         let mut it = Bench::new();
         let busy = |seconds| PushVerdict::Slowed(Duration::from_secs(seconds));
         assert_eq!(it.end(0, busy(60), PushClass::Status(429)), Charge::Forgiven);
+        // One of those that were under way.
+        it.succeeds(SECOND);
         assert_eq!(it.permit(59 * SECOND), Permit::Until(EngineMs(MINUTE)));
         assert_eq!(it.permit(MINUTE), Permit::One);
         assert_eq!(it.0.permit(EngineMs(MINUTE), 1), Permit::AfterOthers);
