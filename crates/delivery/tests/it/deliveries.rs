@@ -1,6 +1,5 @@
 //! Single deliveries to a receiver on loopback.
 
-use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,8 +145,11 @@ async fn redirects_are_not_followed() {
 
 #[tokio::test]
 async fn failures_have_a_class() {
-    let free = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = TargetSettings { networks: local(), ..TargetSettings::new(format!("http://{free}/")) };
+    // A port that is taken, and where nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let taken = socket.local_addr().unwrap();
+    let nobody = TargetSettings { networks: local(), ..TargetSettings::new(format!("http://{taken}/")) };
     assert_eq!(deliver(&nobody).await.class, PushClass::ConnectionRefused);
 
     let plain = |bytes: &'static [u8]| Receiver::new(move |_, _| Answer::Bytes(bytes.to_vec()));
