@@ -1,6 +1,6 @@
 //! Instants as text.
 
-/// RFC 3339 of so many milliseconds since 1970, by the calendar of days since then (Howard Hinnant's algorithm).
+/// The RFC 3339 text of this number of milliseconds since 1970, by Howard Hinnant's algorithm for days.
 #[must_use]
 pub fn instant(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);

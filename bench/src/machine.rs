@@ -1,4 +1,4 @@
-//! What a number was measured on.
+//! The machine and the build of a measurement.
 
 use std::process::Command;
 

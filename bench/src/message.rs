@@ -6,7 +6,7 @@ use duewheel_core::message::Life;
 use duewheel_core::record::Record;
 use duewheel_core::{Due, MessageContent, MessageId, QueueName, WallMs};
 
-/// A new message without a key, with so many bytes of body.
+/// A new message without a key, with a body of this size.
 pub fn put(id: MessageId, queue: &QueueName, body: usize, due: Due, enqueued_at: WallMs) -> Record {
     let message = MessageContent {
         id,

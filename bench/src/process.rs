@@ -1,4 +1,4 @@
-//! What a process uses.
+//! The usage of a process: memory, processor time, bytes written.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub fn resident_mib() -> u64 {
     resident("self")
 }
 
-/// The same of another process.
+/// The memory of another process, in the same way.
 #[must_use]
 pub fn resident_mib_of(process: u32) -> u64 {
     resident(&process.to_string())
@@ -36,7 +36,7 @@ pub fn processor_time() -> Duration {
 #[must_use]
 pub fn processor_time_of(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name in parentheses may hold spaces; user and system time are fields 14 and 15 of all.
+    // The name in parentheses may contain spaces; user and system time are fields 14 and 15 of all.
     let after = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)

@@ -1,4 +1,4 @@
-//! The server's binary, which lies beside the benchmarks'.
+//! The server's binary, which is in the same folder as the benchmarks'.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ pub fn build() -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other("the server does not build")) }
 }
 
-/// Where it lies.
+/// The path of the binary.
 ///
 /// # Errors
-/// This program does not know where it lies itself.
+/// The path of this program is not known.
 pub fn binary() -> io::Result<PathBuf> {
     let here = std::env::current_exe()?;
     Ok(here.with_file_name("duewheel"))

@@ -1,4 +1,4 @@
-//! Operations by the million.
+//! Submits operations by the million.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use duewheel::{CallError, Client};
 
 /// Messages of one submission.
 const GROUP: u64 = 1_000;
-/// Submissions under way at a time.
+/// The number of submissions in flight.
 const UNDER_WAY: usize = 8;
 
-/// Submits operations by their numbers in groups, some at a time, and again what was refused because the store was busy.
-/// `done` says whether an answer is one. Returns how many were refused.
+/// Submits operations by their numbers in groups, some at a time, and repeats those that were refused because the store
+/// was busy. `done` decides whether an answer is a success. Returns how many were refused.
 ///
 /// # Panics
-/// When the driver takes nothing.
+/// When the driver accepts nothing.
 pub async fn submit_all(
     client: &Client,
     count: u64,

@@ -1,7 +1,7 @@
-//! A backlog far larger than memory: how fast it grows, what it costs, how soon a restart serves it.
+//! A backlog far larger than memory: how fast it grows, what it costs, and how soon it is served after a restart.
 //!
-//! `bench/run backlog [--messages 10000000] [--dir FOLDER]`. The parts run in processes of their own, so that one can be
-//! killed and the memory of each is its own; `--only PART` runs one part on a folder that is there.
+//! `bench/run backlog [--messages 10000000] [--dir FOLDER]`. The parts run in processes of their own, so that one can
+//! be killed and the memory of each is measured separately; `--only PART` runs one part on an existing folder.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ struct Args {
     /// How many messages to put.
     #[arg(long, default_value_t = 10_000_000)]
     messages: u64,
-    /// Where the data lies; a temporary folder by default.
+    /// The folder of the data; a temporary folder by default.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Cancels by key, and as many by id.
+    /// The number of cancels by key, and as many by id.
     #[arg(long)]
     cancels: Option<u64>,
     /// How many to bring due at once and drain.
@@ -89,7 +89,7 @@ fn all(args: &Args) {
     );
     finish(start(args, &dir, Part::Load));
     println!("on disk: {:.1} bytes a message", bytes_in(&dir) as f64 / args.messages as f64);
-    // Killed while everything it did is only in the journal.
+    // Killed while all its changes are only in the journal.
     let mut cancels = start(args, &dir, Part::Cancel);
     echo_until(&mut cancels, "READY");
     cancels.kill().expect("killed");
@@ -219,7 +219,7 @@ async fn cancel(args: &Args, dir: &Path) {
     }
 }
 
-/// Waits until the store's background work is done, so that it does not count for what is measured next.
+/// Waits until the store's background work is done, so that it does not affect the next measurement.
 async fn settle(client: &Client) {
     let (began, mut before) = (Instant::now(), client.store_figures());
     loop {
@@ -254,7 +254,7 @@ async fn first(dir: &Path, began: Instant) {
 }
 
 async fn drain(args: &Args, dir: &Path) {
-    // The due times are even: this share of the 30 days brings about as many due.
+    // The due times are spread evenly: this share of the 30 days makes about as many messages due.
     let share = args.drain() as f64 / args.messages as f64;
     let ahead = Duration::from_millis(DAYS_30).mul_f64(share);
     let clock = VirtualClock::new(SystemTime::now() + ahead);

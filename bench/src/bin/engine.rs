@@ -1,4 +1,5 @@
-//! What one core can decide: the engine alone, and the driver over the memory store. `bench/run engine [messages]`
+//! The number of decisions of one core: the engine alone, and the driver over the memory store. `bench/run engine
+//! [messages]`
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! What hostile clients cost the others: a client that does no harm enqueues, reserves and acks over one connection, alone and then beside
-//! each attack, on one server in one run. The figure is the p99 of a round beside the attack over that alone.
+//! The effect of hostile clients on others: a well-behaved client enqueues, reserves and acks over one connection,
+//! alone and then beside each attack, on one server in one run. The figure is the p99 of a round beside the attack over
+//! that alone.
 //!
-//! `bench/run hostile [--seconds 10] [--only idle]`. Attackers are a process of their own with the lowest priority (`nice`): those of the real
-//! world have a machine of their own, and here there are two cores for all.
+//! `bench/run hostile [--seconds 10] [--only idle]`. Attackers are a process of their own with the lowest priority
+//! (`nice`): in the real world they have a machine of their own, and here all processes share two cores.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -83,7 +84,7 @@ fn main() -> io::Result<()> {
     healthy.rounds(Duration::from_secs(2))?;
     let attacks = Attack::value_variants().iter().filter(|a| args.only.is_empty() || args.only.contains(a));
     for &attack in attacks {
-        // Alone right before, so that what the machine does by itself is in both.
+        // Measured alone right before, so that other load of the machine is in both.
         let alone = healthy.rounds(time / 2)?;
         println!("{}", row("nobody", &alone, alone.p99, &server));
         let mut child = server.attackers(attack)?;
@@ -91,7 +92,7 @@ fn main() -> io::Result<()> {
         println!("{}", row(attack.describe(), &beside, alone.p99, &server));
         child.kill()?;
         child.wait()?;
-        // The server notices, and is as before.
+        // The server notices the end of the attack, and recovers.
         std::thread::sleep(Duration::from_secs(2));
         healthy = Healthy::connect(&server)?;
         healthy.rounds(Duration::from_secs(1))?;
@@ -322,7 +323,7 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
                     stream.set_nonblocking(false)?;
                     stream.write_all(request.as_bytes())?;
                 }
-                // As long as the server bears with them.
+                // As long as the server keeps the connection open.
                 std::thread::sleep(Duration::from_secs(25));
             }
         }

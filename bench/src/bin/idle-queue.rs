@@ -1,5 +1,5 @@
-//! A queue without consumers must not hurt the others: its messages come due by the million while nobody reserves from it, and others keep
-//! their lateness. Then its consumer comes back.
+//! A queue without consumers must not slow other queues: its messages come due by the million while no consumer
+//! reserves from it, and the lateness of the others stays. Then its consumer returns.
 //!
 //! `bench/run idle-queue [--messages 2000000] [--seconds 20]`. The same load of the other queues runs alone first.
 
@@ -67,7 +67,7 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
     let client = wheel.client();
     let others: Vec<QueueName> = (0..args.queues).map(|n| name(&format!("served-{n}"))).collect();
     let total = args.rate * args.seconds;
-    // Everything is put before the first is due.
+    // All messages are put before the first is due.
     let lead = 4_000 + (messages + total) / 100;
     let start = client.now().wall.0 + lead;
     let window = args.seconds * 1_000;
@@ -121,7 +121,7 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
     );
     if messages > 0 {
         drain(client, messages).await;
-        // Something is left for the look at single pages: the same messages again, due in an hour.
+        // The same messages again, due in an hour, for the measurement of single pages.
         let later = |n: u64| match put(n) {
             Op::Enqueue(mut e) => {
                 e.when = When::After(3_600_000 + scatter(n) % window);
@@ -160,7 +160,7 @@ async fn drain(client: &Client, messages: u64) {
     println!("backlog drained in due order at {rate:.0} /s; resident {} MiB", resident_mib());
 }
 
-/// What a page of the other queues costs when the idle one is read and thrown away, and when it is left out.
+/// The cost of a page of the other queues when the idle one is read and discarded, and when it is left out.
 fn skipping(dir: &std::path::Path) {
     let mut store = LogStore::open(dir, Default::default(), Arc::new(|| {})).expect("opened");
     let Recovered { .. } = store.recovered();

@@ -1,14 +1,17 @@
-//! What neighbours cost: ten busy queues alone, then beside
+//! The effect of neighbours: ten busy queues alone, then beside
 //!
 //! * `many`: 25,000 queues with one ready message each, and no consumer;
 //! * `idle`: a queue with a million ready messages, and no consumer;
-//! * `limits`: four tenants, each at one limit of its quota (messages, bytes, leases, enqueues a second), that go on asking;
+//! * `limits`: four tenants, each at one limit of its quota (messages, bytes, leases, enqueues a second), that keep
+//!   asking;
 //! * `leases`: a consumer that takes leases and never settles.
 //!
-//! `bench/run neighbours [--rounds 5] [--only CASE]`; five rounds take about four minutes. In each round every case has a new folder: the
-//! neighbour is set up; the ten have more ready than memory holds; once the process rests, they are drained by a consumer each; then messages
-//! come due in them, and the time from due to in hand is noted. Each figure is compared with the one alone of the same round, and the medians of
-//! these ratios count. The aim is that rate and p99 are within a factor of two of alone; it exits with 1 if they are not.
+//! `bench/run neighbours [--rounds 5] [--only CASE]`; five rounds take about four minutes. In each round every case has
+//! a new folder: the neighbour is set up; the ten queues have more ready messages than memory holds; once the process
+//! rests, each is drained by one consumer; then messages come due in them, and the time until their delivery is
+//! recorded. Each figure is compared with that of the ten alone in the same round, and the medians of these ratios are
+//! the result. The target is that rate and p99 are within a factor of two of alone; the program exits with 1 if they
+//! are not.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,13 +34,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
 
 /// The busy queues.
 const BUSY: u64 = 10;
-/// Slower than alone by no more than this.
+/// The largest acceptable slowdown.
 const AIM: f64 = 2.0;
 /// Messages or leases that each tenant of `limits` may have, and enqueues a second.
 const TENANT_HAS: u64 = 10_000;
 /// Operations of one submission of such a tenant.
 const ATTEMPTS: u64 = 100;
-/// The process rests when it takes less processor time than this in a look, and writes less than the bytes below.
+/// The process rests when it uses less processor time than this between two checks, and writes less than the bytes
+/// below.
 const REST: Duration = Duration::from_millis(15);
 const REST_BYTES: u64 = 64 * 1024;
 const LOOK: Duration = Duration::from_millis(200);
@@ -111,7 +115,7 @@ fn main() {
     }
 }
 
-/// Prints the medians, and says whether the aim is met.
+/// Prints the medians; returns whether the target is met.
 fn report(cases: &[Case], figures: &[Vec<Figures>]) -> bool {
     let alone = &figures[0];
     println!(
@@ -158,7 +162,7 @@ async fn measure(args: &Args, case: Case, dir: &Path) -> Figures {
     let client = wheel.client();
     set_up(args, case, client).await;
     put_all(client, args.drained, |n| put(busy(n), When::After(0))).await;
-    // What the store does behind the puts is not what is measured: the neighbour is a state, not a load.
+    // The store's background work after the puts is not measured: the neighbour is a state, not a load.
     rest().await;
     let neighbours = go_on(case, client);
     let drained_per_s = drain(args, client).await;
@@ -188,7 +192,7 @@ async fn rest() {
     }
 }
 
-/// What each tenant of `limits` has a limit of, by prefix.
+/// The resource that each tenant of `limits` has a limit of, by prefix.
 const LIMITED: [Resource; 4] = [Resource::Bytes, Resource::Enqueues, Resource::Leases, Resource::Messages];
 
 /// One tenant for each limit.
@@ -239,7 +243,7 @@ async fn take_all(client: &Client, queue: &str) {
     println!("        {taken} leases are taken and never settled");
 }
 
-/// What the neighbours do while the ten are measured.
+/// The activity of the neighbours while the ten are measured.
 fn go_on(case: Case, client: &Client) -> Vec<tokio::task::JoinHandle<()>> {
     let keep_taking = |queue: &'static str, wait_ms: u64| {
         let client = client.clone();
@@ -295,11 +299,11 @@ async fn drain(args: &Args, client: &Client) -> f64 {
     for consumer in consumers {
         consumer.await.expect("no panic");
     }
-    // Those that are through early wait for the last; a tenth of a second of that is theirs.
+    // Consumers that finish early wait for the last one, for a tenth of a second at most.
     drained.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// The time from due to in hand that all but one in a hundred keep, in microseconds.
+/// The 99th percentile of the time from due to delivery, in microseconds.
 async fn lateness(args: &Args, client: &Client) -> f64 {
     let total = args.rate * args.seconds;
     let start = client.now().wall.0 + 1_500;
@@ -337,7 +341,7 @@ async fn lateness(args: &Args, client: &Client) -> f64 {
     for consumer in consumers {
         late.extend(consumer.await.expect("no panic"));
     }
-    // What has not come is at least as late as we have waited.
+    // A message that has not arrived is at least as late as the time that was waited.
     let missing = usize::try_from(total).expect("few").saturating_sub(late.len());
     late.extend(std::iter::repeat_n(5_000_000, missing));
     late.sort_unstable();

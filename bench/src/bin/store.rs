@@ -1,14 +1,14 @@
-//! The log store beside a bare `write` + `fdatasync` of the same bytes.
+//! The log store compared with a bare `write` + `fdatasync` of the same bytes.
 //!
 //! | contender | does |
 //! |---|---|
-//! | bare append | one `write` at the end of a growing file and one `fdatasync` for each group, as one would |
+//! | bare append | one `write` at the end of a growing file and one `fdatasync` for each group, the usual way |
 //! | bare preallocated | the same into a file that has its size and has been written before |
-//! | log, one by one | appends a group, asks for a sync, waits until it is durable |
-//! | log, pipelined | appends the next groups while the one before is being synced, so many in flight at most |
+//! | log, one by one | appends a group, requests a sync, waits until it is durable |
+//! | log, pipelined | appends the next groups while the former one is being synced, with a limit in flight |
 //!
-//! The bare ones write as many bytes as the journal does. All take turns in each round, each with a folder of its own;
-//! the median of the rounds counts. The log also puts every message into its table, as a server does.
+//! The bare contenders write as many bytes as the journal does. All take turns in each round, each with a folder of its
+//! own; the result is the median of the rounds. The log also puts every message into its table, as a server does.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -150,7 +150,7 @@ fn log(dir: &Path, args: &Args, size: usize, count: usize, in_flight: usize) -> 
     }
     let groups: Vec<Group> = (0..count).map(|_| messages.group(size)).collect();
     wait(&mut store, groups[0].first.0 - 1);
-    // The segments that come next are made in the background; a server has them by the time it is busy.
+    // The next segments are prepared in the background; those of a server are ready before it is busy.
     while figure(&store, "segments_made_total") + figure(&store, "segments_reused_total") < 2 {
         thread::sleep(Duration::from_millis(1));
     }

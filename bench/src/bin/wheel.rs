@@ -1,8 +1,8 @@
-//! The wheel beside other timer structures: insert, cancel, expire, and bytes for each timer.
+//! The wheel compared with other timer structures: insert, cancel, expire, and bytes for each timer.
 //!
-//! Every number comes from a process of its own, so that no structure inherits the memory of another, and is
-//! processor time: all of them work on one thread and wait for nothing. All structures get the same due times in the same order, hold a `u64` as the caller's value, and hand out what is
-//! due in the same steps of time.
+//! Every number comes from a process of its own, so that no structure inherits the memory of another, and is processor
+//! time: all of them work on one thread and do not wait. All structures get the same due times in the same order, hold
+//! a `u64` as the caller's value, and hand out due entries in the same steps of time.
 
 use std::alloc::System;
 use std::cmp::Reverse;
@@ -140,7 +140,7 @@ fn in_own_process(args: &Args, timers: usize, name: &str) -> Numbers {
     Numbers::from_line(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// What one measurement needs to know.
+/// The parameters of one measurement.
 #[derive(Debug)]
 struct Settings {
     timers: usize,
@@ -178,7 +178,7 @@ impl Numbers {
         Self { insert: next(), cancel: next(), expire: next(), bytes: next(), left: next() }
     }
 
-    /// Each at its best: whatever else the machine does can only make it worse.
+    /// The best of each: other load of the machine can only make a run slower.
     fn best(runs: &[Self]) -> Self {
         let least = |field: fn(&Self) -> f64| runs.iter().map(field).fold(f64::NAN, f64::min);
         Self {
@@ -191,7 +191,7 @@ impl Numbers {
     }
 }
 
-/// Fills, and hands everything out; fills again, and cancels.
+/// Fills the structure, and hands everything out; fills it again, and cancels.
 fn measure<T: Timers>(settings: &Settings) -> Numbers {
     touch_memory(settings.timers * 200);
     let mut random = Rng::new(settings.seed);
@@ -239,8 +239,8 @@ fn measure<T: Timers>(settings: &Settings) -> Numbers {
     Numbers { insert, cancel, expire, bytes: full / settings.timers as f64 - 8.0, left }
 }
 
-/// On a virtual machine the first use of a page costs many times the later ones, and would hit only whoever
-/// happens to be first.
+/// On a virtual machine the first use of a page costs many times the later ones, and would affect only the contender
+/// that happens to be first.
 fn touch_memory(bytes: usize) {
     black_box(vec![1_u8; bytes]);
 }
@@ -268,7 +268,7 @@ struct Contender {
     measure: fn(&Settings) -> Numbers,
 }
 
-/// The wheel comes first: it is what the others are set against.
+/// The wheel comes first: the others are compared with it.
 const CONTENDERS: &[Contender] = &[
     Contender {
         name: "duewheel",
@@ -306,7 +306,7 @@ trait Timers {
     fn new() -> Self;
     fn insert(&mut self, due: u64, id: u64) -> Self::Key;
     fn cancel(&mut self, key: &Self::Key);
-    /// Takes out all that is due at `now`, adds up the values, and says how many.
+    /// Takes out all entries that are due at `now`, adds up their values, and returns their number.
     fn expire(&mut self, now: u64, sum: &mut u64) -> usize;
 }
 

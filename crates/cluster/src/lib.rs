@@ -1,4 +1,5 @@
-//! Several shards and several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
+//! Several shards and several nodes: ownership of shards, and routing of operations to their owners. See
+//! `docs/adr/0009-redis-and-cluster.md`.
 //!
 //! ```text
 //!   Client ──▶ routing: which shard, broadcast, merge ──▶ Shards ──▶ forwarding: the route to each shard, retries
@@ -7,8 +8,11 @@
 //!              Coordinator; it opens and closes this node's shards   inbox here    transport ──▶ the node that owns it
 //! ```
 //!
-//! The engine and the driver know nothing of it: they own one shard each. This crate is for duewheel's other crates; people who embed
-//! duewheel use the crate `duewheel` with its feature `cluster`.
+//! The engine and the driver own one shard each and know nothing of other shards. This crate is for duewheel's other
+//! crates; people who embed duewheel use the crate `duewheel` with its feature `cluster`.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
 
 mod forwarding;
 mod ownership;

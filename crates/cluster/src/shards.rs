@@ -1,4 +1,4 @@
-//! The boundary between routing and ownership: operations for a shard, wherever its owner is.
+//! The boundary between routing and ownership: submits operations to a shard, wherever its owner is.
 
 use std::fmt;
 
@@ -8,22 +8,24 @@ use duewheel_shard::inbox::WhenBusy;
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 
-/// Takes operations to shards, wherever their owners are.
+/// Submits operations to shards, wherever their owners are.
 pub trait Shards: Send + Sync + fmt::Debug {
-    /// How many there are; 0, 1, 2, ...
+    /// The number of shards; they are numbered from 0.
     fn count(&self) -> u32;
 
-    /// Those that this node owns at the moment: a way that is shorter by a hop.
+    /// The shards that this node owns at the moment: they are reached without another node.
     fn here(&self) -> Vec<ShardId>;
 
-    /// Submits operations of one shard to its owner, to be decided in order, next to each other. Two calls for one shard keep their order
-    /// unless one of them comes back: while the shard moves, or its owner opens the store again, the first may follow the second.
+    /// Submits operations of one shard to its owner, which decides them in order, without others between them. Two
+    /// calls for one shard keep their order unless one of them is retried: while the shard moves, or its owner opens
+    /// the store again, the first may follow the second.
     ///
-    /// Waits a little for an owner where there is none. What certainly was not applied is tried again meanwhile; what may have been is
-    /// answered with an error whose outcome is unknown. Grants whose answer nobody receives go back, and do not count as attempts.
+    /// While there is no owner, the submission waits for one for a short time. What was certainly not applied is
+    /// retried meanwhile; what may have been applied is answered with an error whose outcome is unknown. Grants whose
+    /// answer no caller receives are returned, and do not count as attempts.
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending;
 
-    /// Those that this node owns, or has owned since it started.
+    /// The shards that this node owns or has owned since it started.
     fn local_shards(&self) -> Vec<LocalShard> {
         Vec::new()
     }

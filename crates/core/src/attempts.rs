@@ -1,4 +1,4 @@
-//! How often a message may be tried.
+//! The limit on the number of times a message is granted.
 
 /// Number of grants after which a message is dead; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

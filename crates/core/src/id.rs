@@ -17,7 +17,7 @@ pub struct Lsn(pub u64);
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u32);
 
-/// A part of the key space that has one owner at a time; 0, 1, 2, ...
+/// A part of the key space that has one owner at a time; shards are numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShardId(pub u32);

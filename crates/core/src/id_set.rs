@@ -1,4 +1,4 @@
-//! Sets of message ids, as small as a purge's record needs them.
+//! Sets of message ids in a compact form, for the records of purges.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::id::MessageId;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct IdSet {
     ids: RoaringTreemap,
-    /// Their number, which a `RoaringTreemap` counts anew.
+    /// The number of ids; a `RoaringTreemap` would count them each time.
     len: usize,
 }
 

@@ -4,6 +4,9 @@
 //! ([`time::Now`]), data from the disk arrives as [`store::Found`] and [`store::Loaded`], and the engine returns its
 //! decisions as data ([`engine::Effects`]). A [`store::Store`] applies decisions, and takes none.
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 mod attempts;
 pub mod engine;
 pub mod id;

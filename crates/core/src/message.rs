@@ -51,16 +51,16 @@ pub struct Options {
 pub struct Life {
     /// When it may be delivered.
     pub due: Due,
-    /// Raised by each change that the producer makes.
+    /// The generation, which each change by the producer raises.
     pub generation: u32,
-    /// Grants so far; never falls.
+    /// The number of grants so far; it never falls.
     pub attempt: u32,
     /// Grants that do not count against `max_attempts`: those before the last redrive, and those that ended with "not
     /// yet".
     pub forgiven: u32,
     /// Its own priority, lower first. `None`: the queue's setting counts.
     pub priority: Option<u32>,
-    /// Waiting, leased or dead.
+    /// The stage: waiting, leased or dead.
     pub stage: Stage,
     /// Counts of what has happened to the message.
     pub marks: Marks,
@@ -151,7 +151,7 @@ impl Died {
         }
     }
 
-    /// The engine time at which the death will be `ms` ago, as far as the clocks tell now.
+    /// The engine time at which the death will be `ms` ago, according to the present offset of the clocks.
     pub fn older_at(self, ms: u64, now: Now) -> EngineMs {
         match self.engine {
             Some(engine) => EngineMs(engine.0.saturating_add(ms)),
@@ -182,12 +182,12 @@ impl fmt::Debug for Died {
     }
 }
 
-/// The durable part of a message's state. Scheduled and Ready are one stage: which of the two is a matter of time.
+/// The durable part of a message's state. Scheduled and Ready are one stage, because only the time distinguishes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Scheduled or Ready. The token is that of a lease which ran out and whose holder may still ack or nack.
     Waiting {
-        /// Token of the lease that ran out last, if nobody has had the message since.
+        /// The token of the lease that ran out last, if no consumer has had the message since.
         token: Option<LeaseToken>,
     },
     /// Leased by a consumer until a deadline.
@@ -235,15 +235,15 @@ pub enum DeadReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PastAttempt {
-    /// The message's id.
+    /// The number of the attempt.
     pub attempt: u32,
     /// When it was granted.
     pub granted_at: WallMs,
     /// When it ended.
     pub ended_at: WallMs,
-    /// How.
+    /// The way it ended.
     pub how: Ended,
-    /// What the consumer said, cut to a limit.
+    /// The note of the consumer, cut to a limit.
     pub note: Box<str>,
 }
 

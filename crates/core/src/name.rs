@@ -1,4 +1,4 @@
-//! Queue names and keys, which are validated when they are made.
+//! Queue names and keys, which are validated when they are created.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -69,7 +69,7 @@ pub struct Policy {
     pub max_quota: u64,
     /// Largest rate, and largest burst, of a quota, in enqueues a second.
     pub max_quota_rate: u64,
-    /// Longest time that a new message which may wait does wait for its quota's rate, in ms.
+    /// The longest time in ms that a new message waits for its quota's rate, if it may wait.
     pub max_pace_wait_ms: u64,
     /// Number of messages that the reserves of one step may ask for while there are quotas; further reserves take their
     /// turn in the next step.
@@ -324,14 +324,14 @@ impl Policy {
         largest.saturating_mul(2).max(AGREED_GROUP_BYTES)
     }
 
-    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes, and no more leases
-    /// than the record of a purge can name, however far apart their ids are. The operation that is decided last comes on
-    /// top of what a driver has gathered before it cuts a group.
+    /// This policy, reduced to a store whose groups have at most `group_bytes` bytes: bodies and headers are no larger
+    /// than such a group, and there are no more leases than the record of a purge can name, however far apart their ids
+    /// are. The operation that is decided last comes on top of what a driver has gathered before it cuts a group.
     #[must_use]
     pub fn fitting(mut self, group_bytes: usize) -> Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
         let most = group_bytes.saturating_sub(gathered).saturating_sub(OF_RECORD);
-        // Headers are small beside bodies, and not left without room by them.
+        // Headers are small beside bodies, and must keep some space.
         self.max_headers = self.max_headers.min(most / 32);
         self.max_body = self.max_body.min(most - self.max_headers);
         self.max_leased = self.max_leased.min(most / OF_A_NUMBER);
@@ -372,7 +372,8 @@ mod tests {
         assert_eq!(large.fitting(100).max_body, 0);
     }
 
-    /// Story: the record of a purge names the leases that stay, and with enough of them it was larger than the store had agreed to.
+    /// Story: the record of a purge names the leases that stay, and with enough of them it was larger than the store
+    /// had agreed to.
     #[test]
     fn a_purge_names_no_more_leases_than_a_group_takes() {
         for group in [64 * KIB, 256 * KIB, MIB] {

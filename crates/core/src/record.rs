@@ -219,7 +219,7 @@ pub enum Pause {
 }
 
 impl Pause {
-    /// Whether this is a pause, and another one than `before`.
+    /// Whether this is a pause that differs from `before`.
     pub(crate) fn begins_after(self, before: Pause) -> bool {
         self != Pause::Running && self != before
     }
@@ -322,7 +322,7 @@ impl Totals {
         }
     }
 
-    /// Counts a pause, if it is another one than `before`.
+    /// Counts a pause that differs from `before`.
     pub(crate) fn count_pause(&mut self, pause: Pause, before: Pause) {
         self.paused = self.paused.saturating_add(u64::from(pause.begins_after(before)));
     }
@@ -396,7 +396,7 @@ impl BootAnchor {
     /// Engine time in ns at a moment of a boot; `None` if it is another boot, or one whose clock is behind the anchor.
     pub fn engine_ns(&self, boot: BootId, elapsed_ns: u64) -> Option<u64> {
         let passed = i128::from(elapsed_ns) - i128::from(self.elapsed_ns);
-        // An anchor may lie at the end of the millisecond in which it was made.
+        // An anchor may have been taken at the end of its millisecond.
         if boot != self.boot || passed < -NS_OF_MS {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Serialization of names between nodes: as text, validated when it is read.
 //!
-//! Operations and answers derive serde's traits behind the feature `serde`. Their bytes are no durable format: nodes of
-//! one cluster exchange them, and agree on a version first.
+//! Operations and answers derive serde's traits behind the feature `serde`. Their bytes are not a durable format: nodes
+//! of one cluster exchange them, and agree on a version first.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::name::{BadName, Key, QueueName};
 
-/// Reads a text, and validates it by the type's own constructor.
+/// Reads a text, and validates it by the constructor of the type.
 struct Checked<T>(fn(&str) -> Result<T, BadName>);
 
 impl<T> Visitor<'_> for Checked<T> {

@@ -1,7 +1,7 @@
 //! Copies of the data folder while it is in use.
 //!
-//! The log store does the copying. This module decides which store handle is current (the store may be opened again
-//! after a failure), where a copy may go, and that only one copy runs at a time.
+//! The log store copies the files. This module determines which store handle is current (the store may be opened again
+//! after a failure), where a copy may be written, and that only one copy runs at a time.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -17,8 +17,8 @@ use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderP
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// The messages are held in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has
-    /// its own way of making backups.
+    /// The messages are in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has
+    /// backups of its own.
     #[error("the messages are not in a data folder; there is none to copy")]
     InMemory,
     /// Another copy is in progress. Try again when it is done.
@@ -88,7 +88,7 @@ impl Copier {
         Copier::Of { newest: Arc::downgrade(newest), data: data.to_owned() }
     }
 
-    /// Makes the copy; `end` is told if copying panics.
+    /// Makes the copy; `end` is called if copying panics.
     pub(crate) async fn copy_to(
         &self,
         destination: Destination,
@@ -97,7 +97,7 @@ impl Copier {
         let Copier::Of { newest, data } = self else { return Err(BackupError::InMemory) };
         let turn = CopyPermit::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
         let data = data.clone();
-        // The turn is the copying's, not the caller's, who may go away.
+        // The permit belongs to the copy, not to the caller, who may stop waiting.
         let copying = tokio::task::spawn_blocking(move || {
             let _end = end;
             testing::place("backup");
@@ -135,7 +135,7 @@ fn open(data: &Path, destination: &Destination) -> Result<EmptyFolder, FolderPro
         return Err(FolderProblem::Inside);
     }
     let folder = EmptyFolder::open(destination)?;
-    // By then its name may have led elsewhere.
+    // The name may refer to another folder by then.
     match folder.is_inside(data)? {
         true => Err(FolderProblem::Inside),
         false => Ok(folder),

@@ -22,7 +22,7 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::wheel::WheelParts;
 
-/// What is guaranteed about a change when its answer arrives; see `docs/guarantees.md`.
+/// The guarantee for a change when its answer arrives; see `docs/guarantees.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// `fdatasync` has returned: the change survives a power loss.
@@ -56,7 +56,7 @@ pub struct Builder {
     quotas: Vec<Quota>,
 }
 
-/// Messages that are not in a single store of this process: those of a cluster, for example.
+/// A place of messages other than a single store of this process: a cluster, for example.
 pub(crate) trait Elsewhere: fmt::Debug + Send {
     /// Builds the route to them.
     fn open(
@@ -98,7 +98,7 @@ pub enum OpenError {
     /// or permission is missing.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// The policy asks for a ring of an impossible size.
+    /// The policy has a ring of an impossible size.
     #[error("the ring cannot be made: {0}")]
     Policy(GeometryError),
     /// A quota is invalid.
@@ -172,28 +172,28 @@ impl Builder {
         self.durability(Durability::Memory)
     }
 
-    /// What is guaranteed about a change when its answer arrives. [`Durability::Fsync`] by default.
+    /// Sets the guarantee for a change when its answer arrives. [`Durability::Fsync`] by default.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Limits and defaults.
+    /// Sets limits and defaults.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Settings of the log store: segment size and journal budget.
+    /// Sets the options of the log store: segment size and journal budget.
     pub fn log_options(mut self, options: LogOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// Uses your own store in place of the embedded log. It must keep the obligations of [`Store`], which
+    /// Uses your own store in place of the embedded log. It must fulfil the obligations of [`Store`], which
     /// `duewheel_core::store::conformance` checks (feature `conformance`). It is opened at the start and again after
-    /// each failure, always by one owner at a time. [`Builder::data`] and [`Builder::durability`] then have no
-    /// effect, and [`Duewheel::backup`] is not available.
+    /// each failure, always by one owner at a time. [`Builder::data`] and [`Builder::durability`] then have no effect,
+    /// and [`Duewheel::backup`] is not available.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -219,7 +219,7 @@ impl Builder {
         self
     }
 
-    /// Opens with this source of messages in place of a store.
+    /// Opens with this place of messages instead of a store.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes are elsewhere"))]
     pub(crate) fn elsewhere(mut self, elsewhere: impl Elsewhere + 'static) -> Self {
         self.elsewhere = Some(Box::new(elsewhere));
@@ -233,7 +233,7 @@ impl Builder {
         self
     }
 
-    /// The clock; a [`crate::VirtualClock`] in tests.
+    /// Sets the clock; tests use a [`crate::VirtualClock`].
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -245,8 +245,8 @@ impl Builder {
         self
     }
 
-    /// Limits per tenant; a tenant is all queues whose names share a prefix. None by default; [`Duewheel::set_quotas`]
-    /// changes them later.
+    /// Sets limits for tenants; a tenant is all queues whose names share a prefix. None by default;
+    /// [`Duewheel::set_quotas`] changes them later.
     pub fn quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
         self
@@ -258,7 +258,7 @@ impl Builder {
     /// See [`OpenError`].
     ///
     /// # Cancel safety
-    /// When the future is dropped, opening goes on in the background and is then undone.
+    /// When the future is dropped, opening continues in the background and is then undone.
     pub async fn open(self) -> Result<Duewheel, OpenError> {
         let quotas = QuotaSource::default();
         quotas.set(self.quotas, &self.policy)?;
@@ -280,7 +280,7 @@ impl Builder {
                 let newest = Arc::new(Newest::default());
                 let copier = Copier::of(&newest, &data);
                 let opener = move |waker| {
-                    // The store before is gone, and what its handle keeps in memory should be, too.
+                    // The former store is gone, and its handle should not keep its data in memory.
                     newest.set(None);
                     let store = match &disk {
                         None => LogStore::open(&data, log.clone(), waker)?,

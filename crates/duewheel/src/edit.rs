@@ -109,13 +109,14 @@ impl Change {
         self
     }
 
-    /// Changes the message, and gives it as it is then: same id, `generation` one higher.
+    /// Changes the message, and returns its state after the change: same id, `generation` one higher.
     ///
     /// # Errors
-    /// See [`QueueError`]; a message that is leased or dead cannot be changed, and a change of nothing is refused.
+    /// See [`QueueError`]; a message that is leased or dead cannot be changed, and a change without any field is
+    /// refused.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the change back; whether it was made is then unknown.
+    /// Dropping the future does not withdraw the change; whether it was made is then unknown.
     pub async fn apply(self) -> Result<Applied<Outline>, QueueError> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);

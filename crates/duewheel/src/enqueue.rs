@@ -39,7 +39,7 @@ pub struct Receipt {
     pub generation: u32,
     /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,
-    /// The durability that the store has actually reached for it.
+    /// The durability level that the store has reached for it.
     pub level: Level,
 }
 
@@ -162,7 +162,7 @@ impl Draft {
         })
     }
 
-    /// What to do if the key is already in use; by default the message is refused.
+    /// Sets what happens if the key is already in use; by default the message is refused.
     pub fn if_exists(self, what: IfExists) -> Self {
         self.with(|e| {
             e.if_exists = what;
@@ -178,7 +178,7 @@ impl Draft {
         })
     }
 
-    /// The priority; lower values are delivered first. 1024 by default.
+    /// Sets the priority; lower values are delivered first. 1024 by default.
     pub fn priority(self, priority: u32) -> Self {
         self.with(|e| {
             e.priority = Some(priority);
@@ -194,12 +194,12 @@ impl Draft {
         })
     }
 
-    /// The lease duration: how long a consumer has the message to itself.
+    /// Sets the lease duration: how long a consumer has the message to itself.
     pub fn lease(self, lease: Duration) -> Self {
         self.option(|o| o.lease_ms = Some(ceil_ms(lease)))
     }
 
-    /// The message becomes dead after this many deliveries.
+    /// Makes the message dead after this many deliveries.
     pub fn max_attempts(self, n: u32) -> Self {
         self.with(|e| {
             e.options.max_attempts = Some(MaxAttempts::new(n).ok_or(EnqueueError::NoAttempts)?);
@@ -207,26 +207,26 @@ impl Draft {
         })
     }
 
-    /// The delay before the next attempt: `min` after the first, doubling up to `max`.
+    /// Sets the delay before the next attempt: `min` after the first, doubled up to `max`.
     pub fn backoff(self, min: Duration, max: Duration) -> Self {
         self.option(|o| o.backoff = Some(Backoff { min_ms: ceil_ms(min), max_ms: ceil_ms(max) }))
     }
 
-    /// The operation, for [`Client::submit`]: many at once.
+    /// The operation, for [`Client::submit`], which takes many at once.
     ///
     /// # Errors
-    /// What was wrong with it.
+    /// A field of the draft is not valid.
     pub fn into_op(self) -> Result<Op, EnqueueError> {
         self.content.map(|content| Op::Enqueue(Box::new(content.enqueue)))
     }
 
-    /// Schedules it. When this returns `Ok`, the message is as durable as was chosen when opening.
+    /// Schedules the message. When this returns `Ok`, the message is as durable as was chosen when opening.
     ///
     /// # Errors
     /// See [`EnqueueError`]; after an error whose outcome is unknown, try again with the same key or `dedupe_id`.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the message back; whether it was accepted is then unknown.
+    /// Dropping the future does not withdraw the message; whether it was accepted is then unknown.
     pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
         let client = self.client.clone();
         client.ask(self.content?.enqueue).await?.map(Receipt::from).map_err(EnqueueError::Refused)

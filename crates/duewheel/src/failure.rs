@@ -1,4 +1,4 @@
-//! Errors with which a handler says more than "this attempt failed".
+//! Errors by which a handler makes a message dead, or returns it without counting the attempt.
 
 use std::error::Error;
 use std::fmt;
@@ -8,9 +8,9 @@ use duewheel_core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed}
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::time::ceil_ms;
 
-/// The error of a handler that has to be tried no more: the message is dead at once, with this reason.
+/// The error of a handler whose message must not be tried again: the message is dead at once, with this reason.
 ///
-/// It counts wherever it stands in the chain of an error's sources. A dead message stays until it is redriven or cancelled.
+/// It may be anywhere in the chain of an error's sources. A dead message stays until it is redriven or cancelled.
 ///
 /// ```
 /// # use duewheel::{DeadLetter, HandlerResult};
@@ -40,10 +40,10 @@ impl fmt::Display for DeadLetter {
 
 impl Error for DeadLetter {}
 
-/// The error of a handler whose message cannot be done yet: it comes again after a delay, and the attempt does not count
-/// against `max_attempts`.
+/// The error of a handler whose message cannot be done yet: the message is delivered again after a delay, and the
+/// attempt does not count against `max_attempts`.
 ///
-/// It counts wherever it stands in the chain of an error's sources. [`crate::Message::attempt`] goes on counting.
+/// It may be anywhere in the chain of an error's sources. [`crate::Message::attempt`] counts the attempt all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotYet {
     delay: Duration,
@@ -86,7 +86,7 @@ impl HandlerFailure {
         HandlerFailure { kind: Kind::Failed, note }
     }
 
-    /// The failure that a handler's error stands for.
+    /// The failure that a handler's error means.
     pub(crate) fn of(error: &(dyn Error + Send + Sync + 'static)) -> Self {
         let mut next: Option<&(dyn Error + 'static)> = Some(error);
         let mut kind = Kind::Failed;
@@ -108,7 +108,7 @@ impl HandlerFailure {
         &self.note
     }
 
-    /// The operation that says so.
+    /// The operation that reports the failure.
     pub(crate) fn op(
         &self,
         id: MessageId,

@@ -1,7 +1,7 @@
 //! Handlers: the code that runs a queue's messages.
 //!
-//! One loop a queue reserves as many messages as it has free hands; each message runs on a thread of its own, so that
-//! a handler that blocks or panics delays no other.
+//! One loop for each queue reserves as many messages as further runs are allowed; each message runs on a thread of its
+//! own, so that a handler that blocks or panics delays no other.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -34,10 +34,10 @@ pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Each run has a thread of the runtime's blocking pool: it may block.
+    /// Each run has a thread of the runtime's blocking pool, so it may block.
     #[default]
     Thread,
-    /// Each run is a task: cheaper, but one that blocks delays others.
+    /// Each run is a task: cheaper, but a run that blocks delays others.
     Task,
 }
 
@@ -134,10 +134,12 @@ impl HandlerBuilder {
 
 impl Queue {
     /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
-    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for concurrency and time limits.
+    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for
+    /// concurrency and time limits.
     ///
-    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the runtime's
-    /// blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are more.
+    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the
+    /// runtime's blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are
+    /// more.
     ///
     /// # Errors
     /// [`HandlerError`]: the name is not one, or the queue has a handler already.
@@ -173,7 +175,7 @@ struct Worker<F> {
 
 /// How long a reserve of the loop waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
-/// The pause after a reserve that failed; doubled up to the longest.
+/// The pause after a reserve that failed, doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -246,7 +248,7 @@ where
         std::future::poll_fn(|cx| {
             let polled = reserve.as_mut().poll(cx);
             if !std::mem::replace(&mut waiting, true) {
-                // The first poll has put the demand in.
+                // The first poll submits the demand.
                 self.activity.changed.notify_waiters();
             }
             polled
@@ -265,7 +267,7 @@ where
                 tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
                 failure.op(id, token)
             }
-            // Nothing is known of it: its lease belongs to this process, and is released at the next start.
+            // The outcome is unknown: the lease belongs to this process, and is released at the next start.
             None => return,
         };
         match self.client.ask(op).await {
@@ -273,7 +275,7 @@ where
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
             Ok(Ok(_)) => {}
-            // It will be delivered again: at least once is the promise.
+            // The message will be delivered again: the guarantee is at least once.
             Err(error) => tracing::warn!(queue = %self.queue, %id, %error, "could not settle"),
         }
     }
@@ -297,7 +299,7 @@ where
                     return Some(Err(HandlerFailure::failed(format!("took longer than {:?}", self.time_limit))));
                 }
                 () = tokio::time::sleep(between) => {
-                    // Beside the run: a store that is slow delays neither its end nor its time limit.
+                    // Done beside the run: a slow store delays neither its end nor its time limit.
                     let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
                         let _end = life.end_on_panic("the task that extends a lease");
@@ -328,7 +330,7 @@ where
         let bounded = async move {
             tokio::select! {
                 biased;
-                // The error's text is made here, where a panic is the attempt's own.
+                // The error's text is made here, where a panic counts as a failed attempt.
                 result = async move { run(message).await.map_err(|e| HandlerFailure::of(&*e)) } => Some(result),
                 _ = kept => None,
             }

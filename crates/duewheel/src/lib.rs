@@ -21,11 +21,12 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 //!
-//! # What survives what
+//! # What survives a crash
 //!
-//! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss. It
-//! is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it idempotent, or
-//! use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing runs.
+//! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss.
+//! It is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it
+//! idempotent, or use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing
+//! runs.
 //!
 //! # Time in tests
 //!
@@ -56,7 +57,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
-// Callers of the library have no other place to learn what may fail.
+// Callers of the library have no other place to learn which errors a call returns.
 #![warn(clippy::missing_errors_doc)]
 
 mod backup;
@@ -97,7 +98,7 @@ pub use duewheel_shard::error::{CallError, Outcome};
 pub use duewheel_shard::figures::{Counted, is_counter};
 pub use duewheel_shard::health::{Health, ThreadIn};
 pub use duewheel_shard::inbox::{Answers, WhenBusy};
-pub use duewheel_shard::listing::{ListPlace, ListPlaces, Listing};
+pub use duewheel_shard::listing::{ListPosition, ListPositions, Listing};
 pub use duewheel_shard::local::LocalShard;
 pub use duewheel_shard::pending::Pending;
 pub use duewheel_store_log as store_log;

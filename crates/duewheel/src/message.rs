@@ -42,7 +42,7 @@ impl Message {
     /// The payload as a value, read from JSON.
     ///
     /// # Errors
-    /// When the body is no JSON of that type. Returned from a handler with `?`, it makes the attempt fail.
+    /// The body is not JSON of that type. Returned from a handler with `?`, it makes the attempt fail.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(self.body())
     }

@@ -41,12 +41,12 @@ pub enum QueueError {
     /// The message cannot be changed like this in its present state.
     #[error("refused: {0:?}")]
     Refused(ChangeRefusal),
-    /// A field of the settings is above its limit; the settings before go on.
+    /// A field of the settings is above its limit; the former settings stay.
     #[error("{field} is out of range: at most {max}")]
     Setting {
-        /// Which field of [`QueueSettings`].
+        /// The name of the field of [`QueueSettings`].
         field: SettingsField,
-        /// The most it may be.
+        /// The largest value of the field.
         max: u64,
     },
     /// The lease is not the message's latest, or the message is gone.
@@ -90,9 +90,8 @@ impl Queue {
     /// Cancels the message with this key.
     ///
     /// # Errors
-    /// [`QueueError::Name`] if the queue or the key has no valid name;
-    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
-    /// That nothing is pending under the key is no error: see [`Cancel`].
+    /// [`QueueError::Name`] if the queue or the key has no valid name; [`QueueError::Call`] without an answer; whether
+    /// it was applied may then be unknown. It is not an error if nothing is pending under the key: see [`Cancel`].
     pub async fn cancel_key(&self, key: &str) -> Result<Cancel, QueueError> {
         self.cancel(self.target(key)?).await
     }
@@ -100,13 +99,13 @@ impl Queue {
     /// Cancels the message with this id.
     ///
     /// # Errors
-    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
-    /// That nothing is pending under the id is no error: see [`Cancel`].
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It is not an error if
+    /// nothing is pending under the id: see [`Cancel`].
     pub async fn cancel_id(&self, id: MessageId) -> Result<Cancel, QueueError> {
         self.cancel(Target::Id(id)).await
     }
 
-    /// Makes the message with this key due after another delay, from now.
+    /// Makes the message with this key due after another delay, counted from now.
     ///
     /// # Errors
     /// [`QueueError::Name`] if the queue or the key has no valid name;
@@ -160,7 +159,7 @@ impl Queue {
         Ok(self.wheel.client().ask(Op::queue(queue)).await?)
     }
 
-    /// Sets what counts for the queue's messages when they do not say otherwise; returns the durability reached.
+    /// Sets the values that apply to messages of the queue without values of their own; returns the durability reached.
     ///
     /// # Errors
     /// [`QueueError::Setting`] names the field that is above its limit; nothing was changed.
@@ -205,15 +204,15 @@ impl Queue {
     }
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
-    /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many messages are leased
-    /// ([`crate::Policy::max_leased`]); [`crate::Client::reserve`] tells the two apart.
+    /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many
+    /// messages are leased ([`crate::Policy::max_leased`]); [`crate::Client::reserve`] distinguishes the two.
     ///
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name;
     /// [`QueueError::Call`] without an answer, or when too many reserves wait or too many queues exist.
     ///
     /// # Cancel safety
-    /// Cancel safe: messages granted to a dropped future go back at once.
+    /// Cancel safe: messages granted to a dropped future are returned at once.
     pub async fn reserve(&self, max: usize, wait: Duration) -> Result<Vec<Message>, QueueError> {
         let demand = Demand { max, wait_ms: ceil_ms(wait), ..Demand::new(self.name.clone()?) };
         match self.wheel.client().reserve(demand).await? {
@@ -247,7 +246,7 @@ impl Queue {
         self.settle(nack(message, Attempt::Failed, delay, note)).await
     }
 
-    /// Puts the message off: it is delivered again after `delay`, and the attempt does not count against
+    /// Returns the message undone: it is delivered again after `delay`, and the attempt does not count against
     /// `max_attempts`.
     ///
     /// # Errors

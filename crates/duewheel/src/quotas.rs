@@ -22,16 +22,16 @@ impl Duewheel {
     /// ```
     ///
     /// # Errors
-    /// When they cannot be; those before go on.
+    /// The quotas are not valid; the former ones stay.
     pub fn set_quotas(&self, quotas: Vec<Quota>) -> Result<(), BadQuota> {
         let (source, policy) = self.quota_source();
         source.set(quotas, policy)
     }
 
-    /// How much of each quota is used, by prefix.
+    /// The use of each quota, by prefix.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn quotas(&self) -> Result<Vec<QuotaUse>, CallError> {
         self.client().ask(Op::quotas()).await
     }

@@ -38,27 +38,28 @@ const BYTES: usize = 4 * 1024 * 1024;
 /// Segments can be small, because little is written here.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Makes a data folder in `dir` out of a copy: of a [`Duewheel::backup`](crate::Duewheel::backup), or of a folder that
-/// nobody has open. `dir` is made if it is not there, and must be empty otherwise. The copy stays as it is.
+/// Makes a data folder in `dir` from a copy: of a [`Duewheel::backup`](crate::Duewheel::backup), or of a folder that no
+/// process has open. `dir` is created if it is missing, and must be empty otherwise. The copy is not changed.
 ///
-/// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and the time
-/// since counts: what came due meanwhile is due at once. No lease token of the original is accepted, and none is ever
-/// given again: a message that was leased comes again when its lease has run out.
+/// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and
+/// the time since counts: messages that came due meanwhile are due at once. No lease token of the original is accepted,
+/// and none is ever given again: a message that was leased is delivered again when its lease has run out.
 ///
-/// This reads everything three times and blocks the thread meanwhile. The example is at
-/// [`Duewheel::backup`](crate::Duewheel::backup).
+/// This reads everything three times and blocks the thread meanwhile. [`Duewheel::backup`](crate::Duewheel::backup) has
+/// an example.
 ///
 /// # Errors
 /// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt) if the copy is damaged (run
-/// [`verify`](duewheel_store_log::verify()) for all the places), [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if
-/// somebody has it open, [`Full`](duewheel_core::store::ErrorKind::Full) or
-/// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if a disk says no, or if `dir` is not empty. After an error,
-/// and if the process was killed meanwhile, remove `dir`.
+/// [`verify`](duewheel_store_log::verify()) for all damaged places),
+/// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a process has it open,
+/// [`Full`](duewheel_core::store::ErrorKind::Full) or [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if
+/// a disk returns an error, or if `dir` is not empty. After an error, and if the process was killed meanwhile, remove
+/// `dir`.
 pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored, StoreError> {
     let dir = dir.as_ref();
     let report = duewheel_store_log::restore(src, dir)?;
     let tokens_ended = end_tokens(dir).inspect_err(|_| {
-        // Half done it must not be opened. If even this fails, the error above is what counts.
+        // An incomplete folder must not be opened. If even the removal fails, the error above is returned.
         let _ = RealDisk::new(dir).remove("MANIFEST");
     })?;
     Ok(Restored {
@@ -76,7 +77,7 @@ pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
     let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
     let recovered = store.recovered();
-    // Without a clock there never was a record.
+    // A store without a clock has no records.
     let Some(clock) = recovered.clock else { return Ok(0) };
     let mut ending = Ending { epoch: recovered.epoch, next: recovered.next_lsn, clock, ended: 0 };
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {

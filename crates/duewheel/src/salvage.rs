@@ -16,22 +16,22 @@ use crate::restore::end_tokens;
 /// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvaged {
-    /// What the new folder contains, and what is lost.
+    /// The content of the new folder, and the losses.
     pub report: SalvageReport,
     /// The number of messages that had a lease token, which is no longer accepted.
     pub tokens_ended: u64,
 }
 
-/// Makes a data folder in `dir`, which must not be there, out of everything in a damaged one that can be proved.
+/// Makes a data folder in `dir`, which must not exist, from everything in a damaged one that can be proved.
 ///
-/// `src` is never written to. What is lost, and what may come again because it is lost that it was settled, is in
-/// [`SalvageReport::losses`]. The folder is made under the name `dir` with `.partial` behind it and gets its own name when it is
-/// complete: after a crash remove the partial one.
+/// `src` is never written to. [`SalvageReport::losses`] lists what is lost, and what may be delivered again because the
+/// record of its settlement is lost. The folder is made under the name `dir` with `.partial` behind it and renamed when
+/// it is complete: after a crash, remove the partial one.
 ///
 /// # Errors
-/// [`Fenced`](ErrorKind::Fenced) if a process has `src` open, [`Corrupt`](ErrorKind::Corrupt) if there is nothing in it to start
-/// from, [`Full`](ErrorKind::Full) or [`Unavailable`](ErrorKind::Unavailable) if a disk says no, or if `dir` or its partial folder
-/// exists. Damage is no error.
+/// [`Fenced`](ErrorKind::Fenced) if a process has `src` open, [`Corrupt`](ErrorKind::Corrupt) if there is nothing in it
+/// to start from, [`Full`](ErrorKind::Full) or [`Unavailable`](ErrorKind::Unavailable) if a disk returns an error, or
+/// if `dir` or its partial folder exists. Damage is not an error.
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
     let dir = dir.as_ref();
     let failed = |doing: &str, error: std::io::Error| {

@@ -1,4 +1,4 @@
-//! Deliberate bugs, and stand-ins for other machines, for tests.
+//! Deliberate bugs, and replacements of other machines, for tests.
 //!
 //! Without the feature `testing`, which only tests enable, this contains only a function that does nothing.
 

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::backup::{BackupError, Copier};
 use crate::registered::{HandlerError, Registered};
 
-/// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
+/// Durable delayed messages. Cheap to clone and thread-safe; all clones use the same wheel.
 ///
 /// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. Prefer
 /// [`Duewheel::shutdown`].
@@ -35,7 +35,7 @@ struct WheelInner {
     copier: Copier,
     policy: Policy,
     quotas: QuotaSource,
-    /// What a node of a cluster keeps with its handle; only `node.rs`, behind the feature `cluster`, knows its type.
+    /// The state of a cluster node, kept with its handle; only `node.rs`, behind the feature `cluster`, knows its type.
     node: Option<Arc<dyn Any + Send + Sync>>,
     session: SessionId,
     handlers: Mutex<Handlers>,
@@ -96,7 +96,7 @@ impl Duewheel {
         (&self.inner.quotas, &self.inner.policy)
     }
 
-    /// The interface for servers and other front ends: any operation, many at a time.
+    /// The interface for servers and other front ends: it submits any operations, many at a time.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }
@@ -104,7 +104,7 @@ impl Duewheel {
     /// All queues that have messages, consumers or settings, by name.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn queues(&self) -> Result<Vec<QueueView>, CallError> {
         let mut all: Vec<QueueView> = Vec::new();
         loop {
@@ -121,7 +121,7 @@ impl Duewheel {
     /// handler is missing, or its name is misspelt. The messages are kept.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn unattended(&self) -> Result<Vec<QueueView>, CallError> {
         let mut queues = self.queues().await?;
         queues.retain(|q| q.counts.ready > 0 && q.attended == Attended::No);
@@ -131,7 +131,7 @@ impl Duewheel {
     /// Counts and figures of the whole engine.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn stats(&self) -> Result<Stats, CallError> {
         self.client().ask(Op::stats()).await
     }
@@ -139,17 +139,17 @@ impl Duewheel {
     /// When the next message is due; `None` when none is scheduled.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn next_due(&self) -> Result<Option<SystemTime>, CallError> {
         let due = self.client().ask(Op::next_due()).await?;
         Ok(due.map(|due| due.to_system_time()))
     }
 
     /// Waits until everything that is due by now has been run by its handler and settled. For tests with a
-    /// [`crate::VirtualClock`]; queues without a handler are not waited for.
+    /// [`crate::VirtualClock`]; it does not wait for queues without a handler.
     ///
     /// # Errors
-    /// When there was no answer.
+    /// No answer arrived.
     pub async fn idle(&self) -> Result<(), CallError> {
         'look: loop {
             let registered = self.handlers().registered.clone();
@@ -157,7 +157,7 @@ impl Duewheel {
             let before = started(&registered);
             for handler in &registered {
                 let view = self.client().ask(Op::queue(handler.queue.clone())).await?;
-                // The handler's loop either waits in the queue's line, or has just been given something.
+                // The handler's loop either waits for messages, or has just received some.
                 let waits = view.is_some_and(|v| {
                     v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)
                 });
@@ -166,7 +166,7 @@ impl Duewheel {
                     continue 'look;
                 }
             }
-            // One handler may have scheduled for another that had been looked at already.
+            // One handler may have scheduled a message for another that had been checked already.
             if started(&registered) == before {
                 return Ok(());
             }
@@ -177,10 +177,10 @@ impl Duewheel {
     /// must be empty, owned by this user, closed to others (mode 0700) and not a symbolic link. It must not be inside
     /// the data folder. A relative path is relative to the working directory of this process.
     ///
-    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what
-    /// comes meanwhile a part, up to one moment. Files that never change are linked where the file system can do that,
-    /// and take no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data
-    /// folder out of the copy; until then leave the copy as it is.
+    /// The copy has everything that was answered before the call, and nothing that was settled before it; of changes
+    /// meanwhile it has those up to one moment. Files that never change are linked where the file system can do that,
+    /// and take no space of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data
+    /// folder from the copy; do not change the copy until then.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -201,31 +201,32 @@ impl Duewheel {
     /// See [`BackupError`]. A copy that failed midway has no manifest: it cannot be restored by mistake. Remove it.
     ///
     /// # Cancel safety
-    /// When the future is dropped, copying goes on in the background, until it is done or the wheel is closed.
+    /// When the future is dropped, copying continues in the background until it is done or the wheel is closed.
     pub async fn backup(&self, dir: impl Into<PathBuf>) -> Result<BackupReport, BackupError> {
         self.backup_into(Destination::Made(dir.into())).await
     }
 
-    /// Like [`Duewheel::backup`], for callers that restrict where the copy may go: the [`Destination`] says what may be
-    /// created for it.
+    /// Copies the data folder like [`Duewheel::backup`], for callers that restrict the destination: the [`Destination`]
+    /// determines which folders may be created for it.
     ///
     /// # Errors
-    /// As [`Duewheel::backup`].
+    /// See [`Duewheel::backup`].
     ///
     /// # Cancel safety
-    /// As [`Duewheel::backup`].
+    /// See [`Duewheel::backup`].
     pub async fn backup_into(&self, destination: Destination) -> Result<BackupReport, BackupError> {
         let end = self.inner.life.end_on_panic("a backup");
         self.inner.copier.copy_to(destination, end).await
     }
 
-    /// Accepts nothing new, lets running handlers finish until `deadline`, and closes. Calling it again is harmless.
+    /// Accepts no new messages, lets running handlers finish until `deadline`, and closes. Calling it again is
+    /// harmless.
     ///
     /// # Errors
     /// See [`ShutdownError`]; accepted messages are safe in every case.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the shutdown stops where it is; call it again to go on.
+    /// When the future is dropped, the shutdown stops where it is; another call continues it.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
         let life = &self.inner.life;
         if life.has_ended() {
@@ -258,7 +259,7 @@ impl Duewheel {
     }
 
     /// Waits until the driver has ended, and returns the reason: the wheel was shut down, its store is permanently
-    /// unavailable, or there is a bug in Duewheel. A server then exits; in a host process every further call returns
+    /// unavailable, or there is a bug in duewheel. A server then exits; in a host process every further call returns
     /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
         match self.inner.life.ended().await {

@@ -1,34 +1,34 @@
-//! duewheel's HTTP interface, as an import needs it. Whoever runs an import brings the connection.
+//! duewheel's HTTP interface as far as an import needs it. The caller of the import provides the connection.
 
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// What a segment of a path need not escape (RFC 3986, "unreserved").
+/// The characters that need no escape in a segment of a path (RFC 3986, "unreserved").
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A running duewheel. Paths begin with a slash, and their segments are escaped.
 pub trait HttpApi: fmt::Debug {
-    /// A GET.
+    /// Sends a GET request.
     ///
     /// # Errors
     /// See [`ApiError`].
     fn get(&self, path: &str) -> Result<Value, ApiError>;
 
-    /// A POST of JSON.
+    /// Sends a POST request with JSON.
     ///
     /// # Errors
     /// See [`ApiError`].
     fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError>;
 
-    /// A POST of lines of JSON; gives a result for each that was answered.
+    /// Sends a POST request with lines of JSON; returns a result for each line that was answered.
     ///
     /// # Errors
     /// See [`ApiError`].
     fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError>;
 
-    /// A DELETE.
+    /// Sends a DELETE request.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -51,9 +51,9 @@ pub struct ServerRefusal {
     pub code: String,
     /// A sentence for people.
     pub detail: String,
-    /// Which part of the request is at fault.
+    /// The field of the request that is not valid.
     pub field: Option<String>,
-    /// The message that stands in the way.
+    /// The id of the existing message because of which the request was refused.
     pub existing_id: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for ServerRefusal {
 }
 
 impl ServerRefusal {
-    /// From a problem, or a line of a batch.
+    /// The refusal in a problem document, or in a line of a batch.
     pub fn from_json(problem: &Value) -> ServerRefusal {
         let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
         ServerRefusal {
@@ -93,7 +93,7 @@ impl ServerRefusal {
         self.is_full() || self.code == "draining"
     }
 
-    /// Whether there was no room: for anybody, or within the quota of the queue's tenant.
+    /// Whether the request was refused for lack of space, of the server or within the quota of the queue's tenant.
     pub fn is_full(&self) -> bool {
         matches!(self.code.as_str(), "overloaded" | "over_quota")
     }
@@ -101,7 +101,7 @@ impl ServerRefusal {
 
 /// A segment of a path.
 pub fn segment(text: &str) -> String {
-    // A path of dots would be understood as one level up on the way.
+    // A segment of dots would be resolved as the parent on its way.
     match text {
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),

@@ -1,13 +1,14 @@
-//! How an import fails.
+//! Errors of an import.
 
 use std::{fmt, io};
 
 use crate::api::ApiError;
 
-/// Why an import ended early. Nothing is lost: every job is in the source or, durable, in duewheel; run it again.
+/// Why an import ended early. Nothing is lost: every job is in the source or, durable, in duewheel. Run the import
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It was asked for something that cannot be.
+    /// The arguments are not valid.
     #[error("{0}")]
     Usage(String),
     /// The source or duewheel refused, or could not be reached.

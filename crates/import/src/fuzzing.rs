@@ -1,10 +1,10 @@
-//! What a beanstalkd says to somebody who moves its jobs.
+//! Parses replies of a beanstalkd, for the fuzz target alone.
 
 use crate::reply;
 
-/// One reply read as everything that it could be: what was understood, in words; `None` where it was refused.
+/// Parses one reply as each of the possible kinds: the result as text; `None` where it was refused.
 pub fn replies(bytes: &[u8]) -> [Option<String>; 4] {
-    fn said<T: std::fmt::Debug>(read: Result<T, reply::BadReply>) -> Option<String> {
+    fn parsed<T: std::fmt::Debug>(read: Result<T, reply::BadReply>) -> Option<String> {
         match read {
             Ok(read) => Some(format!("{read:?}")),
             Err(broken) => {
@@ -16,10 +16,10 @@ pub fn replies(bytes: &[u8]) -> [Option<String>; 4] {
         }
     }
     [
-        said(reply::stats(bytes)),
-        said(reply::stats_tube(bytes)),
-        said(reply::stats_job(bytes)),
-        said(reply::tubes(bytes)),
+        parsed(reply::stats(bytes)),
+        parsed(reply::stats_tube(bytes)),
+        parsed(reply::stats_job(bytes)),
+        parsed(reply::tubes(bytes)),
     ]
 }
 

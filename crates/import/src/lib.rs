@@ -1,8 +1,11 @@
 //! Moves the jobs of a running beanstalkd to a running duewheel.
 //!
-//! A job is deleted in the source only after duewheel has answered that its copy is durable, and its `dedupe_id` makes the
-//! copy of a second try the same message: an import may be interrupted at any moment and run again. `lineage` has the
-//! reasons. `duewheel import` is its command.
+//! A job is deleted in the source only after duewheel has answered that its copy is durable, and its `dedupe_id` makes
+//! the copy of a second attempt the same message: an import may be interrupted at any moment and run again. `lineage`
+//! describes the method. `duewheel import` is the command.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -31,9 +34,9 @@ mod report;
 mod scan;
 mod source;
 
-/// How often all ids are looked at again when the source counts more jobs than are known.
+/// The number of times that all ids are queried again when the source counts more jobs than are known.
 const RESCANS: u32 = 2;
-/// Between two looks at jobs that workers of the source have.
+/// The pause between two queries of jobs that workers of the source have.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The options of an import.
@@ -41,9 +44,9 @@ const LOOK: Duration = Duration::from_millis(500);
 pub struct ImportPlan {
     /// The running beanstalkd, `HOST:PORT` or `unix:PATH`.
     pub beanstalk: String,
-    /// Only these tubes; none for all.
+    /// The tubes to import; empty for all.
     pub tubes: BTreeSet<String>,
-    /// Goes in front of each tube's name to give the queue's.
+    /// The text in front of each tube's name in the queue's name.
     pub prefix: String,
     /// Whether all jobs stay in the source, untouched.
     pub copies: bool,
@@ -54,20 +57,20 @@ pub struct ImportPlan {
 /// The result of an import.
 #[derive(Debug)]
 pub struct Summary {
-    /// All of it as JSON.
+    /// The whole result as JSON.
     pub json: Value,
     /// A row for each tube: name, ready, delayed, buried, held, refused.
     pub rows: Vec<Vec<String>>,
-    /// The same in sentences, for people.
+    /// The result in sentences, for people.
     pub lines: Vec<String>,
-    /// Jobs that duewheel does not take, one a line. Parts of them come from the source.
+    /// Jobs that duewheel refuses, one a line. Parts of the lines come from the source.
     pub refusals: Vec<String>,
-    /// What is left in the source, and why; empty when all is done.
+    /// What is left in the source, and why; empty when everything was imported.
     pub left: Vec<String>,
 }
 
-/// Moves the jobs of a beanstalkd to the duewheel behind `api`, which the summary calls `to`. Shows how far it is on standard
-/// error, if that is a terminal.
+/// Moves the jobs of a beanstalkd to the duewheel behind `api`, which the summary calls `to`. Shows its progress on
+/// standard error, if that is a terminal.
 ///
 /// # Errors
 /// See [`ImportError`].
@@ -99,19 +102,20 @@ pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Su
     run.end(not_found, &plan.beanstalk, to)
 }
 
-/// An import under way.
+/// An import in progress.
 #[derive(Debug)]
 struct ImportRun {
     mover: Mover,
-    /// None for all.
+    /// The tubes to import; empty for all.
     tubes: BTreeSet<String>,
-    /// Ids below it were looked at, once a pass is over. Nothing if the source takes no job that would tell.
+    /// Ids below it have been queried once a pass is complete. `None` if the source accepts no job that would show it.
     upper: Option<u64>,
     bar: ProgressBar,
 }
 
 impl ImportRun {
-    /// Moves until there is nothing new. Gives how many jobs the source counts that were not found.
+    /// Moves jobs until there are no new ones. Returns the number of jobs that the source counts and that were not
+    /// found.
     fn all(&mut self, wait: Duration) -> Result<u64, ImportError> {
         let deadline = Instant::now() + wait;
         let mut found = self.first_look()?;
@@ -148,7 +152,7 @@ impl ImportRun {
         Ok(found)
     }
 
-    /// Looks at all ids again for so many jobs that the source counts and that were not found.
+    /// Queries all ids again for the number of jobs that the source counts and that were not found.
     fn look_at_all(&mut self, missing: u64) -> Result<FoundJobs, ImportError> {
         let mut found = FoundJobs::default();
         let top = self.look_down(missing, &mut found)?;
@@ -159,13 +163,13 @@ impl ImportRun {
         Ok(found)
     }
 
-    /// Looks at ids from the highest down, until so many jobs are found. Gives the highest.
+    /// Queries ids from the highest one down, until the number of jobs is found. Returns the highest id found.
     fn look_down(&mut self, jobs: u64, found: &mut FoundJobs) -> Result<u64, ImportError> {
         let top = match self.upper {
             Some(upper) => upper.saturating_sub(1),
-            // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of
-            // jobs it was ever given; with one, that number began at 0 with the last start, but the heads of the tubes
-            // are there. What is above both is looked for later, if the count says that something is missing.
+            // A draining source does not show how far its ids go. Without a binlog they go a little beyond the number
+            // of jobs that it has ever been given; with one, that number began at 0 with the last start, but the heads
+            // of the tubes are known. Ids above both are searched later, if the count shows that jobs are missing.
             None => {
                 let source = &mut self.mover.source;
                 let tubes = source.tubes()?;
@@ -199,11 +203,11 @@ impl ImportRun {
         let wanted =
             |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
         bar.set_message("0 jobs found");
-        let mut said = Instant::now();
+        let mut shown_at = Instant::now();
         scan(source, ids, wanted, enough, found, |looked, found| {
             bar.inc(looked);
-            if said.elapsed() > Duration::from_millis(100) {
-                said = Instant::now();
+            if shown_at.elapsed() > Duration::from_millis(100) {
+                shown_at = Instant::now();
                 bar.set_message(format!("{} jobs found", found.jobs));
             }
         })?;

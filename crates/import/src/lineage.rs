@@ -1,29 +1,31 @@
-//! Names jobs across interruptions of the import and restarts of the source.
+//! Identifies jobs across interruptions of the import and restarts of the source.
 //!
 //! An import that is interrupted between duewheel's answer and the delete in the source finds those jobs again. Their
-//! `dedupe_id` tells that the copy is there already, so it must name the same job now as then, and never another one: a
-//! wrong hit would delete a job that was not copied.
+//! `dedupe_id` shows that the copy exists already, so it must identify the same job as before, and never another one: a
+//! false match would delete a job that was not copied.
 //!
-//! - Ids of jobs alone do not do it: a beanstalkd without a binlog starts at 1 again, and one with a binlog may go back
-//!   to an id whose records are gone.
+//! - Ids of jobs alone do not suffice: a beanstalkd without a binlog starts at 1 again, and one with a binlog may go
+//!   back to an id whose records are gone.
 //! - The instance id of `stats` changes when a beanstalkd with a binlog restarts, although its jobs stay.
 //!
 //! So the import puts a job of its own into the source, the *marker*: delayed for 136 years, in a tube of its own, with
-//! a random name in its body. It lives and dies with the other jobs. While it is there ids only grow beyond it, and
-//! only jobs with lower ids are moved: the name and the job's id stand for one job. The marker is taken away when an
-//! import comes to its end, for then nothing is in doubt; the next import has a new name. It also tells the highest id.
+//! a random name in its body. It exists exactly as long as the other jobs of that source. While it exists, new ids are
+//! greater than its own, and only jobs with lower ids are moved: so the name and the job's id identify one job. The
+//! marker is removed when an import is complete, because no job is in doubt then; the next import has a new name. The
+//! marker also shows the highest id.
 //!
-//! A draining source takes no marker. Then the random name is kept in duewheel, under the instance id. If such an
-//! import is interrupted *and* the source restarted before the next one, the batch in doubt may come twice.
+//! A draining source accepts no marker. Then the random name is kept in duewheel, under the instance id. If such an
+//! import is interrupted *and* the source is restarted before the next one, the batch in doubt may be imported twice.
 //!
-//! `--copy` leaves no marker behind: its copies are named by the instance id, in names that a moving import never uses.
+//! `--copy` leaves no marker behind: its copies are identified by the instance id, in a form that a moving import never
+//! uses.
 //!
 //! # Notes
 //!
-//! A job that a worker of the source takes while it is copied is left to the worker, and the copy is cancelled. If the
-//! worker gives it back, the job must be copied again, although its `dedupe_id` is known: the answer would be the
-//! cancelled copy. So its dedupe id has a number that grows with each cancelled copy. A note in duewheel keeps it
-//! across an interruption, written before the copy is cancelled.
+//! If a worker of the source takes a job while it is copied, the job is left to the worker, and the copy is cancelled.
+//! If the worker gives the job back, it must be copied again, although its `dedupe_id` is known: the answer would be
+//! the cancelled copy. So its dedupe id has a number that grows with each cancelled copy. A note in duewheel keeps this
+//! number across an interruption; it is written before the copy is cancelled.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,17 +40,17 @@ use crate::source::{BeanstalkSource, Body, PutAnswer, TubeHead};
 
 /// The marker's tube in the source, and the queue of names in duewheel.
 pub(crate) const MARKER: &str = "duewheel-import";
-/// Begins the marker's body.
+/// The beginning of the marker's body.
 const WORDS: &str = "duewheel import ";
-/// As far away as duewheel takes it.
+/// The longest delay that duewheel accepts.
 const NEVER: &str = "36500d";
 
-/// The name of an import that is under way.
+/// The name of an import in progress.
 #[derive(Debug)]
 pub(crate) struct Lineage {
     name: String,
     place: MarkerLocation,
-    /// Of a job that a worker took: how many of its copies were cancelled.
+    /// For each job that a worker took, the number of its copies that were cancelled.
     cancelled: HashMap<u64, u32>,
     notes: bool,
 }
@@ -63,7 +65,7 @@ enum MarkerLocation {
 }
 
 impl Lineage {
-    /// Goes on with the import that was interrupted, or begins one. Gives an id above those of all jobs, if it can.
+    /// Continues an interrupted import, or begins a new one. Returns an id above those of all jobs, if it can.
     pub(crate) fn begin(
         source: &mut BeanstalkSource,
         remote: &dyn HttpApi,
@@ -81,7 +83,7 @@ impl Lineage {
                     source.delete(id)?;
                     return Err(itself());
                 }
-                // The old one goes last: there is a marker at every moment.
+                // The old marker is deleted last, so that there is a marker at every moment.
                 while let Some((older, _)) = old_marker(source)?.filter(|(older, _)| *older != id) {
                     source.delete(older)?;
                 }
@@ -98,7 +100,7 @@ impl Lineage {
         Ok((lineage, upper))
     }
 
-    /// For copies only. A probe tells the highest id, and is deleted at once.
+    /// Prepares an import that only copies. A probe job shows the highest id, and is deleted at once.
     pub(crate) fn copy(
         source: &mut BeanstalkSource,
         remote: &dyn HttpApi,
@@ -119,7 +121,7 @@ impl Lineage {
         if itself_too? { Err(itself()) } else { Ok((lineage, Some(id))) }
     }
 
-    /// An id above those of all jobs that were put by now. Nothing if the source takes no job.
+    /// An id above those of all jobs that were put by now. `None` if the source accepts no job.
     pub(crate) fn renew(&mut self, source: &mut BeanstalkSource) -> Result<Option<u64>, ImportError> {
         source.use_tube(MARKER)?;
         let old = match self.place {
@@ -143,13 +145,13 @@ impl Lineage {
         }
     }
 
-    /// What names this job's copy.
+    /// The dedupe id of this job's copy.
     pub(crate) fn dedupe_id(&self, job: u64) -> String {
         let cancelled = self.cancelled.get(&job).copied().unwrap_or(0);
         format!("beanstalk:{}:{job}:{cancelled}", self.name)
     }
 
-    /// A copy is about to be cancelled, and its job is still in the source.
+    /// Notes that a copy is about to be cancelled while its job is still in the source.
     pub(crate) fn note(&mut self, remote: &dyn HttpApi, job: u64, copy: &str) -> Result<(), ApiError> {
         let cancelled = self.cancelled.get(&job).copied().unwrap_or(0).saturating_add(1);
         let note = json!({
@@ -162,7 +164,7 @@ impl Lineage {
         Ok(())
     }
 
-    /// The copy could not be cancelled: it stays the one that counts.
+    /// Withdraws the note, because the copy could not be cancelled and stays valid.
     pub(crate) fn withdraw(&mut self, remote: &dyn HttpApi, job: u64) -> Result<(), ApiError> {
         match self.cancelled.get(&job).copied() {
             None | Some(0) => return Ok(()),
@@ -182,7 +184,7 @@ impl Lineage {
         }
     }
 
-    /// The import has come to its end and nothing is in doubt: the next one has another name.
+    /// Ends a complete import, in which no job is in doubt: the next one has another name.
     pub(crate) fn end(self, source: &mut BeanstalkSource, remote: &dyn HttpApi) -> Result<(), ImportError> {
         match &self.place {
             MarkerLocation::Source(id) => {
@@ -203,7 +205,7 @@ impl Lineage {
         format!("{MARKER}-{}", self.name)
     }
 
-    /// What an interrupted import had noted. It may not have got to cancelling the last copies.
+    /// Reads the notes of an interrupted import. It may not have cancelled the last copies.
     fn read_notes(&mut self, remote: &dyn HttpApi) -> Result<(), ImportError> {
         let mut after: Option<String> = None;
         loop {
@@ -258,7 +260,7 @@ fn marker_name(body: &str) -> Option<&str> {
     (name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-/// Whether what was put into the source has come to the server: it speaks beanstalkd's protocol too, at the same port.
+/// Whether the source is this duewheel: its server speaks beanstalkd's protocol, too, perhaps at the same port.
 fn is_here(remote: &dyn HttpApi, id: u64, body: &str) -> Result<bool, ImportError> {
     match remote.get(&format!("/v1/messages/{id}")) {
         Ok(message) => Ok(message["queue"] == MARKER && message["body"] == body),

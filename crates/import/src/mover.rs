@@ -1,4 +1,4 @@
-//! Moves jobs: looks at them, takes them, enqueues them, and deletes those that duewheel has accepted.
+//! Moves jobs: queries their state, reserves them, enqueues them, and deletes those that duewheel has accepted.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::report::{ImportReport, RefusedJob};
 use crate::scan::commands;
 use crate::source::{BeanstalkSource, Body, TubeHead};
 
-/// Jobs of one request.
+/// The largest number of jobs of one request.
 pub(crate) const BATCH: usize = 500;
-/// Bytes of bodies of one request, about; the first job always fits.
+/// The approximate size of the bodies of one request; the first job always fits.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// How long duewheel may be unreachable or refuse everything before the import gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two tries.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// The pause between two attempts.
 const REST: Duration = Duration::from_millis(500);
 
 /// Whether the jobs leave the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Those that are ready are reserved first, if the source can.
+    /// Jobs leave the source. Ready ones are reserved first, if the source can do that.
     Move {
         reserve: bool,
     },
@@ -38,7 +38,7 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buried {
     Take,
-    /// Leave them for the walk in the order in which they were buried.
+    /// Leave them for a later pass in the order in which they were buried.
     Later,
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct Mover {
     pub(crate) remote: Box<dyn HttpApi>,
     pub(crate) lineage: Lineage,
     pub(crate) mode: Mode,
-    /// Goes in front of each tube's name.
+    /// The text in front of each tube's name.
     pub(crate) prefix: String,
     pub(crate) report: ImportReport,
-    /// Jobs that workers of the source had when they were last looked at.
+    /// Jobs that workers of the source had when they were last queried.
     pub(crate) held: BTreeSet<u64>,
     /// Jobs reserved by this connection.
     ours: BTreeSet<u64>,
-    /// Jobs of the next request: fewer where bodies are large.
+    /// The number of jobs of the next request: fewer where bodies are large.
     size: usize,
 }
 
@@ -63,15 +63,15 @@ pub(crate) struct Mover {
 #[derive(Debug)]
 struct MovingJob {
     stats: JobStats,
-    /// When its time left was told, or a little later.
-    told: Instant,
+    /// When its remaining time was reported, or a little later.
+    reported_at: Instant,
     body: Vec<u8>,
 }
 
 /// The outcome of copying a job to duewheel.
 #[derive(Debug)]
 enum CopyOutcome {
-    /// It is there, under this id.
+    /// The copy exists, under this id.
     There {
         copy: String,
         before: bool,
@@ -100,17 +100,18 @@ impl Mover {
         }
     }
 
-    /// Moves jobs of a tube, in this order. `moved` is told how far it is.
+    /// Moves jobs of a tube, in this order. `moved` is called with the progress.
     pub(crate) fn tube(
         &mut self,
         tube: &str,
         ids: &[u64],
         mut moved: impl FnMut(&ImportReport),
     ) -> Result<(), ImportError> {
-        // Without deleting, only the first of the buried jobs can be seen; then the order of the ids has to do.
-        let way = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
+        // Without deleting, only the first of the buried jobs can be seen; then they are moved in the order of their
+        // ids.
+        let buried_jobs = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
         let mut buried = Vec::new();
-        self.batches(ids, way, &mut buried, &mut moved)?;
+        self.batches(ids, buried_jobs, &mut buried, &mut moved)?;
         if buried.is_empty() {
             return Ok(());
         }
@@ -124,12 +125,12 @@ impl Mover {
             self.batch(&[id], Buried::Take, &mut Vec::new())?;
             moved(&self.report);
         }
-        // Behind one that was refused, or kicked meanwhile.
+        // The job is behind one that was refused, or was kicked meanwhile.
         buried.retain(|id| unseen.contains(id));
         self.batches(&buried, Buried::Take, &mut Vec::new(), &mut moved)
     }
 
-    /// Looks again at the jobs that workers had: they may be done, or given back.
+    /// Queries the jobs again that workers had: they may be done, or given back.
     pub(crate) fn held_again(&mut self, mut moved: impl FnMut(&ImportReport)) -> Result<(), ImportError> {
         let ids: Vec<u64> = self.held.iter().copied().collect();
         let mut tubes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
@@ -155,15 +156,15 @@ impl Mover {
     fn batches(
         &mut self,
         ids: &[u64],
-        way: Buried,
+        buried_jobs: Buried,
         buried: &mut Vec<u64>,
         moved: &mut impl FnMut(&ImportReport),
     ) -> Result<(), ImportError> {
         let mut waiting: VecDeque<u64> = ids.iter().copied().collect();
         while !waiting.is_empty() {
             let batch: Vec<u64> = waiting.drain(..waiting.len().min(self.size)).collect();
-            let rest = self.batch(&batch, way, buried)?;
-            // What was too much has been fetched in vain: the next request asks for less.
+            let rest = self.batch(&batch, buried_jobs, buried)?;
+            // The excess was fetched in vain: the next request asks for less.
             let fetched = batch.len() - rest.len();
             self.size = if rest.is_empty() { self.size * 2 } else { fetched }.clamp(4, BATCH);
             rest.into_iter().rev().for_each(|id| waiting.push_front(id));
@@ -172,9 +173,14 @@ impl Mover {
         Ok(())
     }
 
-    /// Moves some jobs of one tube. Gives back those that were too many bytes, and notes the buried ones.
-    fn batch(&mut self, ids: &[u64], way: Buried, buried: &mut Vec<u64>) -> Result<Vec<u64>, ImportError> {
-        let looked = self.look(ids, way, buried)?;
+    /// Moves some jobs of one tube. Returns those that were too many bytes, and collects the buried ones.
+    fn batch(
+        &mut self,
+        ids: &[u64],
+        buried_jobs: Buried,
+        buried: &mut Vec<u64>,
+    ) -> Result<Vec<u64>, ImportError> {
+        let looked = self.look(ids, buried_jobs, buried)?;
         let (jobs, rest) = self.take(looked)?;
         let outcomes = self.enqueue(&jobs)?;
         let mut there = Vec::with_capacity(jobs.len());
@@ -192,31 +198,31 @@ impl Mover {
         Ok(rest)
     }
 
-    /// Asks how the jobs are now.
+    /// Queries the present state of the jobs.
     fn look(
         &mut self,
         ids: &[u64],
-        way: Buried,
+        buried_jobs: Buried,
         buried: &mut Vec<u64>,
     ) -> Result<Vec<(JobStats, Instant)>, ImportError> {
         self.source.send(commands("stats-job", ids));
         let mut looked = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(mut job) = self.source.read_stats_job(*id)? else { continue };
-            let told = Instant::now();
+            let reported_at = Instant::now();
             match job.state {
                 JobState::Reserved if self.ours.contains(id) => job.state = JobState::Ready,
                 JobState::Reserved => {
                     self.held.insert(*id);
                     continue;
                 }
-                JobState::Buried if way == Buried::Later => {
+                JobState::Buried if buried_jobs == Buried::Later => {
                     buried.push(*id);
                     continue;
                 }
                 JobState::Ready | JobState::Delayed | JobState::Buried => {}
             }
-            looked.push((job, told));
+            looked.push((job, reported_at));
         }
         Ok(looked)
     }
@@ -237,9 +243,9 @@ impl Mover {
         }
         self.source.send(requests);
         let (mut jobs, mut rest, mut bytes) = (Vec::with_capacity(looked.len()), Vec::new(), 0);
-        for ((stats, told), word) in looked.into_iter().zip(words) {
+        for ((stats, reported_at), word) in looked.into_iter().zip(words) {
             let Some((_, body)) = self.source.read_job(word)? else {
-                // A worker was faster. If it is not gone it is looked at again.
+                // A worker was faster. If the job still exists it is queried again.
                 self.held.insert(stats.id);
                 continue;
             };
@@ -247,15 +253,15 @@ impl Mover {
                 self.ours.insert(stats.id);
             }
             match body {
-                // Nothing overtakes what was put back.
+                // No other job may overtake one that was put back.
                 Body::Kept(body)
                     if jobs.is_empty() || (rest.is_empty() && bytes + body.len() <= BATCH_BYTES) =>
                 {
                     bytes += body.len();
-                    jobs.push(MovingJob { stats, told, body });
+                    jobs.push(MovingJob { stats, reported_at, body });
                 }
                 Body::Kept(_) => rest.push(stats.id),
-                // Refused between two answers: what it sends to the source must wait for them.
+                // The refusal comes between two answers: commands to the source must wait for the rest of them.
                 Body::Skipped(size) => {
                     let reason = "larger than an import takes".to_owned();
                     self.report.refused(RefusedJob { id: stats.id, tube: stats.tube, size, reason });
@@ -297,12 +303,12 @@ impl Mover {
                 }
                 // The connection broke before the last result.
                 Ok(_) => {}
-                Err(ApiError::Unreachable(what)) if since.elapsed() >= PATIENCE => {
+                Err(ApiError::Unreachable(what)) if since.elapsed() >= TIME_LIMIT => {
                     return Err(ImportError::failed(what));
                 }
                 Err(ApiError::Unreachable(_)) => {}
                 Err(ApiError::Refused(refusal)) if is_passing(&refusal) => {
-                    if since.elapsed() >= PATIENCE {
+                    if since.elapsed() >= TIME_LIMIT {
                         return Err(ImportError::failed(refusal));
                     }
                 }
@@ -315,7 +321,7 @@ impl Mover {
                 }
             }
             if outcomes.iter().any(Option::is_none) {
-                if since.elapsed() >= PATIENCE {
+                if since.elapsed() >= TIME_LIMIT {
                     return Err(ImportError::failed("the server takes nothing more at present"));
                 }
                 std::thread::sleep(REST);
@@ -327,11 +333,12 @@ impl Mover {
         let stats = &job.stats;
         let mut line = Map::new();
         put_body(&mut line, &job.body);
-        // The time left was rounded down, and told at the latest at `told`: with a second more it is never too early.
+        // The remaining time was rounded down, and reported at `reported_at` at the latest: with one second more it is never
+        // too early.
         let delay_ms = match stats.state {
             JobState::Delayed => {
                 let left = (stats.time_left.saturating_add(1)).saturating_mul(1000);
-                let gone = u64::try_from(job.told.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let gone = u64::try_from(job.reported_at.elapsed().as_millis()).unwrap_or(u64::MAX);
                 left.saturating_sub(gone)
             }
             JobState::Ready | JobState::Reserved | JobState::Buried => 0,
@@ -363,7 +370,7 @@ impl Mover {
         };
         if let Some(priority) = priority {
             self.source.send(format!("release {id} {priority} 0\r\n").into_bytes());
-            // Not found: its time has run out, and it is ready again.
+            // The job was not found: its time has run out, and it is ready again.
             self.source.read_done("RELEASED")?;
         }
         Ok(())
@@ -388,9 +395,9 @@ impl Mover {
         Ok(())
     }
 
-    /// A worker of the source took the job while it was copied.
+    /// Handles a job that a worker of the source took while it was copied.
     fn taken(&mut self, job: JobStats, copy: &str, before: bool) -> Result<(), ImportError> {
-        // It may have given the job back by now.
+        // The worker may have given the job back by now.
         for _ in 0..3 {
             match self.source.stats_job(job.id)? {
                 Some(now) if now.state != JobState::Reserved => {
@@ -413,7 +420,7 @@ impl Mover {
                 }
             }
         }
-        // It changes hands all the time: a later pass may be luckier. The copy stays, and is found again then.
+        // The job changes hands all the time: a later pass may succeed. The copy stays, and is found again then.
         self.held.insert(job.id);
         Ok(())
     }
@@ -433,13 +440,13 @@ impl Mover {
     }
 }
 
-/// What a line's result says; nothing if it is to be sent again.
+/// The result of a line; `None` if the line is to be sent again.
 fn outcome(result: &Value) -> Result<Option<CopyOutcome>, ImportError> {
     if let Some(id) = result.get("id").and_then(Value::as_str) {
         return Ok(Some(CopyOutcome::There { copy: id.to_owned(), before: false }));
     }
     let refusal = ServerRefusal::from_json(result);
-    // Only its due time, priority or state can be another: the copy was made before.
+    // Only its due time, priority or state can differ: the copy was made before.
     if let ("dedupe_mismatch", Some(copy)) = (&*refusal.code, &refusal.existing_id) {
         return Ok(Some(CopyOutcome::There { copy: copy.clone(), before: true }));
     }
@@ -452,7 +459,7 @@ fn outcome(result: &Value) -> Result<Option<CopyOutcome>, ImportError> {
     Ok(Some(CopyOutcome::Refused(refusal.to_string())))
 }
 
-/// Whether the same may be taken a little later. An unknown outcome is asked again with the same dedupe id.
+/// Whether the same line may be accepted a little later. An unknown outcome is asked again with the same dedupe id.
 fn is_passing(refusal: &ServerRefusal) -> bool {
     refusal.is_passing()
         || matches!(&*refusal.code, "storage_unavailable" | "unknown" | "disk_full" | "request_timeout")
@@ -463,7 +470,8 @@ fn is_about_the_server(refusal: &ServerRefusal) -> bool {
     !matches!(&*refusal.code, "bad_request" | "body_too_large" | "too_large")
 }
 
-/// As text where it is text and that is shorter, else in base64: a control character has six letters in JSON.
+/// Writes the body as text where it is valid text and that is shorter, else in base64: a control character takes six
+/// letters in JSON.
 fn put_body(line: &mut Map<String, Value>, body: &[u8]) {
     let escaped = body.iter().filter(|b| **b < 0x20 || matches!(b, b'"' | b'\\')).count();
     match std::str::from_utf8(body) {

@@ -44,13 +44,14 @@ impl TubeCounts {
     }
 }
 
-/// The answer to `stats`, as far as it matters here.
+/// The fields of the answer to `stats` that are needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceStats {
     pub(crate) counts: TubeCounts,
-    /// Jobs put since the process began; says little about ids, which survive a restart with a binlog.
+    /// The number of jobs put since the process began. Ids may be greater, because they survive a restart with a
+    /// binlog.
     pub(crate) total_jobs: u64,
-    /// Drawn at each start of the process; older versions do not tell it.
+    /// The random id of each start of the process; older versions do not report it.
     pub(crate) instance: Option<String>,
     pub(crate) version: String,
 }
@@ -75,7 +76,7 @@ pub(crate) struct JobStats {
     pub(crate) time_left: u64,
 }
 
-/// The dictionaries that beanstalkd writes: a line for each member, scalars only.
+/// A dictionary as beanstalkd writes it: a line for each member, scalars only.
 struct Dictionary<'a>(&'a str);
 
 impl<'a> Dictionary<'a> {
@@ -132,7 +133,7 @@ pub(crate) fn stats_job(bytes: &[u8]) -> Result<JobStats, BadReply> {
         "buried" => JobState::Buried,
         other => return Err(strange("a state", other.as_bytes())),
     };
-    // A delay that has just run out may be told as a negative number.
+    // A delay that has just run out may be reported as a negative number.
     let time_left: i64 = all.number("time-left")?;
     Ok(JobStats {
         id: all.number("id")?,
@@ -151,7 +152,7 @@ pub(crate) fn tubes(bytes: &[u8]) -> Result<Vec<String>, BadReply> {
         .collect()
 }
 
-/// Of a line such as `FOUND 7 12`, the numbers.
+/// The numbers of a line such as `FOUND 7 12`.
 pub(crate) fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     let rest = line.strip_prefix(word)?;
     let mut numbers = [0; N];
@@ -166,7 +167,7 @@ pub(crate) fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]
     words.next().is_none().then_some(numbers)
 }
 
-/// An answer that is not as the protocol has it.
+/// The error for an answer that the protocol does not allow.
 pub(crate) fn strange(expected: &str, got: &[u8]) -> BadReply {
     let got = String::from_utf8_lossy(&got[..got.len().min(80)]).escape_default().to_string();
     BadReply(format!("this is no beanstalkd, or a broken one: expected {expected}, got `{got}`"))

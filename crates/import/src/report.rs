@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use crate::reply::JobState;
 
-/// Refused jobs that are named; the others are counted.
+/// The number of refused jobs that are named; the others are counted.
 const MOST_NAMED: usize = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct ImportReport {
     tubes: BTreeMap<String, TubeTally>,
     pub(crate) moved: u64,
-    /// Of those, the ones that an earlier run had copied.
+    /// The number of those that an earlier run had copied.
     pub(crate) before: u64,
-    /// Copies that were cancelled, for a worker of the source had taken the job.
+    /// Copies that were cancelled, because a worker of the source had taken the job.
     pub(crate) left_to_workers: u64,
     /// Copies that could not be cancelled any more.
     pub(crate) may_run_twice: u64,
@@ -23,7 +23,7 @@ pub(crate) struct ImportReport {
     named: Vec<RefusedJob>,
 }
 
-/// A job that duewheel does not take.
+/// A job that duewheel refuses.
 #[derive(Debug)]
 pub(crate) struct RefusedJob {
     pub(crate) id: u64,
@@ -102,7 +102,8 @@ impl ImportReport {
                "may_run_twice": self.may_run_twice, "tubes": tubes, "refusals": refused})
     }
 
-    /// A row for each tube: its name, and how many jobs were moved ready, delayed and buried, are held, and were refused.
+    /// A row for each tube: its name, and how many jobs were moved ready, delayed and buried, are held, and were
+    /// refused.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
         let row = |(name, t): (&String, &TubeTally)| {
             let numbers = [t.ready, t.delayed, t.buried, t.held, t.refused].map(|n| n.to_string());
@@ -111,7 +112,7 @@ impl ImportReport {
         self.tubes.iter().map(row).collect()
     }
 
-    /// What is said below the table; `moved` goes on after the number of jobs.
+    /// The sentences below the table; `moved` begins the first one, behind the number of jobs.
     pub(crate) fn lines(&self, moved: &str) -> Vec<String> {
         let mut lines = vec![format!("{} jobs {moved}", self.moved)];
         let mut say = |n: u64, what: &str| {

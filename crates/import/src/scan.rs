@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use crate::reply::BadReply;
 use crate::source::{BeanstalkSource, Body, TubeHead};
 
-/// Commands sent together; two such groups are in flight.
+/// The number of commands sent together; two such groups are in flight.
 const GROUP: usize = 500;
-/// How many ids above all that are known may be looked at in vain when a draining source counts more jobs than were found.
+/// The number of ids above all known ones that may be queried in vain when a draining source counts more jobs than were
+/// found.
 pub(crate) const MAX_MISSES: u64 = 10_000_000;
 
 /// Jobs that were found: ids by tube.
@@ -48,7 +49,7 @@ impl FoundJobs {
     }
 }
 
-/// Asks for ids until they come to an end or it is enough. `saw` is told how many were looked at.
+/// Queries ids until they end or enough jobs are found. `saw` is called with the number of ids queried.
 pub(crate) fn scan(
     source: &mut BeanstalkSource,
     mut ids: impl Iterator<Item = u64>,
@@ -83,7 +84,7 @@ pub(crate) fn scan(
     Ok(())
 }
 
-/// The highest id among the heads of the tubes: jobs that are certainly there, wherever the ids have got to.
+/// The highest id among the heads of the tubes: jobs that certainly exist, whatever the latest id is.
 pub(crate) fn highest_head(source: &mut BeanstalkSource, tubes: &[String]) -> Result<u64, BadReply> {
     let mut highest = 0;
     for tube in tubes {

@@ -1,4 +1,4 @@
-//! A beanstalkd, seen from a client that sends many commands before it reads their answers.
+//! A connection to a beanstalkd that sends many commands before it reads their answers.
 //!
 //! Requests are written by a thread of their own, so that this side always reads: two full buffers cannot wait for each
 //! other, however much is in flight.
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::reply::{self, BadReply, JobStats, SourceStats, TubeCounts, numbers, strange};
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// For an answer, or a part of it. No command that is sent here makes a beanstalkd wait.
+/// The time limit of an answer, or of a part of it. No command that is sent here makes a beanstalkd wait.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Longest line of an answer; the longest real one names a tube.
 const MAX_LINE: u64 = 512;
@@ -49,7 +49,7 @@ pub(crate) enum Body {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PutAnswer {
     Inserted(u64),
-    /// The source takes nothing, or not this: its word.
+    /// The source accepts no job, or not this one: its word.
     Refused(String),
 }
 
@@ -79,11 +79,11 @@ impl BeanstalkSource {
         let broken = |error: io::Error| BadReply(format!("{address}: {error}"));
         let mut out = stream.try_clone().map_err(broken)?;
         let (writer, requests) = channel::<Vec<u8>>();
-        // Ends when the sender is dropped or the connection is.
+        // The thread ends when the sender is dropped or the connection ends.
         std::thread::spawn(move || {
             for request in requests {
                 if out.write_all(&request).is_err() {
-                    // The reader learns it by the end of its stream.
+                    // The reader notices it by the end of its stream.
                     out.shutdown();
                     return;
                 }
@@ -96,9 +96,9 @@ impl BeanstalkSource {
         })
     }
 
-    /// Sends commands, `CRLF` behind each. An answer to each must be read.
+    /// Sends commands, with `CRLF` behind each. An answer to each must be read.
     pub(crate) fn send(&mut self, requests: Vec<u8>) {
-        // A writer that has gone has shut the connection down, which the next read tells.
+        // A writer that has ended has shut the connection down, which the next read reports.
         let _ = self.writer.send(requests);
     }
 
@@ -110,7 +110,7 @@ impl BeanstalkSource {
         }
     }
 
-    /// Of a tube; nothing when there is no such tube.
+    /// The counts of a tube; `None` when the tube does not exist.
     pub(crate) fn stats_tube(&mut self, tube: &str) -> Result<Option<TubeCounts>, BadReply> {
         self.send(format!("stats-tube {tube}\r\n").into_bytes());
         self.read_data(MAX_STATS)?.map(|bytes| reply::stats_tube(&bytes)).transpose()
@@ -134,7 +134,7 @@ impl BeanstalkSource {
         }
     }
 
-    /// Puts a job that stays delayed for as long as there is.
+    /// Puts a job with the longest possible delay.
     pub(crate) fn put_asleep(&mut self, body: &str) -> Result<PutAnswer, BadReply> {
         let length = body.len();
         self.send(format!("put 4294967295 {} 60 {length}\r\n{body}\r\n", u32::MAX).into_bytes());
@@ -154,9 +154,9 @@ impl BeanstalkSource {
         self.read_job("FOUND")
     }
 
-    /// Whether a job can be reserved by its id: since 1.12.
+    /// Whether a job can be reserved by its id, which beanstalkd supports since 1.12.
     pub(crate) fn knows_reserve_job(&mut self) -> Result<bool, BadReply> {
-        // No job has this id. Older versions take the command for a misspelt `reserve`.
+        // No job has this id. Older versions answer the command like a misspelt `reserve`.
         self.send(b"reserve-job 0\r\n".to_vec());
         match &*self.read_line()? {
             "NOT_FOUND" => Ok(true),
@@ -196,7 +196,7 @@ impl BeanstalkSource {
         Ok(Some((id, Body::Skipped(size))))
     }
 
-    /// The answer to a command that has one good word: whether it was that, or `NOT_FOUND`.
+    /// Reads the answer to a command that has one word for success: whether it was that word, or `NOT_FOUND`.
     pub(crate) fn read_done(&mut self, word: &str) -> Result<bool, BadReply> {
         let line = self.read_line()?;
         match &*line {
@@ -222,7 +222,7 @@ impl BeanstalkSource {
         text.map(str::to_owned).ok_or_else(|| strange("a line", &line))
     }
 
-    /// The data behind an `OK`; nothing for `NOT_FOUND`.
+    /// The data behind an `OK`; `None` for `NOT_FOUND`.
     fn read_data(&mut self, most: u64) -> Result<Option<Vec<u8>>, BadReply> {
         let line = self.read_line()?;
         if line == "NOT_FOUND" {
@@ -235,7 +235,7 @@ impl BeanstalkSource {
     }
 
     fn read_chunk(&mut self, size: u64) -> Result<Vec<u8>, BadReply> {
-        // Grows as the bytes come: a size that is only claimed costs nothing.
+        // The buffer grows as the bytes arrive: a size that is only claimed costs nothing.
         let mut bytes = Vec::new();
         let read = (&mut self.reader).take(size).read_to_end(&mut bytes);
         read.map_err(|error| self.lost(&error))?;
@@ -307,7 +307,7 @@ impl SourceStream {
     }
 
     fn shutdown(&self) {
-        // It may be down already.
+        // The connection may be down already.
         let _ = match self {
             SourceStream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             SourceStream::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -343,7 +343,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
-    /// A server that says `answer` to whoever connects, and hangs up.
+    /// A server that sends `answer` to each client, and closes the connection.
     fn says(answer: Vec<u8>) -> (BeanstalkSource, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -353,7 +353,7 @@ mod tests {
             stream.read_exact(&mut request).unwrap();
             let _ = stream.write_all(&answer);
             let _ = stream.shutdown(Shutdown::Write);
-            // Until the client hangs up, so that what is unread does not make the end a reset.
+            // The server waits for the client to close, so that unread data does not turn the end into a reset.
             let _ = io::copy(&mut stream, &mut io::sink());
         });
         (BeanstalkSource::connect(&address).unwrap(), saying)

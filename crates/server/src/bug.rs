@@ -1,8 +1,8 @@
 //! A panic anywhere ends the server.
 //!
-//! The server runs no code of users, so a panic is a bug of duewheel, and its effects are unknown: a listener that
-//! accepts no more, a store without its worker. Accepted messages are on the disk; a server that restarts is better
-//! than one that works in part.
+//! The server runs no code of users, so a panic is a bug of duewheel, and its effects are unknown: a listener may
+//! accept no more connections, a store may have lost its worker. Accepted messages are on the disk; a server that
+//! restarts is better than one that works in part.
 
 use std::panic::{PanicHookInfo, set_hook, take_hook};
 use std::process::exit;
@@ -16,8 +16,7 @@ use tokio::sync::watch;
 pub struct Bugs(watch::Receiver<Option<String>>);
 
 impl Bugs {
-    /// Watches every thread from now on. After a panic the process ends by itself within `grace`, whatever state it is
-    /// in.
+    /// Observes every thread from now on. After a panic the process ends by itself within `grace`, whatever its state.
     pub fn watch(grace: Duration) -> Bugs {
         let (sender, receiver) = watch::channel(None);
         let print = take_hook();
@@ -44,7 +43,7 @@ impl Bugs {
         Bugs(receiver)
     }
 
-    /// Watches nothing: the owner of this process handles panics.
+    /// Observes nothing: the owner of this process handles panics.
     pub fn unwatched() -> Bugs {
         Bugs(watch::channel(None).1)
     }

@@ -8,9 +8,9 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Number of connections that the system accepts in advance, as in the standard library.
 const BACKLOG: u32 = 1_024;
 
-/// A TCP address that this process has taken and does not listen on yet: connections to it are refused.
+/// A TCP address that this process has bound and does not listen on yet: connections to it are refused.
 ///
-/// It is taken before the store is opened, so that a server whose port is taken changes no data folder.
+/// It is bound before the store is opened, so that a server whose port is taken changes no data folder.
 #[derive(Debug)]
 pub(crate) struct Claim(TcpSocket);
 
@@ -18,10 +18,10 @@ impl Claim {
     /// Binds an address.
     ///
     /// # Errors
-    /// When another socket listens there, or the address is none of this machine's.
+    /// Another socket listens there, or the address does not belong to this machine.
     pub(crate) fn of(address: SocketAddr) -> io::Result<Claim> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Connections of an earlier server that are still closing do not keep the address.
+        // Connections of an earlier server that are still closing do not block the address.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         Ok(Claim(socket))
@@ -30,7 +30,7 @@ impl Claim {
     /// Begins to listen. Must be called within the runtime that accepts.
     ///
     /// # Errors
-    /// When another socket has begun to listen there since.
+    /// Another socket has begun to listen there since.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
         self.0.listen(BACKLOG)
     }

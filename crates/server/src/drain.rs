@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the server accepts new messages. Clones are one switch. SIGUSR1 turns it on, as in beanstalkd; it is off
-/// again after a restart.
+/// Whether the server accepts new messages. Clones share one switch. SIGUSR1 turns drain mode on, as in beanstalkd; it
+/// is off again after a restart.
 ///
 /// ```
 /// use duewheel_server::drain::Drain;

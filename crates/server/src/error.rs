@@ -1,4 +1,4 @@
-//! Every way in which a request can fail: one code, one HTTP status, one paragraph in `docs/errors.md`.
+//! All errors of requests: for each one code, one HTTP status, and one paragraph in `docs/errors.md`.
 
 use std::borrow::Cow;
 
@@ -23,9 +23,9 @@ pub enum ErrorCode {
     BadRequest,
     /// Missing or invalid credentials.
     Unauthorized,
-    /// The token does not allow this.
+    /// The token does not permit this.
     Forbidden,
-    /// A web page of another origin calls.
+    /// The request comes from a web page of another origin.
     CrossOrigin,
     /// No such path.
     NotFound,
@@ -43,7 +43,7 @@ pub enum ErrorCode {
     Dead,
     /// The message is not dead.
     NotDead,
-    /// The lease is over, or is another one by now.
+    /// The lease has ended, or is no longer the message's latest.
     LeaseLost,
     /// The message was changed meanwhile.
     GenerationMismatch,
@@ -53,7 +53,7 @@ pub enum ErrorCode {
     Paused,
     /// The body is too large.
     BodyTooLarge,
-    /// Neither JSON nor NDJSON.
+    /// The body is neither JSON nor NDJSON.
     UnsupportedMediaType,
     /// The due time has passed.
     InThePast,
@@ -69,7 +69,7 @@ pub enum ErrorCode {
     Draining,
     /// The store failed.
     StorageUnavailable,
-    /// A line of a batch that may have been applied or not.
+    /// It is unknown whether a line of a batch was applied.
     Unknown,
     /// No room for new messages.
     DiskFull,
@@ -107,7 +107,7 @@ impl ErrorCode {
         ErrorCode::DiskFull,
     ];
 
-    /// The code as JSON has it.
+    /// The code in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             ErrorCode::BadRequest => "bad_request",
@@ -140,7 +140,7 @@ impl ErrorCode {
         }
     }
 
-    /// What it means, in one sentence.
+    /// The meaning of the code, in one sentence.
     pub fn summary(self) -> &'static str {
         match self {
             ErrorCode::BadRequest => "Something about the request is not as documented; `field` names it.",
@@ -185,7 +185,7 @@ impl ErrorCode {
         }
     }
 
-    /// The HTTP status it goes with.
+    /// The HTTP status of the code.
     pub fn status(self) -> StatusCode {
         match self {
             ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
@@ -215,7 +215,7 @@ impl ErrorCode {
         }
     }
 
-    /// The reply that stands for it in beanstalkd's protocol, where no other is said for the case.
+    /// The reply of beanstalkd's protocol for the code, where the case has no reply of its own.
     pub fn beanstalk(self) -> &'static str {
         match self {
             ErrorCode::BodyTooLarge => "JOB_TOO_BIG\r\n",
@@ -223,7 +223,7 @@ impl ErrorCode {
             // "The client should try again later."
             ErrorCode::Overloaded | ErrorCode::OverQuota | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
             ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
-            // beanstalkd has no such word; a listener that is limited to some queues has no better one.
+            // beanstalkd has no such reply; a listener that is limited to some queues has no better one.
             ErrorCode::Forbidden => "FORBIDDEN\r\n",
             ErrorCode::BadRequest
             | ErrorCode::Unauthorized
@@ -247,7 +247,7 @@ impl ErrorCode {
         }
     }
 
-    /// Whether a client may hope that the same request succeeds a little later; it is then told to wait.
+    /// Whether the same request may succeed a little later; the client is then told to wait.
     pub(crate) fn is_passing(self) -> bool {
         matches!(
             self,
@@ -274,32 +274,32 @@ impl JsonSchema for ErrorCode {
     }
 }
 
-/// A failed request, as `application/problem+json` (RFC 9457) or as a line of a batch says it.
+/// A failed request, in the form of `application/problem+json` (RFC 9457) or of a line of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What, in one stable word.
+    /// The stable code.
     pub code: ErrorCode,
-    /// What, for people.
+    /// The explanation, for people.
     pub detail: Cow<'static, str>,
-    /// Which field or parameter of the request is meant.
+    /// The field or parameter of the request that is wrong.
     pub field: Option<Cow<'static, str>>,
-    /// What else a program may want to know.
+    /// Further facts for programs.
     pub extra: Extra,
 }
 
-/// What else a program may want to know about a problem.
+/// Further facts about a problem, for programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
     #[default]
     None,
-    /// The message that is in the way: `existing_id`.
+    /// The message because of which the request was refused: `existing_id`.
     Existing(MessageId),
-    /// The message's generation as it is now: `generation`.
+    /// The present generation of the message: `generation`.
     Generation(u32),
     /// Whether the request may have been applied: `outcome`.
     Outcome(Outcome),
-    /// What is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
+    /// The quota that is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
     OverQuota(Box<OverQuota>),
 }
 
@@ -334,7 +334,7 @@ impl Problem {
         )
     }
 
-    /// A change of nothing.
+    /// A change without any field to change.
     pub fn nothing_to_change() -> Self {
         Problem::new(
             ErrorCode::BadRequest,
@@ -343,12 +343,12 @@ impl Problem {
         )
     }
 
-    /// A bug of ours.
+    /// A bug in duewheel.
     pub fn internal() -> Self {
         Problem::new(ErrorCode::Internal, "this is a bug in duewheel; the server's log may say more")
     }
 
-    /// From a refused enqueue. `time` is the field that said when.
+    /// The problem of a refused enqueue. `time` is the field that determined the due time.
     pub fn from_enqueue(refusal: EnqueueRefusal, time: &'static str) -> Self {
         match refusal {
             EnqueueRefusal::KeyExists(id) => {
@@ -378,7 +378,7 @@ impl Problem {
         }
     }
 
-    /// From a refused change. `time` is the field that said when, if any.
+    /// The problem of a refused change. `time` is the field that determined the due time, if any.
     pub fn from_change(refusal: ChangeRefusal, time: &'static str) -> Self {
         match refusal {
             ChangeRefusal::NotFound => Problem::message_not_found(),
@@ -413,7 +413,7 @@ impl Problem {
         }
     }
 
-    /// From a refused settlement or extension.
+    /// The problem of a refused settlement or extension.
     pub fn from_settle(refusal: SettleRefusal) -> Self {
         match refusal {
             SettleRefusal::LeaseLost => Problem::new(
@@ -427,7 +427,7 @@ impl Problem {
         }
     }
 
-    /// From refused settings.
+    /// The problem of refused settings.
     pub fn from_settings(refusal: SettingsRefusal) -> Self {
         match refusal {
             SettingsRefusal::OutOfRange(field, limit) => {
@@ -439,7 +439,7 @@ impl Problem {
         }
     }
 
-    /// From a backup that was not made.
+    /// The problem of a backup that was not made.
     pub fn from_backup(error: &BackupError) -> Self {
         let detail = error.to_string();
         match error {
@@ -452,12 +452,12 @@ impl Problem {
             BackupError::Store(_) | BackupError::Closed => {
                 Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(Outcome::NotApplied))
             }
-            // The library may get more kinds; each is to have an arm above.
+            // The library may get further kinds; each must have an arm above.
             _ => Problem::new(ErrorCode::Internal, detail),
         }
     }
 
-    /// When another try may be worth it, in whole seconds.
+    /// The time in whole seconds after which a retry may succeed.
     fn retry_after_s(&self) -> u64 {
         match &self.extra {
             Extra::OverQuota(over) => over.retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1)),
@@ -466,22 +466,22 @@ impl Problem {
     }
 }
 
-/// A problem as one of many results has it.
+/// A problem as one of many results.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct ItemProblem<'a> {
-    /// The status that the single call would have had.
+    /// The status of the same call with this message alone.
     status: u16,
     #[schemars(with = "ErrorCode")]
     code: &'static str,
     /// What went wrong, for people.
     detail: &'a str,
-    /// The field, path part or query parameter that is meant.
+    /// The field, path segment or query parameter that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
-    /// The message that is in the way.
+    /// The message because of which the request was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     existing_id: Option<IdText>,
-    /// The generation of the message as it is now.
+    /// The present generation of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     generation: Option<u32>,
     /// Whether the request may have been applied.
@@ -545,7 +545,7 @@ impl<'a> ItemProblem<'a> {
     }
 }
 
-/// A request that was refused or has failed, by RFC 9457.
+/// A request that was refused or has failed, in the form of RFC 9457.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Problem")]
 pub(crate) struct ProblemAnswer<'a> {
@@ -606,13 +606,13 @@ impl IntoResponse for Problem {
     }
 }
 
-/// A message with more bytes than it may have.
+/// A message is larger than its limit.
 pub fn body_too_large(limit: usize) -> Problem {
     Problem::new(ErrorCode::BodyTooLarge, format!("the body of a message may have at most {limit} bytes"))
         .about("body")
 }
 
-/// A request with more bytes than it may have.
+/// A request is larger than its limit.
 pub fn request_too_large(limit: usize, max_body: usize) -> Problem {
     let detail = format!(
         "this request may have at most {limit} bytes, and the body of a message in it at most {max_body} bytes"
@@ -620,7 +620,7 @@ pub fn request_too_large(limit: usize, max_body: usize) -> Problem {
     Problem::new(ErrorCode::BodyTooLarge, detail).about("body")
 }
 
-/// Over a limit that may be below it again in a moment.
+/// A limit is reached, perhaps only for a moment.
 pub fn overloaded(what: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(ErrorCode::Overloaded, what)
 }
@@ -730,7 +730,7 @@ mod tests {
         assert_eq!(closed.code, ErrorCode::StorageUnavailable);
         assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));
         assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);
-        // A bug is no bad weather: nobody is to try again, and somebody is to know.
+        // A bug does not pass: no client should retry, and an operator must see it.
         let bug = Problem::from(CallError::Bug("another answer"));
         assert_eq!((bug.code, bug.code.status()), (ErrorCode::Internal, StatusCode::INTERNAL_SERVER_ERROR));
         assert_eq!(Problem::from(CallError::Draining).code, ErrorCode::Draining);

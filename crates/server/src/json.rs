@@ -1,4 +1,4 @@
-//! JSON out: the small values of answers, and one buffer for each answer.
+//! JSON output: the small values of answers, and one buffer for each answer.
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use crate::rfc3339;
 use crate::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema, same_schema};
 
-/// One value, written into a buffer that has room for `capacity` bytes to begin with.
+/// One value, written into a buffer with an initial capacity of `capacity` bytes.
 pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
     let mut out = Vec::with_capacity(capacity);
     write(&mut out, value);
@@ -17,7 +17,7 @@ pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
 
 /// Appends one value.
 pub(crate) fn write(out: &mut Vec<u8>, value: &impl Serialize) {
-    // A vector takes every byte, and no answer has a key that is no string.
+    // Writing to a vector does not fail, and all keys of answers are strings.
     let _ = serde_json::to_writer(out, value);
 }
 
@@ -89,7 +89,7 @@ impl Serialize for HeaderPairs<'_> {
 /// A list whose elements are made while they are written, one after the other.
 #[derive(Debug)]
 pub(crate) enum Elements<'a, S, T> {
-    /// Elements, and what makes one of them out of what is there.
+    /// Source values, and the function that makes an element of each.
     Of(&'a [S], fn(&'a S) -> T),
     /// Elements that are made already.
     Made(Vec<T>),

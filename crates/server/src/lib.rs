@@ -4,6 +4,9 @@
 //! beanstalkd's protocol in [`beanstalk`], authorization in [`auth`], TLS in [`tls`], the list of all errors in
 //! [`error`], configuration in [`config`], and the command line in [`cli`].
 
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
 pub mod auth;
 pub mod beanstalk;
 pub mod bug;

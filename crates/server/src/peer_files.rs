@@ -1,4 +1,4 @@
-//! The files of what a node shows to others, and of the authority that it trusts.
+//! Reads the certificates by which this node authenticates itself to others, and the authority that it trusts.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -8,12 +8,12 @@ use duewheel::{CertificatePart, PeerCertificates};
 use crate::config::{ConfigError, PeerFiles};
 use crate::{private, tls};
 
-/// Bytes of a private key that are read; no key is as long.
+/// The largest number of bytes of a private key that are read; keys are much shorter.
 const MAX_KEY: u64 = 64 * 1024;
-/// Reads them.
+/// Reads these files.
 ///
 /// # Errors
-/// A file cannot be read, or is not what it should be; the error names the option and the file.
+/// A file cannot be read, or its content is not valid; the error names the option and the file.
 pub(crate) fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
     let PeerFiles { own: tls::Files { cert, key }, ca } = files;
     let named = |option: &str, file: &Path, why: &dyn Display| {

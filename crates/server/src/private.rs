@@ -1,6 +1,6 @@
 //! Files with secrets: their required permissions.
 //!
-//! The tokens and the keys of a server may come from its owner, or be mounted by an operator: Kubernetes supplies files
+//! The tokens and the keys of a server may belong to its user, or be mounted by an operator: Kubernetes provides files
 //! that belong to root and may be read by a group of the process. So such a file must belong to root or to this user,
 //! only its owner may write to it, and only its owner and a group of this process may read it. Its name may be a
 //! symbolic link; the permissions are those of the file at its end.
@@ -20,7 +20,7 @@ struct ProcessUser {
 
 impl ProcessUser {
     fn now() -> ProcessUser {
-        // A process that does not know its groups has none besides its first.
+        // If the groups of the process cannot be read, only its first one counts.
         let more = getgroups().unwrap_or_default();
         let groups = std::iter::once(getegid()).chain(more).map(|group| group.as_raw()).collect();
         ProcessUser { user: geteuid().as_raw(), groups }
@@ -35,10 +35,11 @@ fn check(meta: &Metadata) -> Result<(), String> {
     judge(&ProcessUser::now(), meta.uid(), meta.gid(), meta.mode() & 0o777)
 }
 
-/// The same for the file's owner, for a command that writes to the file of a server that runs as another user.
+/// Checks that the file belongs to its owner alone, for a command that writes to the file of a server that runs as
+/// another user.
 ///
 /// # Errors
-/// As [`check`].
+/// See [`check`].
 pub(crate) fn check_for_owner(meta: &Metadata) -> Result<(), String> {
     let owner = ProcessUser { user: meta.uid(), groups: vec![meta.gid()] };
     judge(&owner, meta.uid(), meta.gid(), meta.mode() & 0o777)

@@ -1,8 +1,8 @@
-//! What a running server reads again: the tokens, certificates with their keys, those of nodes included, and the quotas of the
-//! configuration.
+//! Files that a running server reads again: the tokens, certificates with their keys, including those of nodes, and the
+//! quotas of the configuration.
 //!
-//! It does so at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by exchanging a link, and
-//! nobody can send a signal then; so the files are looked at by their names, through all links, and compared by their metadata.
+//! It does so at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by exchanging a
+//! link, without a signal; so the files are checked by their names, through all links, and compared by their metadata.
 
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
@@ -20,20 +20,20 @@ use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
 use crate::peer_files::certificates;
 use crate::tls::Tls;
 
-/// How often the files are looked at for changes.
+/// The interval at which the files are checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The files that are read again, and who is told.
+/// The files that are read again, and their users.
 pub(crate) struct Reload {
     guard: Arc<Guard>,
     tls: Vec<Arc<Tls>>,
-    /// What this node shows to others.
+    /// The certificate files of this node.
     peers: Option<(PeerFiles, PeerCertificates)>,
-    /// The configuration, of which only the quotas are read again.
+    /// The configuration file, of which only the quotas are read again.
     file: Option<PathBuf>,
-    /// Where the quotas count; nothing until it is open.
+    /// The wheel whose quotas are set, once it is open.
     wheel: OnceLock<Duewheel>,
-    /// The quotas were to be read again before that.
+    /// Set when the quotas were to be read again before the wheel was open.
     missed: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Reload {
         Reload { guard, tls, peers, file: settings.file.clone(), wheel, missed }
     }
 
-    /// Reads everything again. What cannot be read stays as it was. A file system that hangs keeps this waiting.
+    /// Reads everything again. Content that cannot be read stays as it was. A file system that hangs blocks this call.
     fn reload(&self) {
         match self.guard.reload() {
             Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
@@ -75,10 +75,10 @@ impl Reload {
         self.reload_quotas();
     }
 
-    /// Before the store is open there is nobody to tell: then it is done once it is ([`Reload::opened`]).
+    /// Sets the quotas. Before the store is open this is postponed until [`Reload::opened`].
     fn reload_quotas(&self) {
         let Some(file) = &self.file else { return };
-        // Said first: whoever opens the store meanwhile sees it, or this sees the store.
+        // Set first: either the task that opens the store sees it, or this sees the store.
         self.missed.store(true, SeqCst);
         let Some(wheel) = self.wheel.get() else { return };
         self.missed.store(false, SeqCst);
@@ -88,14 +88,14 @@ impl Reload {
         }
     }
 
-    /// The store is open. Whether something was asked for meanwhile that is done now.
+    /// Notes that the store is open. If a reload was requested meanwhile, it is done now.
     fn opened(&self, wheel: Duewheel) -> bool {
         let _ = self.wheel.set(wheel); // once
         self.missed.load(SeqCst)
     }
 }
 
-/// Reads again when it is told to, on a thread that may wait for a file system; whoever tells it never waits.
+/// Reads the files again on request, on a thread that may block on a file system; the request never blocks.
 pub(crate) struct Reloader {
     reload: Arc<Reload>,
     wanted: mpsc::Sender<()>,
@@ -119,13 +119,13 @@ impl Reloader {
         Reloader { reload, wanted }
     }
 
-    /// Everything is read again, from now on or as soon as what goes on is done.
+    /// Requests that everything is read again, at once or as soon as the present reload is done.
     pub(crate) fn ask(&self) {
-        // If one is asked for already, it begins later than now.
+        // A reload that is requested already begins later than now.
         let _ = self.wanted.try_send(());
     }
 
-    /// The store is open: what was asked for meanwhile is done.
+    /// Notes that the store is open: a reload that was requested meanwhile is done.
     pub(crate) fn opened(&self, wheel: Duewheel) {
         if self.reload.opened(wheel) {
             self.ask();
@@ -133,7 +133,7 @@ impl Reloader {
     }
 }
 
-/// The files that are read again, and how they were when somebody looked last.
+/// The files that are read again, and their state at the last check.
 pub(crate) struct Watched {
     files: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
@@ -143,7 +143,7 @@ pub(crate) struct Watched {
 type Stamp = (u64, u64, u64, [i64; 4]);
 
 impl Watched {
-    /// The files of these settings, as they are now: whatever is read afterwards is no older.
+    /// The files of these settings in their present state: content that is read afterwards is not older.
     pub(crate) fn of(settings: &Settings) -> Self {
         let tls = settings.tls.iter().flat_map(|files| [&files.cert, &files.key]);
         let peers = settings.store.peer_files();
@@ -162,8 +162,8 @@ impl Watched {
         changed
     }
 
-    /// Tells of each change, until nobody listens any more; of none if there is no file. A file system that hangs keeps only
-    /// this waiting.
+    /// Reports each change, until there is no receiver any more; none if there is no file. A file system that hangs
+    /// blocks only this.
     pub(crate) fn changes(mut self) -> mpsc::Receiver<()> {
         let (tell, changes) = mpsc::channel(1);
         if self.files.is_empty() {
@@ -196,7 +196,7 @@ fn stamp(file: &Path) -> Option<Stamp> {
     Some((meta.dev(), meta.ino(), meta.size(), times))
 }
 
-/// Says which limits are too small to be shared: some shards then refuse everything of the tenant.
+/// Warns of limits that are too small to be shared: some shards then refuse everything of the tenant.
 pub(crate) fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
     for quota in quotas {
         for resource in [Resource::Messages, Resource::Bytes, Resource::Leases] {
@@ -213,7 +213,7 @@ pub(crate) fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
     }
 }
 
-/// Returns how many there are.
+/// Returns the number of quotas.
 fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
     let quotas = read_quotas(file)?;
     let n = quotas.len();
@@ -237,7 +237,7 @@ mod tests {
         assert!(!watched.have_changed());
         std::fs::write(&first, "bc").unwrap();
         assert!(watched.have_changed() && !watched.have_changed());
-        // As Kubernetes does it: a new link takes the place of the old one.
+        // Kubernetes replaces the link in this way.
         let next = dir.path().join("next");
         std::os::unix::fs::symlink(&second, &next).unwrap();
         std::fs::rename(&next, &link).unwrap();

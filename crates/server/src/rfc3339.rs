@@ -1,6 +1,7 @@
 //! Instants in JSON and on the command line: RFC 3339 in, RFC 3339 with milliseconds and `Z` out.
 //!
-//! By hand, because each accepted message writes one and nothing is allocated for it. Tests compare with jiff.
+//! It is written by hand, because each accepted message writes an instant and nothing is allocated for it. Tests
+//! compare with jiff.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ const DAY_MS: u64 = 86_400_000;
 /// 9999-12-31T23:59:59.999Z, the last instant that four digits of a year can show.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// The text is no instant.
+/// The text is not an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadInstant;
 
@@ -22,7 +23,7 @@ impl fmt::Display for BadInstant {
 
 impl std::error::Error for BadInstant {}
 
-/// The text of an instant, always 24 bytes; one beyond the year 9999 shows as that year's last millisecond.
+/// The text of an instant, always 24 bytes; an instant beyond the year 9999 shows as that year's last millisecond.
 ///
 /// ```
 /// use duewheel::core::WallMs;
@@ -43,19 +44,22 @@ pub fn text(t: WallMs) -> [u8; 24] {
     out
 }
 
-/// The same as a `String`, for people.
+/// The text of an instant as a `String`, for people.
 pub fn string(t: WallMs) -> String {
     String::from_utf8_lossy(&text(t)).into_owned()
 }
 
-/// Reads an instant. What is finer than a millisecond is rounded up; an instant before 1970 is 1970, which has passed
-/// as surely; a leap second is the second after it.
+/// Reads an instant. A finer fraction than a millisecond is rounded up; an instant before 1970 is 1970, which has
+/// passed, too; a leap second is the second after it.
 ///
 /// ```
 /// use duewheel::core::WallMs;
 /// assert_eq!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00.0001+01:00"), Ok(WallMs(1)));
 /// assert!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00").is_err(), "no offset, no instant");
 /// ```
+///
+/// # Errors
+/// [`BadInstant`] when the text is not an instant by RFC 3339.
 pub fn parse(s: &str) -> Result<WallMs, BadInstant> {
     let b = s.as_bytes();
     if b.len() < 20 || b[4] != b'-' || b[7] != b'-' || b[13] != b':' || b[16] != b':' {

@@ -1,7 +1,7 @@
-//! JSON Schemas of the small values that stand in requests and answers alike, and the rules about several members of a request.
+//! JSON Schemas of the small values in requests and answers, and the rules about several members of a request.
 //!
 //! The schemas of requests and answers themselves are derived from the types that read and write them. `x-limit` stands
-//! for a limit of the policy, which `openapi.json` says in its place.
+//! for a limit of the policy, whose value is in `openapi.json`.
 
 use std::borrow::Cow;
 
@@ -106,14 +106,14 @@ named! {
         "How an attempt ended.",
         &[Ended::Nacked, Ended::LeaseExpired, Ended::Released, Ended::Buried].map(Ended::as_str),
     );
-    /// Why nothing is granted.
+    /// Why no message is granted.
     HeldBackSchema "HeldBack" words(
         "Why there is no message although some are ready. `leases`: too many messages are leased.",
         &[HeldBack::Leases.as_str()],
     );
-    /// What a quota counts.
+    /// The resource that a quota limits.
     ResourceSchema "Resource" words("What a quota counts.", &Resource::ALL.map(Resource::as_str));
-    /// What a shard is to a node.
+    /// The stage of a shard at a node.
     StageSchema "Stage" words(
         "What a shard is to the node that answers.",
         &[ShardStage::Away, ShardStage::Opening, ShardStage::Serving, ShardStage::Closing].map(ShardStage::as_str),
@@ -136,13 +136,13 @@ fn words(description: &str, words: &[&str]) -> Schema {
     json_schema!({ "type": "string", "enum": words, "description": description })
 }
 
-/// Forbids what `rules` describe. All rules about several members are told by `not`: generators of clients make several
-/// classes of a schema that has alternatives beside its members.
+/// Forbids what `rules` describe. All rules about several members use `not`: generators of clients make several classes
+/// of a schema that has alternatives beside its members.
 fn forbid(schema: &mut Schema, rules: Vec<Value>) {
     schema.insert("not".into(), json!({ "anyOf": rules }));
 }
 
-/// The member is there, and is not `null`, which counts as left out.
+/// The member is present, and is not `null`, which counts as left out.
 fn given(name: &str) -> Value {
     json!({ "required": [name], "properties": { name: { "not": { "type": "null" } } } })
 }
@@ -161,7 +161,7 @@ fn all(names: &[&str]) -> Value {
 const TEXT_OR_BYTES: [&str; 2] = ["body", "body_base64"];
 const TIMES: [&str; 3] = ["delay_ms", "delay", "due_at"];
 
-/// What says the same twice.
+/// Pairs of members that say the same twice.
 fn twice() -> Vec<Value> {
     let [one, two, three] = TIMES;
     vec![all(&TEXT_OR_BYTES), all(&[one, two]), all(&[one, three]), all(&[two, three])]
@@ -194,6 +194,11 @@ pub(crate) fn cancel_rules(schema: &mut Schema) {
 /// The rules of a pause.
 pub(crate) fn pause_rules(schema: &mut Schema) {
     forbid(schema, vec![all(&["for_ms", "for"])]);
+}
+
+/// The rules of a step of the clock.
+pub(crate) fn advance_rules(schema: &mut Schema) {
+    forbid(schema, vec![all(&["by_ms", "by"])]);
 }
 
 /// The rules of a redrive.

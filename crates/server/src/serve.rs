@@ -1,4 +1,4 @@
-//! Runs a server: opens the wheel, listens, and drains when told to stop.
+//! Runs a server: opens the wheel, listens, and drains when stopped.
 
 use std::future::Future;
 use std::io::Write;
@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use duewheel::Duewheel;
+use duewheel::{Duewheel, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -17,7 +17,7 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::Settings;
+use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
@@ -30,22 +30,22 @@ mod error;
 
 pub use error::ServeError;
 
-/// Connections may take this long for their last answers once the wheel is closed.
+/// How long connections may take for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Open files beside connections: the store's, and what each process has.
+/// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
 
 /// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready.
 ///
 /// # Errors
-/// See [`ServeError`]. A clean stop is none.
+/// See [`ServeError`]. A clean stop is not an error.
 pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> Result<(), ServeError> {
     let (http, beanstalk) = (settings.http_address()?, settings.beanstalk_address()?);
     if http.is_none() && beanstalk.is_none() {
         return Err(ServeError::NoListener);
     }
-    // Before the files are read, so that no change is missed.
+    // This precedes reading the files, so that no change is missed.
     let watched = Watched::of(&settings);
     let guard = Arc::new(settings.tokens.clone().map_or_else(|| Ok(Guard::open()), Guard::of)?);
     let tls = settings.tls.clone().map(|files| Tls::of(files, Clients::Any)).transpose()?.map(Arc::new);
@@ -53,19 +53,19 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         (Some(files), Some(ca)) => Some(Arc::new(Tls::of(files.clone(), Clients::Signed(ca.clone()))?)),
         (None, _) | (_, None) => None,
     };
-    // Before anything that takes time, so that no signal is missed.
+    // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();
-    // Before the store is opened: a server whose address is taken changes nothing.
+    // This precedes opening the store: a server whose address is taken changes nothing.
     let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
     let beanstalk_claim = match &beanstalk {
         Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address)?),
         Some(beanstalk::ListenAddress::Unix(_)) | None => None,
     };
-    // From now on whoever asks hears that the server starts, and why it does not serve yet.
+    // From now on clients are told that the server starts, and why it does not serve yet.
     let waits = StartWords::new("the store is being opened".to_owned());
     let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
     let start = |(address, claim)| match Starting::on(claim, tls.clone(), &waits, audience) {
@@ -73,9 +73,11 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         Err(why) => Err(bind_error(address, why)),
     };
     let http = http.map(start).transpose()?;
+    let clock =
+        (settings.virtual_clock != VirtualClockOption::Off).then(|| VirtualClock::new(SystemTime::now()));
     let wheel = tokio::select! {
-        wheel = store::open(&settings, peers, &waits) => wheel?,
-        // It may be waiting for its store.
+        wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
+        // The server may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
@@ -86,6 +88,12 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
+    if let Some(clock) = clock {
+        app.set_clock(clock);
+    }
+    if settings.store == StoreChoice::Log && settings.durability != LevelOption::Memory {
+        app.set_data(settings.data.clone());
+    }
     let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
     let of_beanstalk = settings.of_beanstalk.clone();
@@ -114,7 +122,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let mut listeners = match bound.await {
         Ok(listeners) => listeners,
         Err(error) => {
-            // Other nodes need not wait for what this one would have owned.
+            // Other nodes need not wait for the shards that this one would have owned.
             let _ = wheel.shutdown(Duration::ZERO).await;
             return Err(error);
         }
@@ -138,7 +146,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         StopReason::Bug(bug) => {
             tracing::error!(%bug, "stopping");
             app.set_failing(&bug);
-            // What was accepted becomes durable if that is still possible; the bug is the news in any case.
+            // Accepted changes become durable if possible; the bug is reported in any case.
             let _ = wheel.shutdown(settings.drain_timeout).await;
             Err(ServeError::Ended(bug))
         }
@@ -161,7 +169,8 @@ enum StopReason {
     Bug(String),
 }
 
-/// Serves until it is to end. After a signal everything goes on for the drain's delay, or until the next signal.
+/// Serves until the server is to end. After a signal everything continues for the drain's delay, or until the next
+/// signal.
 async fn turn(
     app: &App,
     settings: &Settings,
@@ -196,8 +205,9 @@ async fn bad_turn(wheel: &Duewheel, bugs: &mut Bugs, listeners: &mut Listeners) 
     }
 }
 
-/// The threads that serve beanstalkd's protocol. Its clients mostly wait for one short answer after the other, so the time of each hand-over
-/// between threads counts, and little else does: one thread for every four processors, and none of those that serve HTTP.
+/// The threads that serve beanstalkd's protocol. Its clients mostly wait for one short answer after the other, so the
+/// time of each hand-over between threads dominates: it has one thread for every four processors, separate from those
+/// that serve HTTP.
 struct BeanstalkRuntime(Option<Runtime>);
 
 impl BeanstalkRuntime {
@@ -226,7 +236,7 @@ impl Drop for BeanstalkRuntime {
     }
 }
 
-/// The listeners. None runs before all are bound: a server that is not as its operator meant it serves nobody.
+/// The listeners. None runs before all are bound: a server with a wrong configuration serves no requests.
 #[derive(Default)]
 struct Listeners {
     bound: Vec<(String, ListenerTask)>,
@@ -293,7 +303,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Where they listen, in order.
+    /// Starts the listeners, and returns their addresses, in order.
     fn start(&mut self) -> Vec<String> {
         let mut addresses = Vec::new();
         for (address, run) in self.bound.drain(..) {
@@ -303,7 +313,7 @@ impl Listeners {
         addresses
     }
 
-    /// Waits until one has ended that nobody has stopped. Cancel safe.
+    /// Waits until a listener has ended that was not stopped. Cancel safe.
     async fn failed(&mut self) -> String {
         match self.running.join_next().await {
             Some(Err(failed)) => format!("a bug in duewheel: a listener has ended: {failed}"),
@@ -316,17 +326,17 @@ impl Listeners {
         for stop in &self.stoppers {
             stop();
         }
-        // What has failed is known by now, or does not matter any more.
+        // A failure is known by now, or does not matter any more.
         while self.running.join_next().await.is_some() {}
     }
 }
 
-/// How many connections each listener may have. Every one is an open file, and when the process may open no more the store cannot, either:
-/// clients must not be able to bring that about.
+/// The number of connections that each listener may have. Each is an open file, and when the process may open no more
+/// the store cannot, either: clients must not be able to cause that.
 fn places(wanted: usize, listeners: [bool; 2]) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Nothing of ours uses select(2), for which the lower limit is there.
+    // Nothing in this process uses select(2), for which the lower limit exists.
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
     let Some(files) = (if raised { maximum } else { current }) else { return wanted };
     let listeners = listeners.into_iter().filter(|on| *on).count().max(1);

@@ -7,18 +7,18 @@ use tokio::sync::mpsc;
 use crate::drain::Drain;
 use crate::reload::{Reload, Reloader, Watched};
 
-/// From the call on, SIGHUP ends this process no more: it means that files are read again, and has no other meaning for a server that
-/// has none. Must be called within a runtime.
+/// From the call on, SIGHUP does not end this process any more: it makes the server read files again, and has no effect
+/// on a server without files. Must be called within a runtime.
 ///
 /// # Errors
-/// When the system refuses.
+/// The system refuses.
 pub(crate) fn keep_hang_up_from_killing() -> std::io::Result<()> {
     // The handler stays when this is dropped.
     signal(SignalKind::hangup()).map(drop)
 }
 
-/// SIGTERM and SIGINT, which end the server, SIGUSR1, which begins drain mode, and SIGHUP, which has files read again, as a change of
-/// theirs does.
+/// SIGTERM and SIGINT, which end the server, SIGUSR1, which begins drain mode, and SIGHUP, which makes the server read
+/// its files again, like a change of the files.
 pub(crate) struct Signals {
     reload: Reloader,
     hang_up: Signal,
@@ -40,12 +40,12 @@ impl Signals {
         })
     }
 
-    /// The store is open: quotas that were to be read again meanwhile are.
+    /// Notes that the store is open: quotas that were to be read again meanwhile are read.
     pub(crate) fn opened(&self, wheel: Duewheel) {
         self.reload.opened(wheel);
     }
 
-    /// The next one that ends the server. Cancel safe.
+    /// Waits for the next signal that ends the server. Cancel safe.
     pub(crate) async fn next(&mut self, drain: &Drain) {
         loop {
             tokio::select! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(pub u64);
 
-/// Why a text is no length of time.
+/// Why a text is not a length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSpan {
     /// Its form is wrong.

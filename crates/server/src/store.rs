@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
-use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, VirtualClock};
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
 use crate::config::{
@@ -15,33 +15,41 @@ use crate::config::{
 use crate::http::StartWords;
 use crate::serve::ServeError;
 
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Replicas have so much of the lease to take a change; later it could not be answered any more.
+/// The part of the lease within which replicas must take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
 
-/// Opens it, and says meanwhile what is waited for.
+/// Opens the store, and reports meanwhile what it waits for.
 pub(crate) async fn open(
     settings: &Settings,
     certificates: Option<PeerCertificates>,
     waits: &StartWords,
+    clock: Option<VirtualClock>,
 ) -> Result<Duewheel, ServeError> {
     match &settings.store {
         StoreChoice::Log => {
             waits.send_replace(format!("reading the data folder {}", settings.data.display()));
-            open_log(settings).await
+            open_log(settings, clock).await
         }
         StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
     }
 }
 
-async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
+async fn open_log(settings: &Settings, clock: Option<VirtualClock>) -> Result<Duewheel, ServeError> {
     warn_of_open_folder(&settings.data);
     if settings.durability == LevelOption::Memory {
         tracing::warn!("durability is memory: nothing survives the end of this process");
     }
-    let opened = Duewheel::builder()
+    let builder = match clock {
+        Some(clock) => {
+            tracing::warn!("time stands: only POST /v1/clock/advance moves it (--virtual-clock)");
+            Duewheel::builder().clock(clock)
+        }
+        None => Duewheel::builder(),
+    };
+    let opened = builder
         .data(&settings.data)
         .durability(settings.durability.into())
         .policy(settings.engine_policy())
@@ -98,7 +106,7 @@ async fn open_redis(
     }
 }
 
-/// Replaces the secret by which nodes authenticate each other; `says` receives the rotation that is waited for.
+/// Replaces the secret by which nodes authenticate each other; `says` is called with the rotation that is awaited.
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
@@ -141,7 +149,7 @@ async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether the store may be there a little later.
+/// Whether the store may be reachable a little later.
 fn is_away(why: &OpenError) -> bool {
     matches!(why, OpenError::Node(FleetError::Store(error)) if error.kind() == ErrorKind::Unavailable)
 }
@@ -183,7 +191,8 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     Ok(options)
 }
 
-/// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
+/// The permissions of an existing folder are its operator's responsibility. The files in it always belong to the owner
+/// alone.
 fn warn_of_open_folder(data: &Path) {
     let Ok(meta) = std::fs::metadata(data) else { return };
     let mode = meta.mode() & 0o777;

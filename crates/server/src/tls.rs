@@ -1,4 +1,4 @@
-//! TLS for listeners: certificate and key in PEM, and the authority of clients where those must show a certificate,
+//! TLS for listeners: certificate and key in PEM, and the authority of clients where those must present a certificate,
 //! too. All of them are read again while the server runs.
 
 use std::io;
@@ -81,14 +81,14 @@ impl Tls {
     /// Reads all files again, for later connections. After an error nothing has changed.
     ///
     /// # Errors
-    /// As [`Tls::of`].
+    /// See [`Tls::of`].
     pub fn reload(&self) -> Result<(), TlsError> {
         let fresh = Arc::new(read(&self.files, &self.clients)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// For the handshake of one connection.
+    /// The acceptor for the handshake of one connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)).into()
     }
@@ -101,7 +101,7 @@ fn wrong(option: &'static str, file: &Path, what: String) -> TlsError {
 fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
     let certs = certificates("tls-cert", &files.cert)?;
     let key = private_key("tls-key", &files.key)?;
-    // TLS 1.2 and 1.3 are all that rustls has.
+    // rustls has TLS 1.2 and 1.3 only.
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|why| wrong("tls-cert", &files.cert, why.to_string()))?;

@@ -1,11 +1,11 @@
-//! Randomised, growing pauses between attempts: each is longer than the one before, and no two nodes keep the same
-//! rhythm.
+//! Backoff: randomised, growing pauses between attempts, so that nodes do not repeat their attempts at the same
+//! moments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The random part of pauses, out of a seed: the same seed gives the same pauses. Clones share one sequence.
+/// The random part of pauses, computed from a seed: the same seed gives the same pauses. Clones share one sequence.
 #[derive(Clone, Debug)]
 pub struct Jitter(Arc<AtomicU64>);
 
@@ -36,7 +36,7 @@ pub fn doubled(first: Duration, longest: Duration, times: u32) -> Duration {
     first.saturating_mul(1 << times.min(20)).min(longest)
 }
 
-/// A pause that doubles.
+/// A pause that doubles with each attempt.
 #[derive(Clone, Debug)]
 pub struct RetryPause {
     first: Duration,

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the store is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Whether new messages are let through.
+/// Whether new messages are accepted for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
     Open,
@@ -50,7 +50,7 @@ impl WaitingSubmissions {
             && let Some((_, bytes, submission)) = self.line.pop_front()
         {
             self.bytes -= bytes;
-            // It may be looked at again before its turn comes.
+            // A submission may be sorted again before it is decided.
             stay.push(Submission { has_waited: true, ..submission });
         }
         for submission in submissions.drain(..) {
@@ -65,7 +65,7 @@ impl WaitingSubmissions {
         *submissions = stay;
     }
 
-    /// Puts all of them back in front.
+    /// Puts all waiting submissions back in front.
     pub(crate) fn give_back(&mut self, submissions: &mut Vec<Submission>) {
         if !self.line.is_empty() {
             self.bytes = 0;
@@ -74,7 +74,7 @@ impl WaitingSubmissions {
         }
     }
 
-    /// How long the driver may sleep at most.
+    /// The longest sleep of the driver.
     pub(crate) fn nap(&self) -> Duration {
         if self.line.is_empty() { Duration::MAX } else { LOOK }
     }
@@ -97,7 +97,7 @@ mod tests {
         submission(Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), body))), patience)
     }
 
-    /// A put, and an operation that frees room.
+    /// A submission with a new message, and with an operation that frees room.
     fn mixed(body: &'static str) -> Submission {
         let mut submission = put(body, WhenBusy::Wait);
         submission.ops.push(Op::Delete { id: MessageId(1), session: SessionId(1) });
@@ -112,8 +112,8 @@ mod tests {
         submissions.iter().map(body).collect()
     }
 
-    /// Story: one that had waited for its ten seconds, and did not get into the driver's step, was put behind all others and waited
-    /// again.
+    /// Story: a submission that had waited for its ten seconds, and did not get into the driver's step, was put behind
+    /// all others and waited again.
     #[test]
     fn who_has_waited_for_long_enough_does_not_wait_again() {
         let mut waiting = WaitingSubmissions::new(&Policy::default());

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::policy::Policy;
 
-/// A number of operations, and their weight in bytes.
+/// A load: a number of operations, and their weight in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpLoad {
-    /// Operations.
+    /// The number of operations.
     pub requests: usize,
-    /// Their weight.
+    /// Their weight in bytes.
     pub bytes: usize,
 }
 
@@ -21,7 +21,7 @@ impl OpLoad {
     }
 }
 
-/// The load that is present, and the largest one that is accepted.
+/// A budget of operations: the present load and the largest one that is accepted.
 #[derive(Clone, Debug)]
 pub struct OpBudget {
     used: OpLoad,
@@ -35,8 +35,8 @@ impl OpBudget {
         OpBudget { used: OpLoad::default(), max }
     }
 
-    /// Adds these operations, whose load is `load`; says whether they fit. One submission always fits, and so do
-    /// operations that settle or return messages: they make room, and losing one costs a redelivery.
+    /// Adds these operations, whose load is `load`; returns whether they fit. One submission always fits, and so do
+    /// operations that settle or return messages: they free room, and losing one costs a redelivery.
     pub fn admit(&mut self, ops: &[Op], load: OpLoad) -> bool {
         let after =
             OpLoad { requests: self.used.requests + load.requests, bytes: self.used.bytes + load.bytes };
@@ -48,13 +48,13 @@ impl OpBudget {
         true
     }
 
-    /// Removes operations that were admitted.
+    /// Removes the load of operations that were admitted.
     pub fn release(&mut self, load: OpLoad) {
         self.used.requests -= load.requests;
         self.used.bytes -= load.bytes;
     }
 
-    /// Removes all operations.
+    /// Removes the load of all operations.
     pub fn clear(&mut self) {
         self.used = OpLoad::default();
     }
@@ -77,7 +77,8 @@ impl CallBudget {
         Arc::new(CallBudget(Mutex::new(OpBudget::new(policy))))
     }
 
-    /// Reserves a share for these operations; `None` when too much is in progress, as [`OpBudget::admit`] says.
+    /// Reserves a share for these operations; `None` when too much is in progress, under the rules of
+    /// [`OpBudget::admit`].
     pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<CallBudgetShare> {
         let load = OpLoad::of(ops);
         self.budget().admit(ops, load).then(|| CallBudgetShare { of: self.clone(), load })
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(budget.budget().used, OpLoad::default());
     }
 
-    /// The limit of bytes counts as that of requests does.
+    /// The limit of bytes is enforced like that of requests.
     #[test]
     fn bytes_are_limited_too_and_a_load_comes_back_whole() {
         let put = |bytes: usize| {

@@ -1,5 +1,8 @@
 //! The interface for front ends: submits operations and receives answers.
 
+// The library exports this module: its callers have no other place to learn which errors a call returns.
+#![warn(clippy::missing_errors_doc)]
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::error::CallError;
 use crate::health::Health;
 use crate::inbox::{Inbox, Submission, WhenBusy};
-use crate::listing::{ListPlace, ListPlaces, Listing};
+use crate::listing::{ListPosition, ListPositions, Listing};
 use crate::local::LocalShard;
 use crate::pending::Pending;
 use crate::shared::DriverShared;
@@ -37,6 +40,9 @@ pub struct Client {
 pub trait Route: Send + Sync + fmt::Debug {
     /// Like [`Client::offer`]. A waiting reserve ends with [`Op::CancelReserve`]; when nobody receives its answer any
     /// more, the messages granted to it are returned.
+    ///
+    /// # Errors
+    /// See [`Client::offer`].
     fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)>;
 
     /// The number of shards.
@@ -45,15 +51,15 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// The number of reserves that wait here rather than at a shard; `None` when all of them wait at shards.
     fn waiting(&self) -> Option<u64>;
 
-    /// Like [`Client::local_shards`].
+    /// See [`Client::local_shards`].
     fn local_shards(&self) -> Vec<LocalShard>;
 
-    /// Like [`Client::list`].
+    /// See [`Client::list`].
     fn list(
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
 
@@ -107,7 +113,7 @@ impl Client {
         route: Arc<dyn Route>,
         sessions: u64,
     ) -> Self {
-        // Waiting reserves are named by the same numbers: with one shard the names of all nodes meet there.
+        // Waiting reserves get numbers from the same range: with one shard it gets the names from all nodes.
         let first = || Arc::new(AtomicU64::new(sessions + 1));
         Client {
             next_waiter: first(),
@@ -128,12 +134,12 @@ impl Client {
         self.offer(ops, WhenBusy::Refuse).map_err(|(error, _)| error)
     }
 
-    /// Like [`Client::submit`], but operations that are not accepted are all returned. With [`WhenBusy::Wait`] the
-    /// answers may take some seconds if the store is behind and the operations contain only new messages; operations
-    /// that the same caller submits meanwhile may be decided earlier.
+    /// Submits operations like [`Client::submit`], but returns all operations if they are not accepted. With
+    /// [`WhenBusy::Wait`] the answers may take some seconds if the store is behind and the operations contain only new
+    /// messages; operations that the same caller submits meanwhile may be decided earlier.
     ///
     /// # Errors
-    /// As [`Client::submit`].
+    /// See [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         if let Some(route) = &self.route {
             return match self.inbox.admits(&ops) {
@@ -155,18 +161,18 @@ impl Client {
     /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
     ///
     /// # Cancel safety
-    /// As [`Client::call`].
+    /// See [`Client::call`].
     pub async fn ask<A: Ask>(&self, asked: A) -> Result<A::Reply, CallError> {
         Client::answer_to::<A>(self.submit(vec![asked.into_op()])?.await.pop())
     }
 
-    /// Submits operations as [`Client::submit`] does, and returns one typed answer for each, in order.
+    /// Submits operations like [`Client::submit`], and returns one typed answer for each, in order.
     ///
     /// # Errors
-    /// When nothing was accepted; the result of each operation is in its place.
+    /// The outer error: nothing was accepted. The result of each operation has its own error.
     ///
     /// # Cancel safety
-    /// As [`Client::call`].
+    /// See [`Client::call`].
     pub async fn ask_many<A: Ask>(
         &self,
         asked: Vec<A>,
@@ -184,20 +190,26 @@ impl Client {
         A::reply(reply).ok_or(CallError::WRONG_ANSWER)
     }
 
-    /// Submits one operation and returns its answer as it is. For reserves use [`Client::reserve`].
+    /// Submits one operation and returns its answer without conversion. For reserves use [`Client::reserve`].
+    ///
+    /// # Errors
+    /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the operation back; whether it was applied is then unknown.
+    /// Dropping the future does not withdraw the operation; whether it was applied is then unknown.
     pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
         let mut answers = self.submit(vec![op])?.await;
         answers.pop().unwrap_or(Err(CallError::NO_ANSWER))
     }
 
-    /// Leases messages, waiting for the first one if the demand says so.
+    /// Leases messages, and waits for the first one if the demand has a wait.
+    ///
+    /// # Errors
+    /// When there was no answer: see [`CallError::outcome`].
     ///
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already
-    /// go back at once and do not count as attempts.
+    /// are returned at once and do not count as attempts.
     pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
         let waiter = self.new_waiter();
         let reserve = Reserve {
@@ -220,11 +232,12 @@ impl Client {
         Client::answer_to::<Reserve>(answers.pop())
     }
 
-    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died. `after` is the `next` of the page
-    /// before. A message that stays as it is between two pages is listed once, however many shards there are.
+    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died.
+    /// `after` is the `next` of the former page. A message that does not change between two pages is listed once,
+    /// whatever the number of shards.
     ///
     /// # Errors
-    /// When there was no answer, or not of all shards; and when `after` is of another number of shards.
+    /// At least one shard gave no answer, or `after` belongs to another number of shards.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -232,7 +245,7 @@ impl Client {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
         if let Some(route) = &self.route
@@ -241,19 +254,19 @@ impl Client {
             self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit }])?;
             return route.list(queue, state, after, limit).await;
         }
-        let after = match after.as_ref().map(ListPlaces::as_slice) {
+        let after = match after.as_ref().map(ListPositions::as_slice) {
             None => None,
-            Some([ListPlace::Behind(place)]) => Some(*place),
-            Some([ListPlace::End]) => return Ok(Listing::default()),
-            Some(_) => return Err(CallError::WRONG_PLACES),
+            Some([ListPosition::Behind(place)]) => Some(*place),
+            Some([ListPosition::End]) => return Ok(Listing::default()),
+            Some(_) => return Err(CallError::WRONG_POSITIONS),
         };
         let page = self.ask(Op::list(queue, state, after, limit)).await?;
-        let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
+        let next = page.next.map(|place| ListPositions::new(vec![ListPosition::Behind(place)]));
         Ok(Listing { views: page.views, next })
     }
 
-    /// Whether a submission may have to be forwarded, and can then be decided after a later one: a caller that needs an
-    /// order must wait for the answers of one submission before it sends the next.
+    /// Whether a submission may have to be forwarded, so that it can be decided after a later one: a caller that needs
+    /// an order must wait for the answers to one submission before it sends the next.
     pub fn is_routed(&self) -> bool {
         self.route.is_some()
     }

@@ -1,4 +1,5 @@
-//! The source of time: the machine's clocks, or a test's. Of this crate and the cluster's, this module alone reads them.
+//! The source of time: the machine's clocks, or those of a test. In this crate and the cluster's, no other module reads
+//! a clock.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // they are read here, so that nobody else does
 
 use std::fmt;
@@ -38,8 +39,8 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
         wanted
     }
 
-    /// Real time since a fixed moment, which passes even where a test has stopped the clock: for our own pauses, and to
-    /// detect a driver that hangs.
+    /// Real time since a fixed moment, which passes even where a test has stopped the clock: for internal pauses, and
+    /// to detect a driver that hangs.
     fn running(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed()
@@ -62,7 +63,7 @@ impl Clock for SystemClock {
         static BOOT: OnceLock<Option<BootId>> = OnceLock::new();
         *BOOT.get_or_init(|| {
             let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-            // In a time namespace elapsed time has an offset of its own, and the next process may have another one.
+            // In a time namespace elapsed time has an offset of its own, and the next process may have a different one.
             let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
             boot_id(&id).filter(|_| !is_shifted(&offsets))
         })
@@ -88,12 +89,12 @@ fn is_shifted(offsets: &str) -> bool {
 
 fn ns(id: ClockId) -> u64 {
     let t = clock_gettime(id);
-    // Before 1970 counts as 1970.
+    // Times before 1970 count as 1970.
     let s = u64::try_from(t.tv_sec).unwrap_or(0);
     s.saturating_mul(1_000_000_000).saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// A clock that only moves when told to. Clones are the same clock; every other instance counts as another boot.
+/// A clock that moves only on request. Clones share one clock; every other instance counts as another boot.
 #[derive(Clone, Debug)]
 pub struct VirtualClock(Arc<Mutex<Virtual>>);
 
@@ -186,7 +187,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A number that no other boot has: the standard library seeds its hash keys from the system's entropy.
+/// A random number that no other boot has: the standard library seeds its hash keys from the system's entropy.
 fn drawn_boot() -> BootId {
     let half = || u128::from(RandomState::new().hash_one(0));
     BootId(half() << 64 | half())

@@ -19,14 +19,14 @@ pub enum CallError {
         /// Whether the call may have been applied.
         outcome: Outcome,
     },
-    /// The driver ended before the call, because its store is permanently unavailable or because of a bug in Duewheel;
+    /// The driver ended before the call, because its store is permanently unavailable or because of a bug in duewheel;
     /// or the call can never succeed. Nothing was applied.
     #[error("closed: {0}")]
     Closed(&'static str),
     /// The driver ended before it answered; the call may have been applied.
     #[error("no answer: {0}")]
     Lost(&'static str),
-    /// The answer belongs to another operation, which is a bug in Duewheel; the call may have been applied.
+    /// The answer belongs to another operation, which is a bug in duewheel; the call may have been applied.
     #[error("a bug in duewheel: {0}")]
     Bug(&'static str),
 }
@@ -41,14 +41,14 @@ pub enum Outcome {
 }
 
 impl CallError {
-    /// The driver answered with another operation's answer: a bug of ours.
+    /// The driver answered with another operation's answer, which is a bug.
     pub(crate) const WRONG_ANSWER: CallError = CallError::Bug("the driver gave another answer");
 
     /// The channel of the answer is closed and empty.
     pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
 
-    /// A cursor of a listing that was made with another number of shards.
-    pub const WRONG_PLACES: CallError =
+    /// The cursor of a listing was made with another number of shards.
+    pub const WRONG_POSITIONS: CallError =
         CallError::Closed("the place is not one of a listing over this number of shards");
 
     /// Whether the call may have been applied.

@@ -32,7 +32,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// These counts of one run, and no others.
+    /// The counts of one run.
     pub(crate) fn of(counts: &RecordedCounts) -> Self {
         Counted {
             totals: counts.totals,

@@ -22,7 +22,7 @@ pub struct Submission {
     pub answer: oneshot::Sender<Answers>,
     /// What to do if the store is behind.
     pub patience: WhenBusy,
-    /// It has waited for the store as long as it may.
+    /// Set when it has waited for the store for the longest allowed time.
     pub has_waited: bool,
 }
 
@@ -95,9 +95,9 @@ pub enum Admission {
     /// All are accepted.
     #[default]
     Open,
-    /// Only operations that settle messages are: the wheel is shutting down.
+    /// Only operations that settle messages are accepted: the wheel is shutting down.
     Draining,
-    /// None is, for this reason.
+    /// No operation is accepted, for this reason.
     Closed(CallError),
 }
 
@@ -151,7 +151,7 @@ impl Inbox {
             return Err((CallError::Overloaded, submission));
         }
         state.waiting.push(submission);
-        // The first one wakes the driver; the others find it awake.
+        // The first submission wakes the driver; it is awake for the others.
         let asleep = match state.sleep {
             Sleep::Awake | Sleep::Gathering => false,
             Sleep::Waiting => true,
@@ -167,7 +167,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether the door admits these operations, regardless of room.
+    /// Whether the door admits these operations, regardless of the budget.
     ///
     /// # Errors
     /// [`CallError::Draining`] or the closing reason.

@@ -1,16 +1,16 @@
-//! The runtime of one shard of duewheel: what stands between the pure engine and the world.
+//! The runtime of one shard of duewheel: it connects the pure engine with callers, clock and store.
 //!
 //! ```text
 //!   Client ──▶ Inbox ──▶ Runner, on a thread of its own ──▶ Driver ──▶ engine, store
 //! ```
 //!
-//! A [`client::Client`] puts operations into an [`inbox::Inbox`]. The [`driver::Driver`] takes them out in batches, lets the engine
-//! decide, and holds the answers back until the store says that they are durable. The [`runner::Runner`] is the driver's life: it
-//! reads the clock and opens the store again after a failure. The [`thread::Shard`] gives it a thread; a simulation takes its turns
-//! itself.
+//! A [`client::Client`] puts operations into an [`inbox::Inbox`]. The [`driver::Driver`] takes them out in batches,
+//! lets the engine decide, and holds the answers back until the store says that they are durable. The
+//! [`runner::Runner`] is the driver's life: it reads the clock and opens the store again after a failure. The
+//! [`thread::Shard`] gives it a thread; a simulation takes its turns itself.
 //!
-//! This crate is for duewheel's other crates. People who embed duewheel use the crate `duewheel`, which shows nothing of it but
-//! the client, clocks and errors.
+//! This crate is for duewheel's other crates. People who embed duewheel use the crate `duewheel`, which exports only
+//! its client, clocks and errors.
 
 pub mod backoff;
 mod backpressure;

@@ -1,4 +1,4 @@
-//! The owner's control over a driver: ending it, and learning how it ended.
+//! The owner's control over a driver: ending it, and waiting for its end.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Lifecycle {
         Lifecycle { inbox, shared }
     }
 
-    /// From now on only operations that settle messages are accepted; waiting reserves end with what they have.
+    /// Accepts only operations that settle messages from now on; waiting reserves end with the messages that they have.
     pub fn drain(&self) {
         self.inbox.close_door(Admission::Draining);
         self.shared.wish(ThreadCommand::EndWaits, &self.inbox);
@@ -41,7 +41,7 @@ impl Lifecycle {
         self.shared.has_ended()
     }
 
-    /// Waits until the driver has ended, and returns how.
+    /// Waits until the driver has ended, and returns the reason.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -49,7 +49,8 @@ impl Lifecycle {
         self.shared.ended().await
     }
 
-    /// For a task of the owner: if the task panics while it holds this, the driver ends. `place` names the task.
+    /// A guard for a task of the owner: if the task panics while it holds the guard, the driver ends. `place` names the
+    /// task.
     pub fn end_on_panic(&self, place: &'static str) -> EndOnPanic {
         EndOnPanic::new(&self.shared, &self.inbox, place)
     }

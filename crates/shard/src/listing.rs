@@ -9,32 +9,32 @@ use duewheel_core::engine::{ListCursor, Page, View};
 use duewheel_core::message::State;
 
 /// The progress of a listing: one position for each shard. Returned by [`crate::client::Client::list`];
-/// [`ListPlaces::new`] reassembles one.
+/// [`ListPositions::new`] reassembles one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListPlaces(Vec<ListPlace>);
+pub struct ListPositions(Vec<ListPosition>);
 
 /// The position in the listing of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListPlace {
-    /// After this one; nothing has been listed so far if both of its halves are `None`.
+pub enum ListPosition {
+    /// After this position; nothing has been listed so far if both of its halves are `None`.
     Behind(ListCursor),
     /// Everything has been listed.
     End,
 }
 
-impl ListPlace {
+impl ListPosition {
     /// Before the first message.
-    pub const START: ListPlace = ListPlace::Behind(ListCursor { at: None, after: None });
+    pub const START: ListPosition = ListPosition::Behind(ListCursor { at: None, after: None });
 }
 
-impl ListPlaces {
+impl ListPositions {
     /// Positions, one for each shard, in the order of the shards.
-    pub fn new(places: Vec<ListPlace>) -> Self {
-        ListPlaces(places)
+    pub fn new(positions: Vec<ListPosition>) -> Self {
+        ListPositions(positions)
     }
 
     /// The positions, one for each shard, in the order of the shards.
-    pub fn as_slice(&self) -> &[ListPlace] {
+    pub fn as_slice(&self) -> &[ListPosition] {
         &self.0
     }
 }
@@ -46,7 +46,7 @@ pub struct Listing {
     /// there are more: see `next`.
     pub views: Vec<View>,
     /// Where to continue; `None`: this was the last page.
-    pub next: Option<ListPlaces>,
+    pub next: Option<ListPositions>,
 }
 
 /// Pages of shards being merged into one.
@@ -63,18 +63,18 @@ pub struct ListingMerge {
 /// How far a shard's listing has been read.
 #[derive(Debug)]
 struct ShardProgress {
-    /// After what was taken.
-    place: ListPlace,
+    /// The position after the messages that were taken.
+    position: ListPosition,
     rows: VecDeque<(View, ListCursor)>,
-    /// After `rows`.
-    next: ListPlace,
+    /// The position after `rows`.
+    next: ListPosition,
 }
 
 impl ListingMerge {
     /// Begins at these positions. A page has at most `limit` messages, and ends when they exceed its limit of bytes.
-    pub fn new(state: Option<State>, places: ListPlaces, limit: usize, max_bytes: usize) -> Self {
-        let reading = |place| ShardProgress { place, rows: VecDeque::new(), next: place };
-        let shards = places.0.into_iter().map(reading).collect();
+    pub fn new(state: Option<State>, positions: ListPositions, limit: usize, max_bytes: usize) -> Self {
+        let reading = |position| ShardProgress { position, rows: VecDeque::new(), next: position };
+        let shards = positions.0.into_iter().map(reading).collect();
         ListingMerge { state, shards, views: Vec::new(), bytes: 0, limit, max_bytes }
     }
 
@@ -85,8 +85,8 @@ impl ListingMerge {
             return Vec::new();
         }
         let wants = |(at, reading): (usize, &ShardProgress)| match reading.next {
-            ListPlace::Behind(place) if reading.rows.is_empty() => Some((at, place)),
-            ListPlace::Behind(_) | ListPlace::End => None,
+            ListPosition::Behind(position) if reading.rows.is_empty() => Some((at, position)),
+            ListPosition::Behind(_) | ListPosition::End => None,
         };
         self.shards.iter().enumerate().filter_map(wants).collect()
     }
@@ -95,9 +95,9 @@ impl ListingMerge {
     pub fn give(&mut self, shard: usize, page: Page) {
         let Some(reading) = self.shards.get_mut(shard) else { return };
         reading.rows.extend(page.views.into_iter().zip(page.behind));
-        reading.next = page.next.map_or(ListPlace::End, ListPlace::Behind);
+        reading.next = page.next.map_or(ListPosition::End, ListPosition::Behind);
         if reading.rows.is_empty() {
-            reading.place = reading.next;
+            reading.position = reading.next;
         }
     }
 
@@ -113,17 +113,18 @@ impl ListingMerge {
             let Some((_, at)) = self.shards.iter().enumerate().filter_map(first).min() else { return };
             let reading = &mut self.shards[at];
             let Some((view, behind)) = reading.rows.pop_front() else { return };
-            reading.place = if reading.rows.is_empty() { reading.next } else { ListPlace::Behind(behind) };
+            reading.position =
+                if reading.rows.is_empty() { reading.next } else { ListPosition::Behind(behind) };
             self.bytes += view.message.weight();
             self.views.push(view);
         }
     }
 
-    /// The page, as far as it has come.
+    /// Ends the page with the messages taken so far.
     pub fn end(self) -> Listing {
-        let places: Vec<ListPlace> = self.shards.iter().map(|reading| reading.place).collect();
-        let all = places.iter().all(|place| *place == ListPlace::End);
-        Listing { views: self.views, next: (!all).then_some(ListPlaces(places)) }
+        let positions: Vec<ListPosition> = self.shards.iter().map(|reading| reading.position).collect();
+        let all = positions.iter().all(|position| *position == ListPosition::End);
+        Listing { views: self.views, next: (!all).then_some(ListPositions(positions)) }
     }
 
     fn is_full(&self) -> bool {

@@ -45,6 +45,12 @@ impl LocalShard {
         self.past.unowned_ms += ms;
     }
 
+    /// Whether the shard has done everything that was to be done by now; true for one that this node does not own. For a
+    /// clock that stands: on any other it is true only for moments.
+    pub fn has_caught_up(&self) -> bool {
+        self.reign.as_ref().is_none_or(|(_, shared)| shared.has_caught_up())
+    }
+
     /// The number of the shard; `None` without a cluster.
     pub fn shard(&self) -> Option<ShardId> {
         self.shard

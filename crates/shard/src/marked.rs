@@ -1,4 +1,4 @@
-//! A store that marks its calls, so that an observer of the driver's thread can see that it is in the store.
+//! A store that marks its calls, so that an observer of the driver's thread can see whether it is in the store.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use duewheel_core::store::{
 
 use crate::shared::DriverShared;
 
-/// The store of a shard's driver. Every call that may wait for a disk or a server is made in [`DriverShared::in_store`].
+/// The store of a shard's driver. Every call that may wait for a disk or a server is made in
+/// [`DriverShared::in_store`].
 pub(crate) struct Marked {
     store: Box<dyn Store>,
     shared: Arc<DriverShared>,

@@ -1,7 +1,7 @@
 //! New messages that wait for the rate limit of their tenant's quota.
 //!
 //! Callers that cannot handle a refusal ([`WhenBusy::Paced`](crate::inbox::WhenBusy)) are slowed down to the rate
-//! instead. A waiting message has not been decided: it is looked up and decided when its time has come, in order of
+//! instead. A waiting message has not been decided: it is looked up and decided when the rate allows it, in order of
 //! arrival for each tenant.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,16 +26,16 @@ pub(crate) struct Pacing {
     bytes: usize,
     max_bytes: usize,
     max_wait_ms: u64,
-    /// When one of them may go, or has waited long enough.
+    /// When a message may be decided, or has waited for the longest allowed time.
     wake: Option<EngineMs>,
     waits: MayWait,
 }
 
-/// Whether anything may wait.
+/// Whether messages may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MayWait {
     Allowed,
-    /// A shutdown has begun.
+    /// A shutdown has begun: nothing waits any more.
     Over,
 }
 
@@ -55,7 +55,7 @@ impl Pacing {
             left: BTreeMap::new(),
             arrivals: 0,
             bytes: 0,
-            // As much as may wait for the store.
+            // The same limit as for messages that wait for the store.
             max_bytes: policy.max_inbox_bytes,
             max_wait_ms: policy.max_pace_wait_ms,
             wake: None,
@@ -143,7 +143,7 @@ impl Pacing {
         self.wake
     }
 
-    /// The quotas were replaced.
+    /// Notes that the quotas were replaced.
     pub(crate) fn renew(&mut self) {
         self.loose.extend(std::mem::take(&mut self.lines).into_values().flatten());
         self.loose.sort_by_key(|paced| paced.arrival);
@@ -154,7 +154,7 @@ impl Pacing {
         self.waits = MayWait::Over;
     }
 
-    /// Removes all of them: they were not decided.
+    /// Removes all waiting messages: they were not decided.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = ReplyTo> {
         self.renew();
         self.bytes = 0;

@@ -16,7 +16,7 @@ use crate::inbox::Answers;
 pub struct Pending {
     answers: Receiver,
     ops: usize,
-    /// Returned to the budget when the answers have arrived.
+    /// The share of the budget, which is returned when the answers have arrived.
     room: Option<CallBudgetShare>,
 }
 
@@ -51,7 +51,7 @@ struct Receiver {
     undo: Option<Undo>,
 }
 
-/// What to do with answers that arrived but were not received: their sender does not know of it.
+/// The function that undoes answers which arrived but were not received: their sender does not know of it.
 struct Undo(Box<dyn FnOnce(Answers) + Send>);
 
 impl fmt::Debug for Undo {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::{BadQuota, Quota, Quotas};
 use duewheel_core::policy::Policy;
 
-/// The current quotas of a process. Cheap to clone; all clones are the same.
+/// The current quotas of a process. Cheap to clone; all clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaSource {
     inner: Arc<QuotaState>,
@@ -14,7 +14,7 @@ pub struct QuotaSource {
 
 #[derive(Debug, Default)]
 struct QuotaState {
-    /// How often they were set.
+    /// The number of times that they were set.
     version: AtomicU64,
     quotas: Mutex<Quotas>,
 }
@@ -23,7 +23,7 @@ impl QuotaSource {
     /// Replaces all quotas.
     ///
     /// # Errors
-    /// When they cannot be; those before go on.
+    /// The quotas are not valid; the former ones stay.
     pub fn set(&self, quotas: Vec<Quota>, policy: &Policy) -> Result<(), BadQuota> {
         let quotas = Quotas::new(quotas, policy)?;
         let mut place = self.lock();
@@ -41,7 +41,7 @@ impl QuotaSource {
         Some((self.inner.version.load(Ordering::SeqCst), quotas.clone()))
     }
 
-    /// Whether there are any.
+    /// Whether there are quotas.
     pub fn are_set(&self) -> bool {
         self.inner.version.load(Ordering::SeqCst) > 0 && !self.lock().is_empty()
     }

@@ -38,7 +38,7 @@ pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + S
 pub enum StartError {
     /// The store could not be opened, or what must be in memory could not be loaded.
     Store(StoreError),
-    /// The policy asks for a ring of an impossible size.
+    /// The policy has a ring of an impossible size.
     Policy(GeometryError),
     /// The operating system could not start a thread.
     Thread(std::io::Error),
@@ -61,14 +61,14 @@ pub enum AfterTurn {
     Again,
     /// Sleep; call [`Runner::woke`] afterwards.
     Sleep(SleepLimit),
-    /// Nothing more; call [`Runner::end`].
+    /// The runner has ended; call [`Runner::end`].
     Ended(DriverEnd),
 }
 
-/// How long the runner may sleep.
+/// The longest sleep of the runner, and the events that end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepLimit {
-    /// What ends it early.
+    /// The event that ends it early.
     pub until: WakeOn,
     /// Its longest duration.
     pub at_most: Duration,
@@ -81,9 +81,10 @@ pub enum WakeOn {
     Gathering,
     /// A call of [`Inbox::wake`].
     Wake,
-    /// The same, or a submission in the inbox.
+    /// A call of [`Inbox::wake`], or a submission in the inbox.
     Anything,
-    /// The same, measured in real time even where a test has stopped the clock: the store is to be reopened.
+    /// The same events, with the duration in real time even where a test has stopped the clock: the store is to be
+    /// reopened.
     Retry,
 }
 
@@ -93,14 +94,14 @@ type ShardDriver = Driver<Box<dyn Store>>;
 const GATHER: Duration = Duration::from_micros(500);
 
 /// With at least this many callers, the driver waits a moment for the others when the first submission arrives: a sync
-/// for each few of them would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the
-/// same.)
+/// for each few of them would cost more than the moment (PostgreSQL's `commit_delay` and `commit_siblings` do the
+/// same).
 const CROWD: usize = 6;
 
 /// The longest duration of that moment; it ends when as many have arrived as recently.
 const GATHER_CROWD: Duration = Duration::from_micros(200);
 
-/// The pause before the store is reopened, at most; it doubles up to the longest.
+/// The first pause before the store is reopened; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause for a shard of a node: it should serve again soon after its store is back, regardless of the
@@ -110,7 +111,7 @@ const LONGEST_PAUSE_OF_A_NODE: Duration = Duration::from_secs(1);
 /// The greatest age of the store's figures while the driver works.
 const FIGURES: Duration = Duration::from_secs(1);
 
-/// How often a loading store is checked if it does not report.
+/// The interval at which a loading store is checked if it does not report.
 const OPENING: Duration = Duration::from_millis(100);
 
 /// A shard between two turns. Owned by one thread, or by a simulation.
@@ -119,13 +120,13 @@ pub struct Runner {
     pub(crate) shared: Arc<DriverShared>,
     opener: Opener,
     config: Config,
-    /// From the engine before, for the one that replaces it after a failure.
+    /// The holds of the former engine, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
-    /// What the driver before has left for the one that replaces it.
+    /// What the former driver has left for the one that replaces it.
     remains: Remains,
     fenced: WhenFenced,
-    /// Of the pauses before the store is reopened, out of [`Config::seed`]: shards that lost the same server do not
-    /// return at the same moment.
+    /// The jitter of the pauses before the store is reopened, seeded by [`Config::seed`]: shards that lost the same
+    /// server do not return at the same moment.
     jitter: Jitter,
     phase: Phase,
     submissions: Vec<Submission>,
@@ -141,12 +142,12 @@ pub struct Runner {
 }
 
 enum Phase {
-    /// Loads what must be in memory.
+    /// What must be in memory is being loaded.
     Opening(Box<ShardDriver>, ReopenPause),
     Serving(Box<ShardDriver>),
     /// The store has failed.
     Failed(StoreError, ReopenPause),
-    /// Between two phases, or for good.
+    /// Between two phases, or ended.
     Ended,
 }
 
@@ -170,10 +171,10 @@ impl fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// Opens the store. Call [`Runner::opening`] until it says that everything is loaded.
+    /// Opens the store. The caller calls [`Runner::opening`] until everything is loaded.
     ///
     /// # Errors
-    /// When the store does not open, or the policy asks for a ring that cannot be.
+    /// The store does not open, or the policy has a ring of an impossible size.
     pub fn start(mut opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let inbox = Arc::new(Inbox::new(&config.policy));
         clock.attach(&inbox);
@@ -222,12 +223,12 @@ impl Runner {
         Client::new(self.inbox.clone(), self.shared.clone())
     }
 
-    /// Its owner's control over it.
+    /// The owner's control over the runner.
     pub fn lifecycle(&self) -> Lifecycle {
         Lifecycle::new(self.inbox.clone(), self.shared.clone())
     }
 
-    /// Whether it serves: everything is loaded, and the store works.
+    /// Whether the shard serves: everything is loaded, and the store works.
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving(_))
     }
@@ -244,7 +245,7 @@ impl Runner {
     /// for a signal of the store.
     ///
     /// # Errors
-    /// When the store fails before the shard has served anybody: it has not started.
+    /// The store failed before the shard has served a request: it has not started.
     pub fn opening(&mut self) -> Result<Option<Duration>, StartError> {
         let Phase::Opening(driver, _) = &mut self.phase else { return Ok(None) };
         let now = self.shared.now();
@@ -258,7 +259,7 @@ impl Runner {
         Ok(None)
     }
 
-    /// For how many submissions to wait, and how long at most, before the next turn.
+    /// The number of submissions to wait for, and the longest wait, before the next turn.
     pub fn crowd(&self) -> Option<(usize, Duration)> {
         let Phase::Serving(driver) = &self.phase else { return None };
         let gathers = !driver.is_full() && self.crowd >= CROWD && driver.store().level() != Level::Memory;
@@ -358,7 +359,7 @@ impl Runner {
     }
 
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> AfterTurn {
-        // What the step before has left comes first, as it is.
+        // The rest of the former step comes first, unchanged.
         let is_fresh = !driver.is_full() && self.submissions.is_empty();
         if is_fresh {
             self.inbox.take(&mut self.submissions);
@@ -373,7 +374,7 @@ impl Runner {
             driver.set_quotas(now, quotas);
         }
         self.refresh_figures(&mut driver);
-        // Every round: a reserve may have come in before the door was closed.
+        // This is done every round: a reserve may have arrived before the door was closed.
         let waits_ended = self.shared.wished(ThreadCommand::EndWaits);
         if waits_ended {
             driver.end_waits();
@@ -393,7 +394,7 @@ impl Runner {
         testing::place("driver");
         if let Some(bug) = self.shared.bug() {
             driver.end_waits();
-            // What was accepted becomes durable if it can; the bug is the news in any case.
+            // Accepted changes become durable if possible; the bug is reported in any case.
             self.shared.fold_figures(&driver.figures(now));
             let _ = driver.close(now);
             return AfterTurn::Ended(DriverEnd::Failed(bug.clone()));
@@ -417,7 +418,7 @@ impl Runner {
     }
 
     /// Reports the store's figures on request, and once a second however busy the driver is. This happens before a
-    /// step, so that a caller who asks for figures and then for anything else has both from after the request.
+    /// step, so that a caller who requests figures and then submits an operation gets figures from after the request.
     fn refresh_figures(&mut self, driver: &mut ShardDriver) {
         let running = self.shared.clock().running();
         if self.shared.take_figures_wanted() || running >= self.figures_due {
@@ -433,7 +434,7 @@ impl Runner {
         if !self.turns.is_empty() && !driver.is_full() {
             return AfterTurn::Again;
         }
-        // The clock again: the step may have taken long.
+        // The clock is read again: the step may have taken long.
         let now = self.shared.now();
         if !self.submissions.is_empty() && !driver.is_full() {
             return AfterTurn::Again;
@@ -444,7 +445,8 @@ impl Runner {
             Some(t) => longest.min(Duration::from_millis(t.0 - now.engine.0)),
         };
         if wanted == longest {
-            // At leisure, so that the figures of a driver that sleeps are of its last step.
+            // Done while nothing else is waiting, so that the figures of a driver that sleeps are those of its last
+            // step.
             self.shared.set_figures(driver.figures(now));
         }
         AfterTurn::Sleep(if driver.is_full() {
@@ -454,11 +456,13 @@ impl Runner {
             // need the sync, so this is not for long even where syncs are.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
         } else {
+            self.shared.rest(now.engine);
             SleepLimit { until: WakeOn::Anything, at_most: wanted }
         })
     }
 
-    /// The store failed. The outcome of operations in progress is unknown; then it is reopened, under a new epoch.
+    /// Handles a failed store. The outcome of operations in progress is unknown; the store is reopened under a new
+    /// epoch.
     fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> AfterTurn {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
@@ -470,13 +474,14 @@ impl Runner {
         self.reopen(error, self.first_pause())
     }
 
-    /// Keeps what a driver has left for the next one. What the store has confirmed is counted now: there may be no next one.
+    /// Keeps what a driver has left for the next one. What the store has confirmed is counted now, because there may be
+    /// no next one.
     fn keep_remains(&mut self, remains: Remains) {
         self.shared.count(&Counted::of(&remains.confirmed));
         self.remains = remains;
     }
 
-    /// Reopens the store, if it is time.
+    /// Reopens the store, if its pause is over.
     fn reopen(&mut self, error: StoreError, pause: ReopenPause) -> AfterTurn {
         self.shared.set_trouble(Some(error.to_string()));
         if let Some(bug) = self.shared.bug() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::Level;
-use duewheel_core::time::Now;
+use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -27,15 +27,28 @@ pub struct DriverShared {
     hanging: Mutex<Option<String>>,
     /// The figures of the current run, and the counts of earlier ones.
     figures: Mutex<(Figures, Counted)>,
-    /// Someone requested figures as of now or later.
+    /// Set when a caller has requested figures as of now or later.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
+    /// The engine time up to which everything was done when the driver went to sleep last.
+    rested: AtomicU64,
     /// A bug outside the driver; it also ends the driver.
     bug: OnceLock<String>,
     ended: watch::Sender<Option<DriverEnd>>,
 }
 
 impl DriverShared {
+    /// The driver sleeps until something comes in, or a later time: everything up to this time is done.
+    pub fn rest(&self, at: EngineMs) {
+        self.rested.store(at.0, Ordering::Release);
+    }
+
+    /// Whether everything that was to be done by now is done: what is due is ready, what has run out is ended. On a clock
+    /// that does not stand this is true only for moments.
+    pub fn has_caught_up(&self) -> bool {
+        self.rested.load(Ordering::Acquire) >= self.now().engine.0
+    }
+
     /// The state of a driver with this clock, which has not ended.
     pub fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
         DriverShared {
@@ -47,6 +60,7 @@ impl DriverShared {
             figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(ThreadCommand::Run as u64),
+            rested: AtomicU64::new(0),
             bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,
@@ -73,7 +87,7 @@ impl DriverShared {
         *lock(&self.pulse) = Pulse::new(now);
     }
 
-    /// Records that the loop completes no round for lack of a store: its thread works.
+    /// Records that the loop completes no round because it has no store: its thread works.
     pub fn waits_for_store(&self) {
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
@@ -129,7 +143,7 @@ impl DriverShared {
         self.figures_wanted.load(Ordering::Relaxed) && self.figures_wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// The driver has ended.
+    /// Records that the driver has ended.
     pub fn set_ended(&self, end: DriverEnd) {
         self.ended.send_replace(Some(end));
     }
@@ -140,7 +154,7 @@ impl DriverShared {
 struct Pulse {
     /// The loop completed a round.
     tick: Duration,
-    /// The same, or a call to the store returned.
+    /// The loop completed a round, or a call to the store returned.
     seen: Duration,
     /// Where the thread is now.
     thread: ThreadIn,
@@ -157,22 +171,22 @@ impl Pulse {
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverEnd {
-    /// It was asked to end.
+    /// Its owner has ended it.
     Stopped,
-    /// Another owner has its shard; with an explanation in words.
+    /// Another owner has its shard; the text explains it.
     Fenced(String),
-    /// Its store is permanently unavailable, or there is a bug in Duewheel; with an explanation in words.
+    /// Its store is permanently unavailable, or there is a bug in duewheel; the text explains it.
     Failed(String),
 }
 
-/// What the owner wants of the driver's thread; it only increases.
+/// The command of the owner for the driver's thread; it only increases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThreadCommand {
-    /// It continues.
+    /// The driver continues.
     Run,
-    /// Waiting reserves end with what they have.
+    /// Waiting reserves end with the messages that they have.
     EndWaits,
-    /// It ends once everything accepted is durable.
+    /// The driver ends once everything accepted is durable.
     Stop,
 }
 
@@ -219,13 +233,13 @@ impl DriverShared {
         self.figures_wanted.store(true, Ordering::Release);
     }
 
-    /// Sets what the owner wants of the driver, and wakes it.
+    /// Gives the driver a command, and wakes it.
     pub fn wish(&self, wish: ThreadCommand, inbox: &Inbox) {
         self.wish.fetch_max(wish as u64, Ordering::SeqCst);
         inbox.wake();
     }
 
-    /// Records a panic in Duewheel: nothing is trusted any more, and the driver ends.
+    /// Records a panic in duewheel: nothing is trusted any more, and the driver ends.
     pub fn end(&self, bug: String, inbox: &Inbox) {
         tracing::error!(%bug, "closing");
         let _ = self.bug.set(bug); // the first one counts
@@ -251,7 +265,7 @@ impl DriverShared {
         self.ended.borrow().is_some()
     }
 
-    /// Whether the owner wants this, or more.
+    /// Whether the owner has given this command, or a greater one.
     pub fn wished(&self, wish: ThreadCommand) -> bool {
         self.wish.load(Ordering::SeqCst) >= wish as u64
     }
@@ -266,8 +280,8 @@ pub fn bug(place: &str, what: &str) -> String {
     format!("a bug in duewheel: {place} has panicked: {what}")
 }
 
-/// Held by an internal task while it runs: if the task panics, the handle closes with an error. An unnoticed panic
-/// would leave messages that are never delivered, or a copy that is never made.
+/// A guard that an internal task holds while it runs: if the task panics, the driver ends with an error. An unnoticed
+/// panic would leave messages that are never delivered, or a copy that is never made.
 #[derive(Debug)]
 pub struct EndOnPanic {
     shared: Arc<DriverShared>,
@@ -276,7 +290,7 @@ pub struct EndOnPanic {
 }
 
 impl EndOnPanic {
-    /// For the task of this name, of the driver with this inbox.
+    /// A guard for the task of this name, of the driver with this inbox.
     pub fn new(shared: &Arc<DriverShared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
         EndOnPanic { shared: shared.clone(), inbox: inbox.clone(), place }
     }
@@ -331,7 +345,7 @@ mod tests {
         assert_eq!(health(), (610, 3, ThreadIn::Ours), "since it was back");
         pass(200);
         assert_eq!(health(), (810, 203, ThreadIn::Ours), "a stall of ours after it");
-        // What looks after other threads is held up by their stores, and stalls like any other.
+        // A thread that supervises others is delayed by their stores, and stalls like any other.
         shared.waits_for_store();
         pass(1);
         assert_eq!(health(), (811, 1, ThreadIn::Store));

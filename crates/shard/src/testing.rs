@@ -2,7 +2,7 @@
 //!
 //! Without the feature `testing`, which only tests enable, this contains only a function that does nothing.
 
-/// A place at which a test can make the process panic: if the environment says
+/// A place at which a test can make the process panic: if the environment has
 /// `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file exists. With `place,stuck` the driver also hangs from then
 /// on.
 #[cfg(feature = "testing")]

@@ -72,7 +72,8 @@ fn run(mut runner: Runner) {
         Ok(end) => end,
         Err(panic) => {
             let bug = bug("the driver", panic_text(&*panic));
-            // Said apart from the end: an owner of several shards ends all of them for a bug, and none for a store that is gone.
+            // Logged apart from the end: an owner of several shards ends all of them for a bug, and none for a store
+            // that is gone.
             runner.shared.end(bug.clone(), &runner.inbox);
             DriverEnd::Failed(bug)
         }

@@ -33,7 +33,8 @@ impl Timekeeper {
         clock: &dyn Clock,
     ) -> Self {
         let wall_ns = clock.read().wall_ns;
-        // Later than the wall clock: what passes in between is counted by neither, rather than by both.
+        // The elapsed time is read after the wall clock: the time in between is counted by neither, rather than by
+        // both.
         let reading = Reading { wall_ns, ..clock.read() };
         let anchored = anchor.zip(clock.boot());
         if let Some(engine_ns) = anchored
@@ -45,7 +46,7 @@ impl Timekeeper {
         }
         let wall = WallMs(reading.wall_ns / 1_000_000);
         if let Some(keeper) = before {
-            // Elapsed time is known better than the wall clock, which may have been stepped meanwhile.
+            // Elapsed time is more exact than the wall clock, which may have been stepped meanwhile.
             let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(1_000_000));
             return Timekeeper {
                 base_ns: keeper.engine_ns(reading).max(left_ns),
@@ -53,13 +54,13 @@ impl Timekeeper {
             };
         }
         let left = left.map_or(EngineMs(0), |pair| pair.engine_at(wall));
-        // The downtime up to this very instant: with the wall clock's own part of a millisecond. So both clocks tick
-        // together, and the instant shown for a delayed message is the same at every look.
+        // The downtime up to this very instant, with the wall clock's own part of a millisecond. So both clocks tick
+        // together, and each read of a delayed message shows the same instant.
         let left_ns = left.0.saturating_mul(1_000_000).saturating_add(reading.wall_ns % 1_000_000);
         Timekeeper { base_ns: left_ns, since_ns: reading.elapsed_ns }
     }
 
-    /// What the next owner on this boot continues from.
+    /// The anchor from which the next owner on this boot continues.
     pub fn anchor(&self, clock: &dyn Clock) -> Option<BootAnchor> {
         let boot = clock.boot()?;
         // The end of the millisecond: a whole one of engine time, and never before the boot.
@@ -84,7 +85,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const BOOT: BootId = BootId(7);
 
-    /// A machine's clocks. Between any two of its readings passes a pause, as when the process has to wait for a processor.
+    /// A machine's clocks. A pause passes between any two readings, as when the process has to wait for a processor.
     #[derive(Debug)]
     struct Machine {
         boot: Option<BootId>,
@@ -101,7 +102,7 @@ mod tests {
             Machine { boot: Some(boot), ..self }
         }
 
-        /// True time passes, by both clocks.
+        /// Lets true time pass, by both clocks.
         fn pass(&self, ns: u64) {
             let mut now = self.now.lock().unwrap();
             now.elapsed_ns += ns;
@@ -132,8 +133,8 @@ mod tests {
 
     #[test]
     fn engine_time_begins_where_the_store_was_left_whatever_the_uptime() {
-        // Story: the first open compared with a keeper that had not been set, which showed the machine's uptime. On a host
-        // that was up for longer than the folder was old, every delay would have ended at once; on any other, each
+        // Story: the first open compared with a keeper that had not been set, which showed the machine's uptime. On a
+        // host that was up for longer than the folder was old, every delay would have ended at once; on any other, each
         // restart gained the time between two readings, and messages came some ms early. Found by the kill -9 test.
         let up_for_years = Machine::at(u64::from(u32::MAX) * 1_000 * MS, 70_000 * MS);
         let new = Timekeeper::resume(None, None, None, &up_for_years);
@@ -154,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_pause_between_the_readings_gains_no_time() {
-        // Story: elapsed time was read before the wall clock. What passed in between counted as downtime, and again as time that had
-        // elapsed since: a process that was preempted there showed messages early by as much.
+        // Story: elapsed time was read before the wall clock. What passed in between counted as downtime, and again as
+        // time that had elapsed since: a process that was preempted there showed messages early by as much.
         for pause_ns in [0, 1, 3 * MS, 70 * MS] {
             let clock = Machine { pause_ns, ..Machine::at(5_000 * MS, 70_000 * MS) };
             let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
@@ -167,8 +168,8 @@ mod tests {
 
     #[test]
     fn on_the_same_boot_neither_a_step_nor_a_slew_of_the_wall_clock_counts_as_downtime() {
-        // Story: downtime was what the wall clock showed. An hour by which it was stepped while the process was down ended every delay
-        // of an hour, and a slew that was not noted yet made all of them early.
+        // Story: downtime was what the wall clock showed. An hour by which it was stepped while the process was down
+        // ended every delay of an hour, and a slew that was not noted yet made all of them early.
         let clock = Machine::at(5_000 * MS + 123, 70_000 * MS + 456_789).of(BOOT);
         let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
         let before = keeper.engine_ns(clock.read());
@@ -185,7 +186,7 @@ mod tests {
             );
             assert_eq!(again.anchor(&clock).and_then(|a| a.at(anchor.engine)), Some(anchor), "the same line");
         }
-        // What was shown already is not taken back, should the anchor say less.
+        // Engine time that was shown before does not go back if the anchor gives less.
         let ahead = Timekeeper::resume(None, pair(900_000, 60_000), Some(anchor), &clock);
         assert_eq!(shown(&ahead, &clock), EngineMs(900_000));
     }
@@ -200,7 +201,7 @@ mod tests {
             let again = Timekeeper::resume(None, left, anchor, &later(boot));
             assert_eq!(shown(&again, &later(boot)), EngineMs(10_700));
         }
-        // A clock that is behind the anchor is of another boot, whatever it says.
+        // A clock that is behind the anchor belongs to another boot, whatever its id.
         let behind = Machine::at(4_000 * MS, 80_200 * MS).of(BOOT);
         assert_eq!(shown(&Timekeeper::resume(None, left, anchor, &behind), &behind), EngineMs(10_700));
     }

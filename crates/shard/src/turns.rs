@@ -1,8 +1,9 @@
 //! Reserves take turns by tenant when more messages are requested than a step should grant.
 //!
-//! Without quotas, and while the driver keeps up, everything is decided in order of arrival. When one tenant's reserves
-//! would take several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese, SIGCOMM
-//! 1995, counted in requested messages), and the rest waits here. Operations other than reserves are not delayed.
+//! Without quotas, and while the driver keeps up, everything is decided in order of arrival. When the reserves of one
+//! tenant would take several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese,
+//! SIGCOMM 1995, counted in requested messages), and the rest waits here. Operations other than reserves are not
+//! delayed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,9 +23,9 @@ type TenantNumber = Option<usize>;
 /// Reserves that wait for their turn.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// The waiting ones, by arrival.
+    /// The waiting reserves, by arrival.
     held: BTreeMap<u64, Submission>,
-    /// Those of each tenant, in order. One that was removed from `held` meanwhile is skipped.
+    /// The reserves of each tenant, in order. One that was removed from `held` meanwhile is skipped.
     lines: BTreeMap<TenantNumber, TenantReserves>,
     by_name: BTreeMap<WaiterId, u64>,
     by_session: BTreeSet<(SessionId, u64)>,
@@ -40,7 +41,7 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct TenantReserves {
     arrivals: VecDeque<u64>,
-    /// The number of messages that it may still request in its turn.
+    /// The number of messages that the tenant may still request in its turn.
     credit: usize,
 }
 
@@ -59,13 +60,13 @@ impl Turns {
         }
     }
 
-    /// Whether none waits.
+    /// Whether no reserve waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
     /// Leaves as many of the newly arrived reserves in `submissions` as a step should decide, in turns, and keeps the
-    /// others. Those that a step does not take are not sorted again: they have had their turn.
+    /// others. Reserves that a step does not take are not sorted again: they have had their turn.
     pub(crate) fn sort(
         &mut self,
         submissions: &mut Vec<Submission>,
@@ -82,7 +83,7 @@ impl Turns {
                 self.hold(tenant, submission);
                 continue;
             }
-            // What ends a reserve must not be decided before it.
+            // An operation that ends a reserve must not be decided before it.
             for op in &submission.ops {
                 match op {
                     Op::CancelReserve { waiter } => stay.extend(self.take_named(*waiter)),
@@ -96,7 +97,7 @@ impl Turns {
         *submissions = stay;
     }
 
-    /// Puts all of them after the first `before` submissions, in order.
+    /// Puts all waiting reserves after the first `before` submissions, in order.
     pub(crate) fn give_back(&mut self, before: usize, submissions: &mut Vec<Submission>) {
         if !self.is_empty() {
             submissions.splice(before..before, std::mem::take(&mut self.held).into_values());
@@ -250,7 +251,7 @@ mod tests {
         assert!(names(&some).contains(&10_000) && names(&some).contains(&10_001));
         assert!((900..=1_100).contains(&asked(&some, "t1")), "{}", asked(&some, "t1"));
 
-        // Two that want all they can get have half each, whatever one of their reserves asks for.
+        // Two tenants that want all they can get have half each, however much one of their reserves requests.
         let mut more: Vec<_> = (20_000..22_000).map(|n| reserve("t2", n, 7)).collect();
         let mut of = [0, 0];
         for _ in 0..10 {
@@ -260,7 +261,7 @@ mod tests {
         }
         assert!(of[0].abs_diff(of[1]) <= 400 && of[0] + of[1] >= 10_000, "{of:?}");
 
-        // A step always takes one at least, however much it asks for.
+        // A step always takes at least one reserve, however much it requests.
         let mut large = vec![reserve("t3", 50_000, 10_000)];
         turns.sort(&mut large, tenant_of);
         let seen = (0..200).any(|_| {
@@ -328,7 +329,8 @@ mod tests {
         runner
     }
 
-    /// Story: what a step did not take of what was let out was sorted again, and came behind all that had come later.
+    /// Story: reserves that a step did not take after their turn were sorted again, and came behind all that had
+    /// arrived later.
     #[test]
     fn what_a_step_did_not_take_keeps_its_place() {
         let policy = Policy { max_turn: 100, max_batch_ops: 10, ..Policy::default() };

@@ -9,7 +9,7 @@ pub(crate) fn run(shared: &StoreShared) {
     loop {
         let worked = match flush(shared) {
             Worked::Nothing => merge(shared),
-            // A merge may make the room that the flush has not found.
+            // A merge may free the space that the flush did not find.
             Worked::Later if merge(shared) == Worked::Done => Worked::Done,
             other => other,
         };

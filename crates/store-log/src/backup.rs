@@ -29,7 +29,7 @@ use crate::verify::{VerifyReport, verify_on};
 
 /// Makes copies of the folder of an open store, from any thread, while the store works.
 ///
-/// A handle may outlive its store; it then refuses.
+/// A handle may outlive its store; its calls then fail.
 #[derive(Clone, Debug)]
 pub struct Backup(pub(crate) Arc<StoreShared>);
 
@@ -69,8 +69,8 @@ impl Drop for Pin<'_> {
 }
 
 impl Backup {
-    /// Copies the folder into `dir`, which is created if it is missing; otherwise it must be empty, of our user, and
-    /// closed to others. Everything that was answered before the call is in the copy.
+    /// Copies the folder into `dir`, which is created if it is missing; otherwise it must be empty, owned by the user
+    /// of this process, and closed to others. Everything that was answered before the call is in the copy.
     ///
     /// The copy is opened with [`restore`], which ensures that no lease token of the original is issued again.
     ///
@@ -90,7 +90,7 @@ impl Backup {
     /// Like [`copy_to`](Backup::copy_to), into an open folder.
     ///
     /// # Errors
-    /// As [`copy_to`](Backup::copy_to).
+    /// See [`copy_to`](Backup::copy_to).
     pub fn copy_into(&self, folder: EmptyFolder) -> Result<BackupReport, StoreError> {
         Ok(self.copy(folder)?)
     }
@@ -102,7 +102,7 @@ impl Backup {
         syncing::wait_until(shared.syncer.written(), shared)?;
         let _pin = Pin::new(shared);
         let mut manifest = shared.manifest();
-        // Not before the manifest is known: its state may say more than was durable a moment ago.
+        // This must follow the read of the manifest: its state may contain more than was durable a moment ago.
         let last = shared.syncer.synced();
         let mut copying = Copying { from: &*shared.disk, to: &target, report: BackupReport::default() };
         for run in &manifest.runs {
@@ -120,8 +120,8 @@ impl Backup {
         }
         manifest.segments = used.into_iter().map(|(entry, _)| entry).collect();
         manifest.proven = last;
-        // A pin holds its own store only. Once that is closed or has failed, the next owner of the folder may remove
-        // and use again what was being copied; a copy counts only if there was none.
+        // A pin protects files from its own store only. Once the store is closed or has failed, the next owner of the
+        // folder may remove and reuse files that are being copied; a copy is valid only if there was no such owner.
         still_open(shared)?;
         copying.finish(&manifest)?;
         Ok(BackupReport { last, ..copying.report })
@@ -205,7 +205,7 @@ fn used(
 ) -> Result<Vec<(SegmentEntry, Lsn)>, ReadFault> {
     let mut used = Vec::new();
     for entry in segments {
-        // One that is being begun right now may look unused: what it holds came too late for this copy.
+        // A segment that is being started right now may look unused: its records are too late for this copy.
         match SegmentReader::open(disk, entry)?.header()? {
             Some(header) if header.first <= last => used.push((*entry, header.first)),
             Some(_) | None => break,

@@ -20,7 +20,7 @@ const OWNER_ONLY: u32 = 0o700;
 /// The permission bits of a mode.
 const RIGHTS: u32 = 0o7777;
 
-/// The destination of a copy, and which folders may be created for it.
+/// The destination of a copy, and the folders that may be created for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// An existing folder: a remote caller names it, and no folder is created for such a caller.
@@ -100,7 +100,8 @@ impl From<Errno> for FolderProblem {
     }
 }
 
-/// An empty, open folder of our user, closed to others: it stays the same folder whatever happens to its name.
+/// An empty, open folder that belongs to the user of this process and is closed to others: it stays the same folder
+/// whatever happens to its name.
 #[derive(Debug)]
 pub struct EmptyFolder {
     disk: RealDisk,
@@ -306,7 +307,7 @@ mod tests {
         assert!(made.is_inside(&path).unwrap() && made.is_inside(&dir.path().join("a")).unwrap());
         fs::create_dir(dir.path().join("c")).unwrap();
         assert!(!made.is_inside(&dir.path().join("c")).unwrap());
-        // Also when it has come there since.
+        // The check also covers a file that has appeared there since.
         fs::rename(&path, dir.path().join("c/b")).unwrap();
         assert!(made.is_inside(&dir.path().join("c")).unwrap());
         drop(made.into_disk().unwrap());

@@ -17,7 +17,8 @@ pub use real::RealDisk;
 /// * bytes written survive a power loss only after [`DiskFile::sync_data`] has returned `Ok`; before, any subset may;
 /// * a created, renamed or removed name survives only after [`Disk::sync_dir`] of its folder; before, any subset may;
 /// * a rename replaces its target atomically;
-/// * writing within [`DiskFile::allocate`]d bytes does not fail for want of room.
+/// * writing within [`DiskFile::allocate`]d bytes does not fail because the disk is full.
+#[allow(clippy::missing_errors_doc, reason = "the trait lists the errors of all its methods")]
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
@@ -61,6 +62,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 }
 
 /// An open file. Each method returns the [`io::Error`] of the file system.
+#[allow(clippy::missing_errors_doc, reason = "the trait lists the errors of all its methods")]
 pub trait DiskFile: fmt::Debug + Send + Sync {
     /// The length of the file in bytes.
     fn size(&self) -> io::Result<u64>;

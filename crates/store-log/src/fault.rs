@@ -33,7 +33,8 @@ impl fmt::Display for Damage {
 pub(crate) enum ReadFault {
     Damaged(Damage),
     Failed(StoreError),
-    /// A look-up would bring more messages into memory than its bound. The caller that set the bound asks for less.
+    /// A look-up would bring more messages into memory than its bound. The caller that set the bound repeats it with
+    /// fewer messages.
     TooMuch,
 }
 

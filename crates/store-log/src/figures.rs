@@ -23,7 +23,7 @@ pub(crate) struct Counters {
     pub(crate) flush_failures: AtomicU64,
     pub(crate) flush_micros: AtomicU64,
     pub(crate) flush_bytes: AtomicU64,
-    /// Number of flushes that wrote more than was computed before.
+    /// The number of flushes that wrote more than was computed before.
     pub(crate) flushes_over: AtomicU64,
     pub(crate) merges: AtomicU64,
     pub(crate) merge_failures: AtomicU64,

@@ -10,7 +10,7 @@
 //! | 6 | the manifest lists the runs and the state, and no segment before the cut |
 //! | 7 | readers get the runs in place of the memtables |
 //!
-//! When there is no room for that ([`stuck`](StoreShared::is_stuck)), two measures make some. Runs whose rows were all
+//! When there is no space for that ([`stuck`](StoreShared::is_stuck)), two measures free some. Runs whose rows were all
 //! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
 //! freezes later removals, too, so that the next attempt writes less.
 
@@ -41,7 +41,7 @@ use crate::state;
 use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
 
-/// Number of rows of the frozen memtables that are resolved together.
+/// The number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
 
 /// Writes the frozen memtables to a run, if there are any.
@@ -50,7 +50,7 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     if shared.is_stopping() || shared.view().frozen.is_empty() {
         return Worked::Nothing;
     }
-    // The owner rings when it has frozen more.
+    // The owner wakes this thread when it has frozen more.
     let Some(_hold) = shared.hold_frozen() else { return Worked::Later };
     let view = shared.view();
     let Some(last) = view.frozen.last().map(|mem| mem.last()) else { return Worked::Nothing };
@@ -74,7 +74,7 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
             && error.kind() == ErrorKind::Full
         {
             shared.set_stuck(true);
-            // What a merge has written so far may be what is missing.
+            // The output of an unfinished merge may occupy the space that is missing.
             drop_merge(shared, work);
         }
         return give_up(shared, trouble, || {
@@ -121,10 +121,10 @@ struct Flush<'a> {
 }
 
 impl Flush<'_> {
-    /// Makes room without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
+    /// Frees space without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
     fn make_room(&self, work: &mut Work, view: &StoreView) -> Result<Option<Worked>, ReadFault> {
         let shared = self.shared;
-        // A disk that cannot say how much is free says so when it is full.
+        // A disk that cannot report its free space fails when it is full.
         let Ok(free) = shared.reserve.free_for_flush(&*shared.disk) else { return Ok(None) };
         let upper: u64 = self.tables.iter().map(|mem| reserve::of_table(mem)).sum();
         if free >= upper {
@@ -140,12 +140,12 @@ impl Flush<'_> {
         let parts = without_gone(&view.parts, self.tables)?;
         let dead: Vec<FileNo> = dead(&parts, now).collect();
         if !dead.is_empty() {
-            // What says that nothing of them counts must not be lost with a crash.
+            // The records that remove these rows must be durable before the runs are unlisted.
             syncing::wait_until(self.last, shared)?;
             drop_runs(shared, work, &dead)?;
             return Ok(Some(Worked::Done));
         }
-        // A merge comes next; one that has failed for want of room does not keep the flush from being tried.
+        // A merge comes next; one that failed because the disk is full does not prevent the flush from being tried.
         let failures = shared.counters.merge_failures.load(Relaxed);
         let has_failed = std::mem::replace(&mut work.merge_failures, failures) != failures;
         if work.merging.is_some()
@@ -267,7 +267,7 @@ impl Flush<'_> {
                 let hash = hash::answer(&answer.queue, &answer.dedupe_id);
                 let is_older =
                     |newer: &Arc<Mem>| newer.find_answer(hash, &answer.queue, &answer.dedupe_id).is_some();
-                // One that is over must still hide an older one that is not.
+                // An expired answer must still hide an older one that has not expired.
                 let hides = || view.parts.iter().any(|part| part.run.may_have(hash));
                 if self.tables[i + 1..].iter().any(is_older) || (answer.until <= now && !hides()) {
                     continue;

@@ -16,8 +16,8 @@ pub(crate) const STATE: &str = "state";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileNo(pub(crate) u64);
 
-/// Distinguishes the bytes of *this* segment or run from those that its place on the disk held before. Drawn anew each
-/// time, and not guessable: a message's body cannot imitate a frame.
+/// The incarnation distinguishes the bytes of *this* segment or run from those that were at its place on the disk
+/// before. It is a new random number each time: a message's body cannot imitate a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Incarnation(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! Runs without what newer tables say is gone of them.
+//! Subtracts from runs the rows that newer tables have removed.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::mem::Mem;
 use crate::run::Mask;
 use crate::view::LiveRun;
 
-/// The runs without the rows that these tables remove. Rows that they change stay: the rest of these messages is in the
-/// runs alone.
+/// The runs without the rows that these tables remove. Rows that they change stay, because the rest of these messages
+/// is in the runs alone.
 pub(crate) fn without_gone(parts: &[LiveRun], tables: &[Arc<Mem>]) -> Result<Vec<LiveRun>, ReadFault> {
     let mut parts = parts.to_vec();
     for mem in tables {
@@ -38,7 +38,7 @@ pub(crate) fn take_away(parts: &mut [LiveRun], mem: &Mem, ids: RoaringTreemap) {
         for (queue, purge) in mem.purges() {
             if let Some(no) = part.run.queue_no(queue) {
                 let live = Arc::make_mut(&mut part.live);
-                // Of the kept ids those that live here: each is in one run, and is stored once.
+                // The kept ids that are in this run: each id is in one run, and is stored once.
                 let keep = purge.keep.iter().filter(|id| live.may_have(*id)).collect();
                 live.mask(no, Mask { before: purge.before, keep });
             }

@@ -6,8 +6,8 @@
 //! | `segment` | the bytes of one file, and its known state |
 //! | `writer` | where the next frame goes; the driver's own |
 //! | `waiting` | groups that wait for the next segment |
-//! | `syncer` | how far it is durable |
-//! | `syncing` | makes it durable |
+//! | `syncer` | how far the journal is durable |
+//! | `syncing` | makes the journal durable |
 //! | `preparer` | the segments that come next, and room |
 //! | `replay` | the content of a journal that is read |
 //! | `reign` | the takeover by a new owner |

@@ -1,4 +1,7 @@
-//! duewheel's embedded log store: a journal with group commit, and sorted runs of waiting messages.
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
+//! The embedded log store: a journal with group commit, and sorted runs of waiting messages.
 //!
 //! ```text
 //! data/

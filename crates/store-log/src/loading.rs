@@ -23,7 +23,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     let page = shared.loader.load(&shared.readers, request, || shared.view());
     let outcome = match page.map_err(StoreError::from) {
         Ok(page) => LoadResult::Loaded(page),
-        // Nothing has been changed, and nothing that is read elsewhere is in doubt.
+        // Nothing was changed, and data elsewhere is not affected.
         Err(error) if error.kind() == ErrorKind::Unavailable && shared.check().is_ok() => {
             shared.counters.page_failures.fetch_add(1, Relaxed);
             LoadResult::Unread(asked, error)

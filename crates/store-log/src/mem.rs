@@ -6,21 +6,21 @@
 //! | at | bytes | |
 //! |---|---|---|
 //! | 0 | 4 | length of the record |
-//! | 4 | 4 | place of the record that tells the message's life (this one, or the one before a grant); 0: it is older |
-//! | 8 | 4 | place of the record that tells the message itself; 0: it is older |
+//! | 4 | 4 | offset of the record that contains the message's life (this one, or the one before a grant); 0: it is older |
+//! | 8 | 4 | offset of the record that contains the message itself; 0: it is older |
 //! | 12 | 4 | number of the queue, and in the upper bits the message's stage |
 //! | 16 | 8 | when it is due |
 //! | 24 | 4 | bytes of the message in older tables, which a flush writes again |
 //!
 //! So the newest record of an id, which [`ids`] finds, leads to everything that this table has of its message in one
-//! step. That may be a [`Patch`] only: the rest of the message is in an older table, or in a run.
+//! step. That may be only a [`Patch`]: the rest of the message is then in an older table or in a run.
 //!
 //! | memory for | bytes |
 //! |---|---|
 //! | head of a record | 28 |
-//! | place by id | 4 |
-//! | place in the order of due times | 16, and as many for a lease or a death |
-//! | place by key, if it has one | about 10 |
+//! | offset by id | 4 |
+//! | entry in the order of due times | 16, and as many for a lease or a death |
+//! | entry by key, if it has one | about 10 |
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -80,7 +80,7 @@ pub(crate) struct Mem {
     due: [TimeOrder; 2],
     leased: TimeOrder,
     dead: TimeOrder,
-    /// The last purge of each purged queue: it includes whatever an earlier one took.
+    /// The last purge of each purged queue: it includes everything that an earlier one removed.
     purges: BTreeMap<u32, Purge>,
     before: Lsn,
     last: Lsn,
@@ -93,7 +93,7 @@ pub(crate) struct Mem {
     purged: bool,
     /// Number of ids that the purges of all queues keep.
     kept: u64,
-    /// Weights of messages in older tables that a record here puts anew, by id.
+    /// The weights of messages in older tables that a record in this table puts again, by id.
     replaced: HashMap<u64, u64>,
     /// The first id of this table's own messages.
     next_id: u64,
@@ -117,16 +117,16 @@ impl QueueExtent {
     }
 }
 
-/// What a memtable knows of a message.
+/// What a memtable contains of a message.
 #[derive(Debug)]
 pub(crate) enum MemAnswer {
-    /// Nothing; an older table may.
+    /// Nothing; an older table may contain it.
     Nothing,
-    /// That it was removed.
+    /// The message was removed.
     Gone,
     /// The whole message.
     Row(Row),
-    /// Its changes; the rest is older.
+    /// The changes of the message; the rest is in an older table.
     Patch(Patch),
 }
 
@@ -157,7 +157,7 @@ impl fmt::Debug for Mem {
 }
 
 impl Mem {
-    /// An empty one, for records behind `before` and new messages from `next_id` on.
+    /// An empty table, for records behind `before` and new messages from `next_id` on.
     pub(crate) fn new(before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
         Mem::default().start(before, next_id, clock)
     }
@@ -240,7 +240,8 @@ impl Mem {
         self.node(id).is_some_and(|node| node.stands == StageAfter::Gone)
     }
 
-    /// The weight of a message in older tables, in bytes; 0 if it is not known, or was put here first.
+    /// The weight of a message in older tables, in bytes; 0 if it is not known, or if the message was put first in this
+    /// table.
     pub(crate) fn weight_before(&self, id: MessageId) -> u64 {
         let place = self.ids.get(id.0);
         if place == 0 {
@@ -255,7 +256,7 @@ impl Mem {
     /// A table with the records of this one, followed by those of the next one.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot hold so much.
+    /// [`StoreError`] when a table cannot hold both.
     pub(crate) fn and(&self, next: &Mem) -> Result<Mem, StoreError> {
         let mut both = Mem::new(self.before, self.next_id, next.clock.or(self.clock));
         let mut pushed = Ok(());
@@ -286,7 +287,7 @@ impl Mem {
         self.clock = Some(clock);
     }
 
-    /// Takes the next record in; `bytes` are its encoding.
+    /// Adds the next record; `bytes` are its encoding.
     ///
     /// # Errors
     /// [`StoreError`] when it cannot hold more: at 32 GiB, or 2^27 queues.
@@ -350,7 +351,7 @@ impl Mem {
             Record::Deduped(row) => {
                 let node = self.add_other(&row.queue, bytes)?;
                 self.note_answer(row, node.place);
-                // Not taken back when another takes its place, which is rare.
+                // The entry stays when another record replaces it, which is rare.
                 let answer = Extent::of_answer(bytes.len() as u64);
                 self.extent.add(answer);
             }
@@ -362,7 +363,7 @@ impl Mem {
         Ok(())
     }
 
-    /// Makes it ready to be scanned: sorts what is not yet in order.
+    /// Prepares the table for scans: sorts the entries that are not sorted yet.
     pub(crate) fn settle(&mut self) {
         for order in [&mut self.leased, &mut self.dead].into_iter().chain(&mut self.due) {
             order.settle();
@@ -382,7 +383,7 @@ impl Mem {
         }
     }
 
-    /// What the table knows of a message.
+    /// What the table contains of a message.
     pub(crate) fn told(&self, id: MessageId) -> MemAnswer {
         match self.node(id) {
             None => MemAnswer::Nothing,
@@ -395,7 +396,7 @@ impl Mem {
         self.ids.get(id.0) != 0 || self.has_purged(id, queue)
     }
 
-    /// What the table knows of a message in an older table or run.
+    /// What the table contains of a message in an older table or run.
     pub(crate) fn says(&self, id: MessageId, queue: &QueueName) -> Newer {
         match self.node(id) {
             Some(node) if node.stands == StageAfter::Gone => Newer::Gone,
@@ -405,7 +406,7 @@ impl Mem {
         }
     }
 
-    /// The stage of a message by this table, if it knows it.
+    /// The stage of a message according to this table, if it contains it.
     pub(crate) fn stands(&self, id: MessageId, queue: &QueueName) -> Option<StageAfter> {
         match self.node(id) {
             Some(node) => Some(node.stands),
@@ -439,8 +440,8 @@ impl Mem {
         self.ids.sorted().map(|(id, _)| id)
     }
 
-    /// The messages that were put here with this key, removed ones too; of many dead ones the newest (see
-    /// [`Crowds::find`]). Also returns how many were examined.
+    /// The messages that were put in this table with this key, including removed ones; of many dead ones the newest
+    /// (see [`Crowds::find`]). Also returns how many were examined.
     pub(crate) fn find_key(
         &self,
         hash: u64,
@@ -544,7 +545,7 @@ impl Mem {
         self.add(queue, RecordParts::Grant { life: 0, put: 0 }, StageAfter::Gone, due, bytes, 0)
     }
 
-    /// Makes this node the newest of its message.
+    /// Makes this node the newest one of its message.
     fn turn(&mut self, id: MessageId, old: Option<RecordNode>, node: RecordNode) {
         if let Some(old) = &old {
             let extent = self.extent_at(old);
@@ -599,7 +600,7 @@ impl Mem {
         if self.crowds.has(hash, queue, key.as_str().as_bytes()) {
             return; // it is noted there with its stage
         }
-        // A key that is taken again and again must not leave a trail of gone messages.
+        // A key that is used again and again must not leave entries of removed messages.
         let arena = &self.arena;
         let (ids, purges) = (&self.ids, &self.purges);
         let is_gone = |known: ArenaOffset| {
@@ -743,7 +744,7 @@ fn node_at(arena: &Arena, place: ArenaOffset) -> RecordNode {
     }
 }
 
-/// Bytes of a message that no record here puts.
+/// Bytes of a message that no record in this table puts.
 fn elsewhere(put: ArenaOffset, weight: u64) -> u32 {
     if put == 0 { u32::try_from(weight).unwrap_or(u32::MAX) } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Merges runs into one, in slices, so that the worker can turn to more urgent work in between.
+//! Merges runs into one, in slices, so that the worker can do more urgent work in between.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ pub(crate) mod policy;
 mod tests;
 
 /// A merge in progress. It reads the rows of its inputs that were live when it began; rows that were removed since are
-/// taken out when it is installed ([`Live::of_merged`]).
+/// subtracted when the output is installed ([`Live::of_merged`]).
 #[derive(Debug)]
 pub(crate) struct Merge {
     inputs: Vec<MergeInput>,
@@ -198,7 +198,7 @@ impl MergedAnswers {
         while *left > 0 {
             let heads = self.scans.iter().filter_map(|(_, head)| head.as_ref().map(|(hash, _)| *hash));
             let Some(hash) = heads.min() else { return Ok(true) };
-            // All of one hash, the newest run's last.
+            // All answers with one hash; that of the newest run is last.
             let mut rows: Vec<DedupeRow> = Vec::new();
             for (scan, head) in &mut self.scans {
                 while let Some((_, row)) = head.take_if(|(of, _)| *of == hash) {
@@ -208,7 +208,7 @@ impl MergedAnswers {
                     *head = scan.next()?;
                 }
             }
-            // An older one that is over itself need not be hidden.
+            // An older answer that has expired itself need not be hidden.
             let hides = older.iter().any(|run| run.answers_until() > now.0 && run.may_have(hash));
             for row in rows.iter().filter(|row| row.until > now || hides) {
                 out.answer_in_order(hash, row)?;

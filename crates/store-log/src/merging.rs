@@ -30,7 +30,7 @@ use crate::work::{MergePurpose, Merging, Work};
 /// Approximate number of bytes in one slice of a merge.
 const SLICE: u64 = 4 * 1024 * 1024;
 
-/// Handles a failure: a failed write is tried again; damage ends the store before anything is lost by it.
+/// Handles a failure: a failed write is tried again; damage ends the store before anything is lost because of it.
 pub(crate) fn give_up(shared: &StoreShared, trouble: ReadFault, discard: impl FnOnce()) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing; // poisoned or closed: nothing is touched any more
@@ -101,7 +101,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
             if shared.journal().space == DiskSpace::Enough {
                 return Ok(nothing);
             }
-            // Also without what is gone by what is frozen, which may wait for this.
+            // Rows that frozen memtables have removed are left out, too; their flush may wait for this merge.
             let parts = without_gone(&parts, &view.frozen)?;
             let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
             if let Some(frozen) = view.frozen.last() {
@@ -139,7 +139,7 @@ fn start(
     }
 }
 
-/// The plan when there is no room for the merge that is due.
+/// The plan when there is no space for the merge that is due.
 pub(crate) fn squeeze(shared: &StoreShared, sizes: &[Size]) -> MergePlan {
     if shared.journal().space == DiskSpace::Enough {
         return MergePlan::Nothing;
@@ -147,10 +147,10 @@ pub(crate) fn squeeze(shared: &StoreShared, sizes: &[Size]) -> MergePlan {
     policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
-/// Whether a merge may write this many bytes, so that the next flushes still find room.
+/// Whether a merge may write this many bytes, so that the next flushes still find space.
 fn is_free(shared: &StoreShared, bytes: u64) -> bool {
     let kept = shared.reserve.wanted(&shared.options);
-    // A disk that cannot say how much is free says so when it is full.
+    // A disk that cannot report its free space fails when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn drop_merge(shared: &StoreShared, work: &mut Work) {
 }
 
 pub(crate) fn sizes(parts: &[LiveRun], now: EngineMs) -> Vec<Size> {
-    // Answers that are over still hide older ones that are not.
+    // Expired answers still hide older ones that have not expired.
     let mut hides = false;
     let mut size = |part: &LiveRun| {
         hides |= part.run.answers_until() > now.0;
@@ -263,7 +263,7 @@ pub(crate) fn write_state(
     let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
     let written = state::write(&*shared.disk, no, ledger, &runs);
     let written = match written {
-        // This, too, is what the reserve is kept for.
+        // The reserve is also kept for this.
         Err(error) if error.kind() == ErrorKind::Full && shared.reserve.give_up(&*shared.disk) => {
             state::discard(&*shared.disk, no);
             state::write(&*shared.disk, no, ledger, &runs)
@@ -276,8 +276,8 @@ pub(crate) fn write_state(
     written
 }
 
-/// Unlists runs without live rows. That takes a new manifest and no new state: readers ignore what the state says of
-/// them.
+/// Unlists runs without live rows. That takes a new manifest and no new state: readers ignore the state's entries of
+/// these runs.
 pub(crate) fn drop_runs(shared: &StoreShared, work: &mut Work, gone: &[FileNo]) -> Result<(), ReadFault> {
     let is_gone = |no: FileNo| gone.contains(&no);
     drop_merge_of(shared, work, gone);
@@ -299,7 +299,7 @@ fn forget_names(work: &mut Work, parts: &[LiveRun]) {
     work.names.keep(|name| names.contains(name));
 }
 
-/// Abandons a merge of runs that are no longer listed, because it would bring them back.
+/// Abandons a merge of runs that are no longer listed, because its output would bring them back.
 pub(crate) fn drop_merge_of(shared: &StoreShared, work: &mut Work, runs: &[FileNo]) {
     let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
     if work.merging.as_ref().is_some_and(is_input) {

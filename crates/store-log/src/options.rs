@@ -15,18 +15,18 @@ pub struct Options {
     /// The meaning of "durable".
     pub sync: SyncMode,
     /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A larger group gets its own segment, for
-    /// which room is not guaranteed: use at least twice the size of the largest message.
+    /// which space is not guaranteed: use at least twice the size of the largest message.
     pub segment_bytes: u64,
     /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
     /// a run, while the next half gathers. Opening the store reads about as much journal.
     pub journal_bytes: u64,
-    /// Largest number of records in memory. It works as `journal_bytes`; the limit that is reached first counts.
+    /// Largest number of records in memory. It works like `journal_bytes`; the limit that is reached first applies.
     pub journal_records: u64,
     /// Approximate largest number of messages of a run.
     pub run_rows: u64,
     /// A flush begins another run after this many bytes.
     pub run_bytes: u64,
-    /// From this number of small runs on, some are merged.
+    /// The number of small runs from which on some are merged.
     pub small_runs: usize,
     /// Number of threads that help when many messages are looked up in runs at once.
     pub readers: usize,
@@ -39,7 +39,7 @@ pub struct Options {
     pub clock_ms: u64,
     /// Longest time that data stays unsynced in buffered mode.
     pub buffered_for: Duration,
-    /// Time until a step that failed for want of room is retried.
+    /// Time until a step that failed because the disk was full is retried.
     pub retry_after: Duration,
     /// How the background work is run.
     pub workers: Workers,
@@ -66,10 +66,10 @@ pub enum Workers {
     ByHand,
 }
 
-/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not made.
+/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtSegmentEnd {
-    /// It goes on: groups wait in memory, neither written nor durable, up to two of the agreed size.
+    /// It continues: groups wait in memory, neither written nor durable, up to two of the agreed size.
     GoOn,
     /// It waits: a group that was appended is written.
     Wait,

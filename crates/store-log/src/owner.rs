@@ -1,4 +1,4 @@
-//! Whose the folder is: the lock on it, and the process that has it.
+//! Ownership of the folder: its lock, and the process that holds it.
 
 use std::io;
 

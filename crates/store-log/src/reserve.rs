@@ -1,8 +1,8 @@
-//! What must stay free on the disk, so that what is in memory finds its room there.
+//! The disk space that must stay free, so that the data in memory can be written.
 //!
-//! | what | where its room comes from |
+//! | data | source of its space |
 //! |---|---|
-//! | the run of the next flush: rows, bodies that are written again, indexes, and what sorting these takes meanwhile | counted as free space ([`DiskReserve::wanted`]): new messages are refused before it is used up |
+//! | the run of the next flush: rows, bodies that are written again, indexes, and the temporary space for sorting these | counted as free space ([`DiskReserve::wanted`]): new messages are refused before it is used up |
 //! | the next group, which becomes a part of that run | the same ([`cushion`]) |
 //! | the next state file and the next manifest | the file `RESERVE`, which is given up for them and made again |
 //! | acks, cancels, purges | the ballast of the journal ([`crate::journal::preparer`]) |
@@ -20,13 +20,13 @@ use crate::folder::{RESERVE, RESERVE_BYTES};
 use crate::mem::Mem;
 use crate::options::Options;
 
-/// Bytes of a run besides its messages: its head, its footer, its list of queues. The cushion has room for them.
+/// Bytes of a run besides its messages: its head, its footer, its list of queues. The cushion includes them.
 pub(crate) const RUN: u64 = 2048;
 /// Largest size of a queue in the state file in bytes, without its histogram.
 const QUEUE: u64 = 512;
 /// Largest number of bytes that a record adds to the state file: a column of a histogram, or a removed id of a run.
 const RECORD: u64 = 12;
-/// Largest number of bytes that an id which a purge keeps adds to the state file. One run has it.
+/// Largest number of bytes that an id which a purge keeps adds to the state file. It is in the entry of one run.
 const KEPT: u64 = 8;
 /// The reserve grows in steps of this size.
 const STEP: u64 = 64 * 1024;
@@ -36,12 +36,13 @@ pub(crate) fn of_table(mem: &Mem) -> u64 {
     mem.extent().most + of_state(mem)
 }
 
-/// Largest number of bytes that it adds to the state file.
+/// Largest number of bytes that the flush of a memtable adds to the state file.
 pub(crate) fn of_state(mem: &Mem) -> u64 {
     mem.queues().len() as u64 * QUEUE + mem.records() * RECORD + mem.kept() * KEPT
 }
 
-/// Largest number of bytes that the memtables gain before the owner asks for room again, as a flush writes them.
+/// Largest number of bytes that the memtables gain before the owner asks for room again, in the form in which a flush
+/// writes them.
 pub(crate) fn cushion(options: &Options) -> u64 {
     2 * options.max_group_bytes
 }
@@ -72,7 +73,7 @@ impl DiskReserve {
 
     /// Bytes that must be free for all data in memory and for the next group.
     pub(crate) fn wanted(&self, options: &Options) -> u64 {
-        // What a flush that goes on has written is not free any more, and need not be.
+        // The bytes that a running flush has written are not free any more, and need not be.
         let tables = self.to_flush.load(Relaxed).saturating_sub(self.flushing.load(Relaxed));
         tables.saturating_add(self.beside()).saturating_add(cushion(options))
     }
@@ -90,7 +91,7 @@ impl DiskReserve {
     /// Reserves blocks for the next state file and the next manifest.
     pub(crate) fn keep(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         let state = self.state_bytes.load(Relaxed);
-        // The least of it is the manifest's.
+        // The smallest part of it is for the manifest.
         let wanted = if state > RESERVE_BYTES / 2 {
             RESERVE_BYTES + state.next_multiple_of(STEP)
         } else {
@@ -104,7 +105,7 @@ impl DiskReserve {
         if there >= wanted {
             return Ok(());
         }
-        // What is there is not given up for what would not fit.
+        // Existing blocks are not given up if the larger reserve would not fit.
         if there > 0 && disk.free_bytes().is_ok_and(|free| free.saturating_add(there) < wanted + STEP) {
             return Ok(());
         }
@@ -126,7 +127,7 @@ impl DiskReserve {
         Ok(())
     }
 
-    /// Gives up the reserve for its purpose. False if there is none.
+    /// Gives up the reserve for its purpose. Returns false if there is none.
     pub(crate) fn give_up(&self, disk: &dyn Disk) -> bool {
         self.reserved.store(0, Relaxed);
         disk.remove(RESERVE).is_ok()
@@ -140,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Story: a purge was one record of 12 bytes, and added each id that it kept to the state file.
+    /// Story: a purge was one record of 12 bytes, but added each id that it kept to the state file.
     #[test]
     fn room_is_kept_for_the_ids_that_a_purge_keeps() {
         let mut mem = Mem::default();
@@ -157,7 +158,7 @@ mod tests {
         let many = of_kept(1_000);
         // As the state writes them: differences of 2^40 take six bytes.
         assert!(many >= none + 6 * 1_000, "{many} bytes, without them {none}");
-        // The later purge of a queue takes the place of an earlier one.
+        // The later purge of a queue replaces an earlier one.
         assert_eq!(of_kept(1), many - 999 * KEPT + RECORD);
     }
 }

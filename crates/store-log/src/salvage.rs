@@ -1,4 +1,4 @@
-//! Makes a data folder from a damaged one: everything that can be proved, and a list of the rest.
+//! Makes a data folder from a damaged one: everything that can be proved, and a list of the losses.
 //!
 //! The damaged folder is only read. Everything that a checksum proves is folded as an owner would fold it: rows of
 //! runs, newest first, under the records of the journal behind the last cut. The result is written through a separate
@@ -65,8 +65,8 @@ const IDS_AHEAD: u64 = 1 << 32;
 ///
 /// # Errors
 /// [`ErrorKind::Fenced`] if another process has `src` open, [`ErrorKind::Corrupt`] if it has nothing to start from,
-/// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns an error, or if `dir` exists. Damage is no error
-/// but [`SalvageReport::losses`].
+/// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns an error, or if `dir` exists. Damage is not an
+/// error: [`SalvageReport::losses`] lists it.
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
     salvage_from(&RealDisk::new(src.as_ref()), dir.as_ref())
 }
@@ -74,7 +74,7 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 /// Like [`salvage`], from a disk of the caller's own.
 ///
 /// # Errors
-/// As [`salvage`].
+/// See [`salvage`].
 pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
     let names = disk.list("").map_err(failed("list", ""))?;
     let _lock =
@@ -128,7 +128,7 @@ struct Salvage<'a> {
     seen: RoaringTreemap,
     /// Ids whose newest row cannot be read.
     missing: RoaringTreemap,
-    /// For each damaged run, some of these, and their due times.
+    /// For each damaged run, some of its missing ids, and their due times.
     stretches: Vec<(RoaringTreemap, Vec<Loss>)>,
     report: SalvageReport,
 }
@@ -139,7 +139,7 @@ impl Salvage<'_> {
         let from = self.books.fold_from();
         let engine = self.target.clock().engine;
         let Salvage { target, overlay, report, .. } = self;
-        // Damage was told when the journal was folded.
+        // The damage was reported when the journal was folded.
         frames.visit(&mut SalvageReport::default(), |lsn, record| match record {
             Record::Put { message, life, .. } if lsn > from => match overlay.life_of(message.id, lsn, life) {
                 Some(life) => target.put(message, life, report),

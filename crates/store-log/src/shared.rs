@@ -39,7 +39,7 @@ pub(crate) struct StoreShared {
     pub(crate) free: AtomicU64,
     /// Whether the last flush found no room.
     stuck: AtomicBool,
-    /// Why the last flush failed, if it did for an error that was no want of room.
+    /// Why the last flush failed, if the reason was an error and not a full disk.
     flush_failure: Mutex<Option<StoreError>>,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
@@ -83,7 +83,7 @@ pub(crate) struct Journal {
     /// No longer listed; to be prepared again, or removed.
     pub(crate) spares: Vec<SegmentEntry>,
     pub(crate) space: DiskSpace,
-    /// Why `space` is [`DiskSpace::Short`], if it is for an error and not for want of room.
+    /// Why `space` is [`DiskSpace::Short`], if the reason is an error and not a full disk.
     pub(crate) failure: Option<StoreError>,
 }
 
@@ -232,7 +232,7 @@ impl StoreShared {
         *lock(&self.flush_failure) = error.filter(|error| error.kind() != ErrorKind::Full);
     }
 
-    /// Why there is no room for new messages, if it is for an error and not for want of room.
+    /// Why there is no room for new messages, if the reason is an error and not a full disk.
     pub(crate) fn room_error(&self) -> Option<StoreError> {
         let (space, failure) = {
             let journal = self.journal();

@@ -50,8 +50,8 @@ pub struct VerifyReport {
 ///
 /// # Errors
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
-/// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is no error but a
-/// [`VerifyReport::problems`].
+/// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is not an error:
+/// [`VerifyReport::problems`] lists it.
 pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     verify_on(&RealDisk::new(dir.as_ref()))
 }
@@ -59,7 +59,7 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
 /// Checks a data folder on a disk of the caller's own.
 ///
 /// # Errors
-/// As [`verify`].
+/// See [`verify`].
 pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let names = disk.list("").map_err(crate::fault::failed("list", ""))?;
     let _lock =
@@ -78,7 +78,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
         Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => return Err(error.into()),
     };
     report.files = 1 + manifest.files().count() as u64;
-    // A manifest of nonsense may list sizes that no files have.
+    // A nonsensical manifest may list sizes that no files have.
     let sizes = manifest.segments.iter().map(|segment| segment.bytes);
     let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain(manifest.state.map(|s| s.bytes));
     report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);

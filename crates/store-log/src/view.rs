@@ -1,4 +1,4 @@
-//! A view: everything behind the active memtable, that is frozen memtables and runs.
+//! A view: a snapshot of everything behind the active memtable, that is frozen memtables and runs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use duewheel_core::QueueName;
 use crate::mem::Mem;
 use crate::run::{Live, Mask, Run, RunQueue, share};
 
-/// A snapshot; replaced as a whole. Its holder can read all of it, whatever happens to the files.
+/// A view; replaced as a whole. Its holder can read all of it, whatever happens to the files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreView {
     /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has
@@ -49,11 +49,11 @@ impl LiveRun {
         self.live.ids.len().saturating_sub(purged).max(1)
     }
 
-    /// Approximate number of bytes that its live messages take in its file, indexes apart. Rows differ in size: what
-    /// their number says of it is little.
+    /// The approximate number of bytes that its live messages take in its file, indexes apart. It is not computed from
+    /// their number, because rows differ in size.
     pub(crate) fn message_bytes(&self) -> u64 {
         let (run, messages) = (&self.run, self.messages());
-        // Lengths, past attempts and what else is beside a body: an average for each row.
+        // Lengths, past attempts and other data beside a body: an average for each row.
         let beside = run.message_bytes().saturating_sub(run.weight());
         let gone = self.live.gone() + self.purged().map(|queue| queue.weight).sum::<u64>();
         let live = run.weight().saturating_sub(gone) + share(beside, messages, run.rows());

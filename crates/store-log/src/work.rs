@@ -34,9 +34,9 @@ pub(crate) struct Merging {
 /// The purpose of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MergePurpose {
-    /// Fewer and fuller runs. It leaves room for the next flushes.
+    /// The merge makes fewer and fuller runs, and leaves space for the next flushes.
     Order,
-    /// Room on a full disk: the merge takes less than it gives back, or finds no room itself.
+    /// The merge frees space on a full disk: it takes less than it frees, or fails for lack of space itself.
     Room,
 }
 

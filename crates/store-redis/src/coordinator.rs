@@ -25,13 +25,13 @@ use crate::store::RedisStore;
 use crate::wire::{self, HostPort, RedisReply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
 
-/// Shortest time limit of a call, however short the lease.
+/// The shortest time limit of a call, however short the lease.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Nodes and shards in Redis.
 ///
-/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's; it must not
-/// be made on a thread that may not wait.
+/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's;
+/// it must not be made on a thread that may not block.
 ///
 /// # Examples
 /// ```no_run
@@ -61,7 +61,7 @@ pub(crate) struct CoordinatorInner {
     nodes: String,
     /// The cluster that this node has joined; `None`: none yet.
     joined: StdMutex<Option<ClusterIdentity>>,
-    /// Which masters do not say who owns their shards.
+    /// The masters that have not answered the request for the owners of their shards.
     questions: Questions<MasterLeases>,
 }
 
@@ -81,7 +81,7 @@ impl RedisCoordinator {
         }
     }
 
-    /// The address of Redis, and how it is used.
+    /// The address of Redis, and the settings.
     pub fn options(&self) -> &Options {
         &self.inner.servers.0
     }
@@ -112,8 +112,8 @@ impl RedisCoordinator {
     }
 
     /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and the
-    /// former one beside it, for nodes that have not read the new one yet. Survives a crash: an interrupted rotation
-    /// can be continued.
+    /// former one beside it, for nodes that have not read the new one yet. This survives a crash: an interrupted
+    /// rotation can be continued.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
@@ -127,7 +127,7 @@ impl RedisCoordinator {
     /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without a rotation nothing changes.
     ///
     /// # Errors
-    /// As [`RedisCoordinator::begin_rotation`].
+    /// See [`RedisCoordinator::begin_rotation`].
     pub fn end_rotation(&self) -> Result<(), StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.end_rotation().await })
@@ -146,8 +146,8 @@ impl RedisCoordinator {
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let options = self.options();
-        // Each step has a bound of its own, and cleans up behind it; this is for all of them together.
-        let most = options.connect_timeout * 2 + self.inner.patience() * 2;
+        // Each step has a limit of its own, and cleans up after itself; this limit is for all of them together.
+        let most = options.connect_timeout * 2 + self.inner.time_limit() * 2;
         wait_for(async move {
             let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
             tokio::time::timeout(most, work).await.map_err(late)?
@@ -183,7 +183,7 @@ impl CoordinatorInner {
         }
     }
 
-    /// The next call asks for the masters of the slots again.
+    /// Discards the masters of the slots: the next call asks for them again.
     async fn forget_slots(&self) {
         *self.known.lock().await = None;
     }
@@ -207,8 +207,8 @@ impl CoordinatorInner {
         reply
     }
 
-    /// The same; a refusal is the value of its command ([`Value::ServerError`]), and one that is not of all commands leaves
-    /// the connection as it is.
+    /// Sends commands to a master; a refusal is the value of its command ([`Value::ServerError`]), and a partial
+    /// refusal leaves the connection open.
     async fn send_each(&self, to: &HostPort, ask: Pipeline) -> RedisReply {
         let known = self.wires.lock().await.get(to).cloned();
         let wire = match known {
@@ -227,27 +227,27 @@ impl CoordinatorInner {
             }
         };
         let late = || StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
-        let reply = tokio::time::timeout(self.patience(), wire.call_each(ask)).await;
+        let reply = tokio::time::timeout(self.time_limit(), wire.call_each(ask)).await;
         let reply = reply.unwrap_or_else(|_| Err(late().into()));
         let is_refusal = |value: &Value| matches!(value, Value::ServerError(_));
         match &reply {
             Ok(values) if !values.iter().any(is_refusal) => {}
-            // A slot may have another master by now.
+            // The slot may have another master by now.
             Ok(values) if !values.iter().all(is_refusal) => self.forget_slots().await,
             Ok(_) | Err(_) => self.give_up(to).await,
         }
         reply
     }
 
-    /// The next call makes another connection. The one before is not sent again: a join that was carried out must not
-    /// be a second time.
+    /// Discards the connection to a master: the next call makes another one. The request is not repeated, because a
+    /// join that was carried out must not be made twice.
     async fn give_up(&self, to: &HostPort) {
         self.wires.lock().await.remove(to);
         self.forget_slots().await;
     }
 
-    /// Time limit of a call: an answer after the end of a lease is useless.
-    fn patience(&self) -> Duration {
+    /// The time limit of a call: an answer after the end of a lease is useless.
+    fn time_limit(&self) -> Duration {
         let options = &self.servers.0;
         options.response_timeout.min(options.lease.max(LEAST))
     }
@@ -260,7 +260,7 @@ impl CoordinatorInner {
         call
     }
 
-    /// Adds what a joining or living node says about the cluster.
+    /// Adds what a joining or living node reports about the cluster.
     fn about(&self, call: &mut Cmd, cluster: Option<&ClusterIdentity>, new: &str) {
         match cluster {
             Some(cluster) => {
@@ -292,7 +292,7 @@ impl CoordinatorInner {
         }
         let id = match id {
             Some(id) => id,
-            // An earlier version has made it.
+            // An earlier version has made the cluster.
             None => reign::hex(&reign::random::<16>()?),
         };
         self.cluster_of(id, shards, secret, made.is_some()).map(Some)
@@ -352,7 +352,7 @@ impl CoordinatorInner {
         Ok(living)
     }
 
-    /// Waits until as many replicas as the options demand know a node that has joined, or a new cluster.
+    /// Waits until as many replicas as the options require know a node that has joined, or a new cluster.
     pub(crate) async fn replicas_know(&self) -> Result<(), StoreError> {
         let options = self.options();
         if options.wait == 0 {
@@ -375,7 +375,7 @@ impl CoordinatorInner {
         let asked = slots.masters().into_iter().map(|master| async move {
             let late = |_| StoreError::new(ErrorKind::Unavailable, "it does not answer in time");
             let asking = async { Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await };
-            let keeping = tokio::time::timeout(self.patience(), asking).await.map_err(late).flatten();
+            let keeping = tokio::time::timeout(self.time_limit(), asking).await.map_err(late).flatten();
             (format!("{}:{}", master.0, master.1), keeping)
         });
         let (mut findings, mut known, mut away) = (Vec::new(), 0, None);
@@ -388,7 +388,7 @@ impl CoordinatorInner {
                     findings.extend(keeping.findings(&name, self.options()));
                     known += 1;
                 }
-                // Nothing is known of it, and that is reported.
+                // The state of this shard is not known, and that is reported.
                 Err(error) => {
                     findings.push(Finding::unknown(&name, &error));
                     away = Some(error);
@@ -481,8 +481,8 @@ impl CoordinatorInner {
         }
     }
 
-    /// Asks a master for the leases of its shards. What it refuses to say of one, while its slot moves, is unknown of that
-    /// one alone.
+    /// Asks a master for the leases of its shards. If it refuses to answer for a shard, because the slot moves, only
+    /// that shard is unknown.
     async fn leases(
         &self,
         master: &HostPort,
@@ -504,8 +504,8 @@ impl CoordinatorInner {
             if let Ok(Some((_, ends))) = &found
                 && ends.left > ends.lease.unwrap_or(lease)
             {
-                // After a backward step of the clock it would run until the clock is where it was. Its owner renews it
-                // if it lives.
+                // After a backward step of the clock the lease would run until the clock has caught up. Its owner
+                // renews it if it is alive.
                 clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key).arg(lease);
             }
             leases.push((*place, found.map(|found| found.map(|(owner, _)| owner))));

@@ -18,21 +18,21 @@ pub(crate) fn of_server(error: &ServerError) -> StoreError {
 }
 
 fn of_code(code: &str, detail: &str) -> StoreError {
-    let said = format_args!("Redis: {code} {detail}").to_string();
+    let text = format_args!("Redis: {code} {detail}").to_string();
     // A script's failure begins with the command's own.
     let is = |word: &str| code == word || detail.starts_with(word);
     if is("OOM") {
-        return StoreError::new(ErrorKind::Full, said);
+        return StoreError::new(ErrorKind::Full, text);
     }
     if is("WRONGTYPE") {
-        let what = format_args!("a key of duewheel's is used by another program; {said}");
+        let what = format_args!("a key of duewheel's is used by another program; {text}");
         return StoreError::new(ErrorKind::Corrupt, what);
     }
     if matches!(code, "ASK" | "TRYAGAIN") {
-        let what = format_args!("a slot is moving to another master; {said}");
+        let what = format_args!("a slot is moving to another master; {text}");
         return StoreError::new(ErrorKind::Unavailable, what);
     }
-    StoreError::new(ErrorKind::Unavailable, said)
+    StoreError::new(ErrorKind::Unavailable, text)
 }
 
 /// The error of a key whose slot is moving to another master.
@@ -63,14 +63,14 @@ pub(crate) fn is_before(error: &ServerError) -> bool {
 }
 
 /// The error that a script returned.
-pub(crate) fn of_script(said: &str) -> StoreError {
-    let (word, why) = said.split_once(' ').unwrap_or((said, ""));
+pub(crate) fn of_script(text: &str) -> StoreError {
+    let (word, why) = text.split_once(' ').unwrap_or((text, ""));
     match word {
         "FENCED" => StoreError::new(ErrorKind::Fenced, why),
         "MOVING" => StoreError::new(ErrorKind::Unavailable, why),
-        // What is missing was lost by a failover, or the group before was refused.
+        // The missing records were lost by a failover, or the former group was refused.
         "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("{LOST_CHANGES}: {why}")),
-        _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {said:?}")),
+        _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {text:?}")),
     }
 }
 
@@ -93,14 +93,14 @@ impl FenceReason {
         if error.kind() != ErrorKind::Fenced {
             return None;
         }
-        let said = error.to_string();
+        let text = error.to_string();
         let words = [
             (OTHER_OWNER, FenceReason::Owner),
             (LEASE_OVER, FenceReason::Lease),
             (OTHER_MASTER, FenceReason::Master),
             (LOST_CHANGES, FenceReason::Gap),
         ];
-        words.into_iter().find(|(words, _)| said.starts_with(words)).map(|(_, reason)| reason)
+        words.into_iter().find(|(words, _)| text.starts_with(words)).map(|(_, reason)| reason)
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) const LEASE_OVER: &str = "the lease has run out";
 const OTHER_MASTER: &str = "this master has been promoted";
 const LOST_CHANGES: &str = "Redis has lost changes";
 
-/// The error of a reply of an unexpected shape.
+/// The error for a reply of an unexpected shape.
 pub(crate) fn odd(command: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("Redis: an odd reply to {command}"))
 }
@@ -119,7 +119,7 @@ pub(crate) fn damaged(key: &str, field: impl std::fmt::Display, what: &str) -> S
     StoreError::new(ErrorKind::Corrupt, format_args!("{key} {field} cannot be read: {what}"))
 }
 
-/// The same for blobs.
+/// The error for a blob that this version cannot decode.
 pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: DecodeError) -> StoreError {
     damaged(key, field, &error.to_string())
 }
@@ -142,10 +142,10 @@ mod tests {
             for words in words {
                 assert!(script.contains(&format!("'FENCED {words}")), "{words}");
             }
-            let said = script.lines().filter_map(|line| line.trim().strip_prefix("return 'FENCED "));
-            for said in said {
-                let said = format!("FENCED {}", said.trim_end_matches('\''));
-                assert!(FenceReason::of(&of_script(&said)).is_some(), "{said}");
+            let text = script.lines().filter_map(|line| line.trim().strip_prefix("return 'FENCED "));
+            for text in text {
+                let text = format!("FENCED {}", text.trim_end_matches('\''));
+                assert!(FenceReason::of(&of_script(&text)).is_some(), "{text}");
             }
         }
         assert_eq!(FenceReason::of(&of_script("GAP the shard is at 3, not at 4")), Some(FenceReason::Gap));

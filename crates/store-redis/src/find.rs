@@ -36,7 +36,7 @@ pub(crate) fn find(
     }
 
     let mut ask = Pipeline::new();
-    // A few are asked for at once; of many it is found out first how large they are.
+    // Few messages are requested at once; of many, the sizes are requested first.
     let at_once = asked.len() <= FOUND_AHEAD || lookups.bytes == usize::MAX;
     let ids: Vec<MessageId> = if at_once { asked.iter().copied().collect() } else { Vec::new() };
     ask_rows(&mut ask, keys, &ids);
@@ -70,7 +70,7 @@ pub(crate) fn find(
     let mut replies = replies.into_iter();
 
     let mut rows = read_rows(keys, &ids, &mut replies)?;
-    // A message by its key, and whether it is there as a dead one.
+    // The ids of the messages with this key: the holder, and the dead ones.
     let mut wanted: BTreeMap<MessageId, (&QueueName, &Key)> = BTreeMap::new();
     for (queue, of_queue) in &by_queue {
         for some in of_queue.chunks(FIELDS) {

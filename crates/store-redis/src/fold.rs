@@ -44,7 +44,8 @@ pub(crate) struct Folded<'a> {
 /// Folds a group.
 pub(crate) fn fold(group: &Group) -> Folded<'_> {
     let mut folded = Folded { nets: Vec::with_capacity(group.records.len()), others: Vec::new() };
-    // Most groups name each message once and in growing order: only from the first that does not, places are looked up.
+    // Most groups name each message once and in ascending order: positions are looked up only from the first record
+    // that does not.
     let mut places: Option<HashMap<MessageId, usize, FixedState>> = None;
     let mut greatest = None;
     for record in &group.records {
@@ -104,7 +105,7 @@ pub(crate) fn fold(group: &Group) -> Folded<'_> {
             Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => net.is.take(),
         };
     }
-    // What a group puts and takes back was never there for anybody else.
+    // A message that the group puts and removes again was never visible to others.
     folded.nets.retain(|net| net.was.is_some() || net.is.is_some());
     folded
 }

@@ -1,4 +1,4 @@
-//! How safely a master keeps changes, and the consequences in words.
+//! How safely a master keeps changes, and sentences that describe the consequences.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::wire::Wire;
 /// The first version of Redis with `WAITAOF`, and the first of Valkey.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// Largest word of a command by default, in bytes.
+/// The default of the largest word of a command, in bytes.
 const USUAL_WORD: u64 = 512 << 20;
 
 /// A fact about a master's settings that its operator should know.
@@ -46,11 +46,12 @@ pub enum Weight {
 pub(crate) enum Appendfsync {
     Always,
     EverySecond,
-    /// At times that the operating system chooses.
+    /// The append-only file is synced when the operating system chooses.
     No,
 }
 
-/// What a master reports about itself. `None`: it does not report it, as when its access control list forbids `CONFIG`.
+/// The settings that a master reports. `None`: it does not report them, for example because its access control list
+/// forbids `CONFIG`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keeping {
     pub(crate) aof: Option<bool>,
@@ -162,7 +163,7 @@ impl Keeping {
         }
     }
 
-    /// What its operator should know, a sentence for each setting.
+    /// The findings for the operator, a sentence for each setting.
     pub(crate) fn findings(&self, master: &impl fmt::Display, options: &Options) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut say = |weight, what: &str| {

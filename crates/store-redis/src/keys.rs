@@ -1,4 +1,4 @@
-//! The names of the keys of a shard. `docs/redis.md` describes them.
+//! The names of a shard's keys in Redis. `docs/redis.md` describes them.
 
 use duewheel_core::time::Class;
 use duewheel_core::{QueueName, ShardId};
@@ -29,7 +29,7 @@ pub(crate) struct Keys {
     pub(crate) answer_ends: String,
     /// queue → settings, pause, totals, tally.
     pub(crate) books: String,
-    /// The changes of the books since.
+    /// The changes of the books since their last checkpoint.
     pub(crate) tail: String,
     /// queue → its last purge, until the sweep has deleted the messages.
     pub(crate) purges: String,

@@ -1,8 +1,8 @@
 //! Members of sorted sets that sort as bytes like (time, id): a number is a letter for the number of digits, and the
 //! digits.
 //!
-//! `17` is `b17`, `1763740800123` is `m1763740800123`, the greatest of 64 bits begins with `t`. So a person can read
-//! them, no number is the beginning of another, and 64 bits are exact, which the score of a sorted set is not.
+//! `17` is `b17`, `1763740800123` is `m1763740800123`, the greatest number of 64 bits begins with `t`. So a person can
+//! read them, no number is a prefix of another, and 64 bits are exact, which the score of a sorted set is not.
 
 use duewheel_core::MessageId;
 use duewheel_core::store::Cursor;

@@ -1,10 +1,13 @@
-//! duewheel's store on Redis 7, a single server and Redis Cluster alike.
+//! The store on Redis 7, for a single server and for Redis Cluster.
 //!
 //! * [`RedisStore`] keeps the records of one shard.
 //! * [`RedisCoordinator`] lets several nodes share shards.
-//! * [`Options`] are the address and the settings.
+//! * [`Options`] has the address and the settings.
 //!
-//! `docs/redis.md` describes every key, `docs/adr/0009-redis-and-cluster.md` the reasons.
+//! `docs/redis.md` describes every key, `docs/adr/0009-redis-and-cluster.md` the decisions.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
 
 mod books;
 mod coordinator;

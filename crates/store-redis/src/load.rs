@@ -29,7 +29,7 @@ const FIRST_ROWS: usize = 100;
 const MOST_ROWS: usize = 1_000;
 /// Number of sets that are read in one request.
 const AT_ONCE: usize = 500;
-/// How often the sources that limit a page are read further.
+/// The number of further reads of the sources that limit a page.
 const DEEPER: usize = 8;
 /// Number of spans of a queue that are read in one request.
 const SPANS: usize = 16;
@@ -132,7 +132,7 @@ impl SequenceRequest {
             match load.sequence {
                 Sequence::Dead => tally.part(Kind::Dead).count > 0,
                 Sequence::At | Sequence::After => waits,
-                // When leased ones were due is not counted.
+                // The ledger does not count when leased messages were due.
                 _ => waits || tally.part(Kind::Leased).count > 0,
             }
         };
@@ -170,7 +170,7 @@ async fn places(
     SequenceRequest { load, sources, skip, .. }: &SequenceRequest,
     marks: &BTreeMap<QueueName, Mark>,
 ) -> Result<(Vec<Cursor>, Option<Cursor>), StoreError> {
-    // One more than wanted tells whether there is more; some are skipped.
+    // One more than wanted shows whether there is more; some are skipped.
     let whole = load.rows.saturating_add(1).clamp(64, SCANNED);
     let part = if sources.len() > 1 { (2 * whole / sources.len()).clamp(LEAST, whole) } else { whole };
     let mut range = Range { since: load.after, after: load.after, until: load.until, most: part };
@@ -197,14 +197,14 @@ async fn places(
             }
         }
         places.sort_unstable();
-        // A message that went away and came back is named twice.
+        // A message that was removed and came back is named twice.
         places.dedup();
         bound = uptos.iter().flatten().min().copied();
         let known = bound.map_or(places.len(), |bound| places.partition_point(|place| *place <= bound));
         if bound.is_none() || known > load.rows || looked >= SCANNED {
             break;
         }
-        // The one that has most of what comes next is asked for more than its share.
+        // The source with most of the next messages is read further than its share.
         at = (0..sources.len()).filter(|at| uptos[*at] == bound).collect();
         range = Range { after: bound, most: (whole << deep).min(SCANNED), ..range };
     }
@@ -227,7 +227,7 @@ pub(crate) async fn page(
     let mut at = 0;
     while at < places.len() && rows.len() < load.rows && (rows.is_empty() || bytes < load.bytes) {
         let each = bytes.checked_div(rows.len());
-        // What is not there any more has no bytes.
+        // A message that no longer exists has no size.
         let fits = each.map_or(FIRST_ROWS.max(at), |each| (load.bytes - bytes) / (each + 1) + 1);
         let most = fits.clamp(1, MOST_ROWS).min(load.rows - rows.len()).min(places.len() - at);
         let some = &places[at..at + most];
@@ -243,7 +243,8 @@ pub(crate) async fn page(
             }
             at += 1;
             upto = Some(*place);
-            // What has changed its place or is gone meanwhile is a later state, which need not show.
+            // A message that was removed or moved to another position meanwhile has a later state, which the page need
+            // not show.
             if let Some(is) = row.take_if(|row| row.message.id == place.1) {
                 row = found.next();
                 if place_in(load.sequence, &is) == Some(*place)
@@ -350,7 +351,7 @@ pub(crate) async fn scan(
         let mut is_all = members.len() < range.most;
         behind(&mut members, range.after);
         if let (true, false, Some(after)) = (members.is_empty(), is_all, range.after) {
-            // More members than we read have the cursor's own time.
+            // More members than were read have the cursor's own time.
             (members, is_all) = scan_ties(shared, source, range, after).await?;
         }
         let upto = members.last().filter(|_| !is_all).map(|(place, _)| *place);
@@ -421,7 +422,7 @@ async fn scan_lists(
                 let some = &part.places[..end.min(room)];
                 scanned.places.extend(some.iter().map(|place| (*place, Box::default())));
                 if end >= room {
-                    // There may be more, here or in the next list.
+                    // There may be more, in this list or in the next one.
                     scanned.upto = some.last().copied();
                     break;
                 }
@@ -505,8 +506,8 @@ async fn scan_ties(
             None => break, // there are fewer by now
         }
     }
-    // What is removed meanwhile moves the ranks. So the member before is read, too: while that one is not behind the
-    // cursor, nothing between it and what follows was skipped, since they were read at one moment.
+    // Removals move the ranks meanwhile. So the member before the range is read, too: while that one is not behind the
+    // cursor, nothing between it and the range was skipped, because both were read at one moment.
     let most = range.most as u64;
     loop {
         let from = low.saturating_sub(1);
@@ -520,7 +521,7 @@ async fn scan_ties(
         let last = members.last().map(|(place, _)| place.0);
         behind(&mut members, Some(after));
         if members.is_empty() && read > most {
-            // What was added before the cursor meanwhile.
+            // This member was added before the cursor meanwhile.
             low += most;
             continue;
         }

@@ -5,7 +5,7 @@ use duewheel_core::MessageId;
 use crate::lex;
 use crate::text::Bad;
 
-/// Messages of a queue older than an id are removed, except some.
+/// A mark hides the messages of a queue that are older than an id, except some.
 ///
 /// A later mark of the same queue replaces an earlier one: a message that the earlier one removed is not among those
 /// that the later one keeps.

@@ -1,4 +1,4 @@
-//! The memory of a master, its room for new messages, and how safely it keeps changes.
+//! The memory of a master, its capacity for new messages, and how safely it keeps changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -9,15 +9,16 @@ use duewheel_core::store::{Capacity, Level};
 use crate::keeping::Keeping;
 use crate::reign::{boot_ms, millis};
 
-/// Room for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its memory.
+/// The memory reserved for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its
+/// memory.
 const MARGIN: u64 = 64 * 1024 * 1024;
 /// A new message takes about this many times its own bytes.
 const WEIGHS: u64 = 4;
-/// Shortest time between two questions to a master how safely it keeps changes.
+/// The shortest time between two requests to a master for its settings.
 pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 
-/// The memory that a master reports, and what all shards of this process have added since. Several shards on one master
-/// count together: each alone would stay within the margin that all together exceed.
+/// The memory that a master reports, and the bytes that all shards of this process have added since. Several shards on
+/// one master are counted together: each alone would stay within the margin that all together exceed.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     used: AtomicU64,
@@ -31,7 +32,7 @@ pub(crate) struct Memory {
     full: AtomicBool,
     /// The last known level of a change that only the master has.
     alone: Mutex<Level>,
-    /// The time of the last question, by [`boot_ms`].
+    /// The time of the last request, by [`boot_ms`].
     asked: AtomicU64,
 }
 
@@ -78,7 +79,7 @@ impl Memory {
             return Capacity::Enough;
         }
         let margin = MARGIN.min(max / 10);
-        // Once full, some room must come back before it counts, or each message would change it.
+        // A full server counts as full until a certain amount is free, or each message would change the state.
         let margin = if self.full.load(SeqCst) { margin + margin / 4 } else { margin };
         let put = self.sent.load(SeqCst).saturating_sub(self.counted.load(SeqCst));
         let used = self.used.load(SeqCst).saturating_add(put.saturating_mul(WEIGHS));
@@ -107,10 +108,10 @@ mod tests {
         let memory = Memory::default();
         memory.note(0, 1_000 * MIB, 0);
         assert_eq!(memory.room(), Capacity::Enough);
-        // Sixteen shards, of which each alone would find room.
+        // Sixteen shards, each of which would find enough memory if it were alone.
         (0..16).for_each(|_| memory.goes(15 * MIB));
         assert_eq!(memory.room(), Capacity::SettleOnly);
-        // Asked for while nothing had landed: it may not be in there.
+        // The report was requested before anything had landed, so it may not include these bytes.
         memory.note(100 * MIB, 1_000 * MIB, memory.landed());
         assert_eq!(memory.room(), Capacity::SettleOnly);
         (0..16).for_each(|_| memory.comes(15 * MIB));

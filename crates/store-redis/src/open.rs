@@ -65,7 +65,7 @@ pub(crate) async fn open(
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
         found = read(&wire, &keys) => found,
-        // Much may have to be read.
+        // Many books may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
     let LoadedBooks { mut ledger, marks, tail, gone } = match found {
@@ -81,7 +81,7 @@ pub(crate) async fn open(
     if let Some(clock) = ledger.clock() {
         let own = options.remembered.clock_of(&keys, &reign.before).and_then(|of| of.engine());
         let clock = match (own, reign.noted_ago) {
-            // The last owner was this process: its own clock knows best.
+            // The last owner was this process, so its own clock is the most exact.
             (Some(engine), _) => {
                 let wall = wall_of(SystemTime::now()).0;
                 ClockPair {
@@ -131,8 +131,8 @@ async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
 }
 
 /// The clocks as another process recorded them, with the wall clock adjusted to this node's. The time since then is the
-/// smaller of the difference by the server's clock and the difference by the wall clocks of the two nodes: one of them
-/// may have been stepped, and nothing must be early. Rounded so that the result is never too long.
+/// smaller of the difference by the server's clock and the difference by the wall clocks of the two nodes: either may
+/// have been stepped, and nothing must be early. It is rounded so that the result is never too long.
 fn noted(options: &Options, keys: &Keys, clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
     let wall = wall_of(taken);
     let ago = reign::millis(ago);

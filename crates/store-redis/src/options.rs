@@ -1,4 +1,4 @@
-//! Address and settings.
+//! Options of the store: the address of Redis, and settings.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -94,9 +94,9 @@ pub(crate) enum Topology {
 /// How connections are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// Not at all.
+    /// Connections are not encrypted.
     Plain,
-    /// By TLS.
+    /// TLS is used.
     Tls,
 }
 
@@ -256,7 +256,7 @@ impl Options {
     /// Sets the client certificate and key, PEM files.
     ///
     /// # Errors
-    /// As [`Options::tls_authority`].
+    /// See [`Options::tls_authority`].
     pub fn tls_client(
         mut self,
         certificate: impl AsRef<Path>,

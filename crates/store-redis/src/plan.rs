@@ -1,4 +1,4 @@
-//! Turns groups into the commands that the script carries out: a few, each with as many words as possible.
+//! Converts groups to the commands of the script: few commands, each with as many words as possible.
 
 use duewheel_core::message::{Kind, Stage};
 use duewheel_core::record::{DedupeRow, Record, Was};
@@ -105,12 +105,12 @@ impl DueIndexChanges {
             (keys.singles(class, queue), keys.spans(class, queue), keys.live(class, queue));
         let lists = keys.lists(class);
         to.many(&["@away", &singles, &spans, &live, &lists, queue.as_str()], &self.away, 2);
-        // In the order of the set: neighbours share most of the way to their places.
+        // Added in the order of the set: neighbours share most of the search path.
         let mut sorted = self.come.clone();
         sorted.sort_unstable();
         let mut add = WordList::default();
         for of_span in sorted.chunk_by(|a, b| span::start(a.0) == span::start(b.0)) {
-            // To look for a list that is not there costs about as much as one member.
+            // Looking for a list that does not exist costs about as much as adding one member.
             if of_span.len() < dense.min(2) || of_span[0].0 > MOST_SCORE {
                 for (time, id) in of_span {
                     add.number(span::score(*time));
@@ -139,7 +139,7 @@ struct HashMoves {
 #[derive(Debug)]
 struct OfQueue<'a> {
     name: &'a QueueName,
-    /// By class.
+    /// The changes of the index by due time, by class.
     places: [DueIndexChanges; 2],
     dead: SetMoves,
     keys: WordList,
@@ -204,7 +204,7 @@ impl<'a> ScriptPlan<'a> {
                     self.purges.push(queue.as_str().as_bytes());
                     self.purges.push(&Mark { before: *before, keep: keep.iter().collect() }.text());
                 }
-                // Kept by the ledger.
+                // The ledger keeps this record.
                 Record::Queue { .. }
                 | Record::Put { .. }
                 | Record::Changed { .. }
@@ -223,7 +223,7 @@ impl<'a> ScriptPlan<'a> {
     }
 
     fn queue(&mut self, name: &'a QueueName) -> &mut OfQueue<'a> {
-        // Mostly the queue of the message before.
+        // Usually the queue of the message before.
         if self.queues.get(self.last).is_some_and(|queue| queue.name == name) {
             return &mut self.queues[self.last];
         }
@@ -345,7 +345,7 @@ impl<'a> ScriptPlan<'a> {
             self.leased.rem.tail(id, name);
         }
         if was.kind == Kind::Dead {
-            // Another time in the same set needs no more than another score.
+            // Another time in the same set needs only another score.
             let stays = |is: &Standing<'a>| is.kind == Kind::Dead && is.due.class() == was.due.class();
             if !is.is_some_and(stays) {
                 self.held[class].rem.tail(id, name);
@@ -384,7 +384,7 @@ impl<'a> ScriptPlan<'a> {
         self.remove(id, name, &Was { queue: name.clone(), kind, due, weight: 0 });
     }
 
-    /// Writes all commands behind the script's own words.
+    /// Writes all commands behind the words of the script itself.
     pub(crate) fn write(&self, to: &mut Commands<'_>) {
         let keys = self.keys;
         for queue in &self.queues {
@@ -394,7 +394,7 @@ impl<'a> ScriptPlan<'a> {
                 ("@rots", &queue.rots),
                 ("@dies", &queue.dies),
                 ("@turns", &queue.turns),
-                // A key is free by now if anybody is to have it.
+                // Keys are given up before they are taken.
                 ("@rises", &queue.rises),
             ];
             if moves.iter().any(|(_, list)| list.len() > 0) {
@@ -439,7 +439,7 @@ impl<'a> ScriptPlan<'a> {
     }
 }
 
-/// Commands behind the script's own words.
+/// Commands behind the words of the script itself.
 #[derive(Debug)]
 pub(crate) struct Commands<'c>(pub(crate) &'c mut Cmd);
 

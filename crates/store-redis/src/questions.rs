@@ -1,4 +1,5 @@
-//! Questions to several masters side by side: one that does not answer holds back nothing that the others say.
+//! Requests to several masters at the same time: a master that does not answer does not delay the answers of the
+//! others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +16,17 @@ use tokio::time::timeout;
 use crate::fault;
 use crate::wire::HostPort;
 
-/// How long a master is waited for that answered its last question: half of a lease, within these. Whoever asks has the
-/// node's beats to send, too.
-const PATIENCE: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// How long a master is waited for that did not answer its last question.
-const BRIEFLY: Duration = Duration::from_millis(20);
+/// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
+/// renew the node's membership, too.
+const TIME_LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long a master that did not answer its last request is awaited.
+const SHORT_TIME_LIMIT: Duration = Duration::from_millis(20);
 
-/// A question that is under way, whether its answer is waited for or not.
+/// A request in progress, whether its answer is awaited or not.
 type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
 
-/// The masters that did not answer their last question. A question without an answer stays open and is not asked again,
-/// so a master that is slow is heard as soon as it answers, and one that hangs costs the others hardly any time.
+/// The masters that have not answered their last request. An unanswered request stays open and is not repeated, so the
+/// answer of a slow master is used as soon as it arrives, and one that hangs hardly delays the others.
 pub(crate) struct Questions<T>(Mutex<BTreeMap<HostPort, Option<Question<T>>>>);
 
 impl<T> Default for Questions<T> {
@@ -35,11 +36,11 @@ impl<T> Default for Questions<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Questions<T> {
-    /// Asks these masters, or waits for the answers to their open questions. While none of them has answered, it waits
-    /// until one has, or until no question is open.
+    /// Asks these masters, or waits for the answers to their open requests. While none of them has answered, it waits
+    /// until one has, or until no request is open.
     ///
     /// # Cancel safety
-    /// Questions go on; their answers are lost.
+    /// When the future is dropped, requests continue; their answers are lost.
     pub(crate) async fn ask<F>(
         &self,
         lease: Duration,
@@ -48,17 +49,18 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let usual = (lease / 2).clamp(PATIENCE[0], PATIENCE[1]);
+        let usual = (lease / 2).clamp(TIME_LIMITS[0], TIME_LIMITS[1]);
         let mut silent = std::mem::take(&mut *self.silent());
         let questions: Vec<(HostPort, Question<T>, Duration)> = asked
             .into_iter()
             .map(|(master, new)| match silent.remove(&master) {
-                Some(Some(open)) => (master, open, BRIEFLY),
-                Some(None) => (master, under_way(new), BRIEFLY),
+                Some(Some(open)) => (master, open, SHORT_TIME_LIMIT),
+                Some(None) => (master, under_way(new), SHORT_TIME_LIMIT),
                 None => (master, under_way(new), usual),
             })
             .collect();
-        let answers = questions.iter().map(|(_, question, patience)| timeout(*patience, question.clone()));
+        let answers =
+            questions.iter().map(|(_, question, time_limit)| timeout(*time_limit, question.clone()));
         let answers = join_all(answers).await;
         if !answers.iter().any(|answer| matches!(answer, Ok(Ok(_)))) {
             let mut open: FuturesUnordered<_> = questions
@@ -88,7 +90,7 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     }
 }
 
-/// Begins a question. Must be called on a thread of the connections.
+/// Begins a request. Must be called on a thread of the connections.
 fn under_way<T: Clone + Send + Sync + 'static>(
     question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Question<T> {

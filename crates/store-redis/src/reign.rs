@@ -1,4 +1,4 @@
-//! Ownership of a shard: acquiring it, renewing the lease, giving it back, and the certainty that it still holds.
+//! Ownership of a shard: acquiring it, renewing the lease, returning it, and whether the lease is certainly valid.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,16 +21,16 @@ use crate::{fault, script, value};
 pub(crate) const FORMAT: &str = "2";
 /// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
-/// Number of ids that are reserved at a time, and again when half of them are used. When the server's clock is found to
-/// have gone back, ids continue behind these. A shard gives every n-th of them.
+/// The number of ids that are reserved at a time; new ones are reserved when half of them are used. When the server's
+/// clock is found to have gone back, ids continue behind these. A shard gives every n-th of them.
 pub(crate) const IDS_ASIDE: u64 = 1 << 26;
-/// Ids for each second of the server's clock: after an end that was not clean ids continue at the server's time times
-/// this. So data that was restored to any earlier time gives no id again, as long as fewer than these were given a
-/// second. They stay below 2^53 until the year 2088.
+/// Ids for each second of the server's clock: after an unclean end, ids continue at the server's time times this
+/// number. So data that was restored to an earlier time gives no id again, as long as fewer ids than this are given
+/// each second. They stay below 2^53 until the year 2088.
 const IDS_A_SECOND: u64 = 1 << 22;
-/// Lease tokens of an epoch continue from the server's microseconds since the first epoch times this: data that was
-/// restored within a second gives the epoch of the lost owner again, but no token of it, as long as fewer than these
-/// were given in a microsecond. They stay below 2^64 until the year 2162.
+/// Lease tokens of an epoch continue from the server's microseconds since the first epoch times this number: data that
+/// was restored within a second gives the epoch of the lost owner again, but no token of it, as long as fewer tokens
+/// than this were given in a microsecond. They stay below 2^64 until the year 2162.
 const TOKENS_A_MICROSECOND: u64 = 1 << 12;
 /// Longest time that replicas may take to know a new owner.
 const REPLICAS_KNOW: Duration = Duration::from_secs(1);
@@ -52,12 +52,12 @@ pub(crate) struct ClusterIdentity {
     pub(crate) id: String,
     pub(crate) shards: u32,
     pub(crate) secret: [u8; 32],
-    /// Whether each shard has had an owner: then a missing one was lost.
+    /// Whether each shard has had an owner: a shard that is missing then was lost.
     pub(crate) made: bool,
 }
 
 impl fmt::Debug for ClusterIdentity {
-    /// Without the secret.
+    /// Does not show the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ClusterIdentity { id, shards, secret: _, made } = self;
         f.debug_struct("Cluster")
@@ -109,18 +109,18 @@ pub(crate) struct Fence {
 impl Fence {
     /// A lease that was requested at this time.
     pub(crate) fn new(asked: u64, lease: Duration) -> Self {
-        // The server counts from when it has the request, so later; a fiftieth is for clocks that run at different
-        // rates.
+        // The server counts the lease from a later moment, when it has the request; a fiftieth is subtracted for clocks
+        // that run at different rates.
         let sure = millis(lease) - millis(lease) / 50 - 1;
         Fence { deadline: AtomicU64::new(asked + sure), sure }
     }
 
-    /// Extends it by a renewal that was sent at this time.
+    /// Extends the fence after a renewal that was sent at this time.
     pub(crate) fn renewed(&self, asked: u64) {
         self.deadline.fetch_max(asked + self.sure, SeqCst);
     }
 
-    /// Remaining milliseconds.
+    /// The remaining time in milliseconds.
     pub(crate) fn left(&self) -> u64 {
         self.deadline.load(SeqCst).saturating_sub(boot_ms())
     }
@@ -146,7 +146,7 @@ fn all_ended() -> std::sync::MutexGuard<'static, VecDeque<String>> {
     ENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records that an incarnation of this process has ended: its lease need not be waited for.
+/// Records that an incarnation of this process has ended: its lease need not be awaited.
 pub(crate) fn ended(incarnation: &str) {
     let mut ended = all_ended();
     if !ended.iter().any(|known| known == incarnation) {
@@ -181,8 +181,8 @@ pub(crate) async fn acquire(
     if let Err(error) = &taken
         && error.kind() != ErrorKind::Fenced
     {
-        // It may have been taken all the same: the reply may be lost, or a replica not know of it. Nothing of that
-        // reign will ever answer.
+        // The shard may have been acquired although this failed: the reply may be lost, or a replica may not know of
+        // it. No answer of that reign is ever sent.
         ended(&incarnation);
         let mut give_back = Pipeline::new();
         let mut call = script::call(script::renew(), keys);
@@ -220,7 +220,8 @@ async fn acquire_as(
         let asked = boot_ms();
         let of = "acquire";
         let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
-        // Before the replicas are waited for: what passes until then is known by this node's clock.
+        // This is computed before the wait for the replicas: the time that passes until they answer is known by this
+        // node's clock.
         let taken = SystemTime::now();
         let mut words = value::list(reply, of)?.into_iter();
         let mut next = || words.next().unwrap_or(Value::Nil);
@@ -329,9 +330,9 @@ pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
     let of = "a script";
     match value::text(reply, of)?.as_deref() {
         Some("OK") => Ok(0),
-        Some(said) => match said.strip_prefix("OK ") {
+        Some(reply) => match reply.strip_prefix("OK ") {
             Some(replicas) => replicas.parse().map_err(|_| fault::odd(of)),
-            None => Err(fault::of_script(said)),
+            None => Err(fault::of_script(reply)),
         },
         None => Err(fault::odd(of)),
     }
@@ -341,7 +342,7 @@ pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
 mod tests {
     use super::*;
 
-    /// Story: whoever printed a claimant for debugging wrote the nodes' secret into the log.
+    /// Story: code that printed a claimant for debugging wrote the nodes' secret into the log.
     #[test]
     fn the_secret_is_not_shown() {
         let cluster = ClusterIdentity { id: "c".to_owned(), shards: 4, secret: [0xab; 32], made: true };

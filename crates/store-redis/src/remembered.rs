@@ -1,4 +1,4 @@
-//! What a process remembers of the shards of a Redis while it lives.
+//! The knowledge of a process about the shards of a Redis, kept while the process lives.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -70,8 +70,8 @@ impl RememberedShards {
     }
 }
 
-/// Engine time of an incarnation by the machine's elapsed time, suspend included, independent of any wall clock and of
-/// the server's clock.
+/// The engine time of an incarnation by the machine's elapsed time, suspend included, independent of any wall clock and
+/// of the server's clock.
 #[derive(Debug)]
 pub(crate) struct ReignClock {
     /// Elapsed time less engine time, in ms. A reading is a little older than its record, so the smallest difference is

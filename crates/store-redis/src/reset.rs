@@ -39,7 +39,7 @@ impl CoordinatorInner {
         self.nobody_lives().await?;
         let stored = self.stored().await?;
         let shards = stored.as_ref().map_or(shards_if_new.max(1), |cluster| cluster.shards);
-        // Without the cluster's key nothing says how many shards there are but those that are left.
+        // Without the cluster's key, only the remaining shards show how many there were.
         let heads = self.heads(if stored.is_some() { shards } else { MAX_SHARDS }).await?;
         let cluster = match stored {
             Some(cluster) => cluster,

@@ -8,8 +8,8 @@ use crate::coordinator::{CoordinatorInner, unknown_format};
 use crate::reign::{self, FORMAT};
 use crate::{fault, script, value};
 
-/// Number of leases until every node that takes part has read the new secret: each reads it four times a lease, and a
-/// node that was cut off for a whole lease reads it before it talks with others again.
+/// The number of leases after which every member has read the new secret: each reads it four times a lease, and a node
+/// that was cut off for a whole lease reads it before it talks to others again.
 const LEASES: u32 = 2;
 
 /// A rotation in progress.

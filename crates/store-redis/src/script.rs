@@ -1,5 +1,5 @@
 //! The scripts, which only check the fence and apply. They are sent completely each time: the server recognises a known
-//! script by its hash, and a flush or restart of the server is no special case.
+//! script by its hash, and a flush or restart of the server needs no special handling.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ pub(crate) fn apply() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua\n{}", bare(include_str!("scripts/apply.lua"))))
 }
 
-/// The same for a group that puts nothing: settling must go on when memory is short.
+/// Applies a group that puts nothing, also when memory is short: settling must continue.
 pub(crate) fn settle() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/apply.lua"))))
@@ -37,7 +37,7 @@ pub(crate) fn clamp() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/clamp.lua"))))
 }
 
-/// A node joins, reports that it is alive, or leaves.
+/// Lets a node join, renew its membership, or leave.
 pub(crate) fn node() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/node.lua"))))

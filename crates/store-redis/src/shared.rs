@@ -64,10 +64,10 @@ pub(crate) struct RedisShared {
 /// The level of acknowledged changes.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
-    /// What all have reached since it was told.
+    /// The common level of all changes since the last report.
     level: Level,
-    /// The position up to which it was reported.
-    told: Lsn,
+    /// The position up to which the level was reported.
+    reported: Lsn,
 }
 
 /// Figures for people.
@@ -117,7 +117,7 @@ impl RedisShared {
     ) -> Self {
         let remembered = &servers.0.remembered;
         let clock = remembered.begin(&keys, &reign.incarnation);
-        // Each is told by one reign: whoever reads the figures adds up those of all reigns.
+        // Each reign reports its own; the reader of the figures adds those of all reigns.
         let disagreements = remembered.disagreements(&keys).swap(0, SeqCst);
         RedisShared {
             clock,
@@ -133,7 +133,7 @@ impl RedisShared {
             acked: AtomicU64::new(applied.0),
             reached: Mutex::new(Reached {
                 level: ReplicationState::following(replicas).level(memory.alone()),
-                told: applied,
+                reported: applied,
             }),
             under_way: Mutex::new(0),
             came: Condvar::new(),
@@ -187,18 +187,18 @@ impl RedisShared {
             *over = Some(error);
             self.is_over.store(true, SeqCst);
         }
-        // From here on nothing of this reign answers anybody, so the same process need not wait for its lease.
+        // From now on no answer of this reign is sent, so the same process need not wait for its lease.
         reign::ended(&self.reign.incarnation);
         self.came.notify_all();
         self.sweep.notify_waiters();
         self.wake();
     }
 
-    /// Ends the store for an error of a task, behind the groups in flight, so that their outcome is known.
+    /// Ends the store for an error of a task, after the groups in flight, so that their outcome is known.
     pub(crate) async fn end_behind(&self, error: StoreError) {
         loop {
             {
-                // A group that goes out now waits here, and finds the store ended.
+                // A group that is sent now waits here, and finds that the store has ended.
                 let under_way = locked(&self.under_way);
                 if self.is_over() {
                     return;
@@ -262,11 +262,11 @@ impl RedisShared {
         self.memory.comes(bytes);
     }
 
-    /// How far everything has come, and what all of it has reached since this was asked last.
+    /// The positions that are written and durable, and the common level of everything since the last call.
     pub(crate) fn progress(&self) -> Progress {
         let mut reached = locked(&self.reached);
         let acked = self.acked();
-        reached.told = acked;
+        reached.reported = acked;
         Progress { written: acked, durable: acked, level: reached.level }
     }
 
@@ -285,8 +285,8 @@ impl RedisShared {
         match result {
             Ok(level) => {
                 let mut reached = locked(&self.reached);
-                let is_told = reached.told == self.acked();
-                reached.level = if is_told { level } else { reached.level.and(level) };
+                let is_reported = reached.reported == self.acked();
+                reached.level = if is_reported { level } else { reached.level.and(level) };
                 self.acked.fetch_max(last.0, SeqCst);
             }
             Err(error) => self.end(error),
@@ -359,7 +359,7 @@ impl RedisShared {
 
 impl Drop for RedisShared {
     fn drop(&mut self) {
-        // What the connection took with it.
+        // The requests in flight that were lost with the connection.
         self.memory.comes(self.putting.load(SeqCst));
     }
 }

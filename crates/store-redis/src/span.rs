@@ -1,7 +1,7 @@
 //! Spans of due time: messages that are enqueued many at a time are entries of a list for each span, which is sorted
-//! when it is read, as the slots of a wheel are. Adding to a list costs a tenth of adding to a sorted set, and nothing
-//! is removed from it: an entry is valid while its message exists and is due then. A list is deleted with the last
-//! message that is in it alone.
+//! when it is read, like a slot of a wheel. Adding to a list costs a tenth of adding to a sorted set, and nothing is
+//! removed from it: an entry is valid while its message exists and has that due time. A list is deleted with the last
+//! message that is only in it.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub(crate) fn start(time: u64) -> u64 {
     score(time) >> SPAN_BITS << SPAN_BITS
 }
 
-/// How much of lists is read at once and kept.
+/// The limits of what is read at once from lists and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpanReadLimits {
     /// Number of entries that are read at once: other requests are served in between.
@@ -78,7 +78,7 @@ enum SpanListState {
     /// There may be entries that were not read.
     #[default]
     Behind,
-    /// The same, and some that were read are not in order.
+    /// There may be entries that were not read, and some that were read are not sorted.
     Loose,
     /// It is complete as of this page.
     Read,
@@ -203,7 +203,7 @@ impl Window {
     /// Sorts the entries that were read; there may be more by now.
     fn rest(&mut self) {
         if self.state == SpanListState::Loose {
-            // Mostly in order already, and what was added behind it.
+            // The entries are mostly sorted already, with a few new ones behind them.
             self.places.sort();
             self.places.dedup();
         }
@@ -231,7 +231,7 @@ impl Window {
         let stamp = value::bytes(value::some(replies.next(), "LINDEX")?, "LINDEX")?;
         let entries = value::bytes_list(value::some(replies.next(), "LRANGE")?, "LRANGE")?;
         let Some(stamp) = stamp else {
-            // The list is gone, and with it all that was only in it.
+            // The list was deleted, and with it all messages that were only in it.
             self.reset(self.after);
             self.state = SpanListState::Read;
             return Ok(());

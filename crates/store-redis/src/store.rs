@@ -1,4 +1,4 @@
-//! The store itself: it sends groups in order, and keeps the books in memory.
+//! The store on Redis: it sends groups in order, and keeps the books in memory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -43,8 +43,9 @@ const CLOCK_MS: u64 = 5_000;
 ///
 /// # Errors
 /// A group that fails, or whose answer does not arrive, ends the store: every later call returns the same error, and
-/// the outcome of calls in flight is unknown until the shard is opened again. So does a lease that cannot be renewed in
-/// time: then every call returns [`ErrorKind::Fenced`], by a clock that continues while the process is stopped.
+/// the outcome of calls in flight is unknown until the shard is opened again. A lease that cannot be renewed in time
+/// ends the store, too: then every call returns [`ErrorKind::Fenced`], by a clock that continues while the process is
+/// stopped.
 ///
 /// # Dropping
 /// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would, except that the same process
@@ -83,7 +84,7 @@ pub struct RedisStore {
     state: RedisStoreState,
 }
 
-/// Whether the books are written for the last time.
+/// Whether this is the last checkpoint of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointKind {
     NotYet,
@@ -133,7 +134,7 @@ impl RedisStore {
                 due: ledger.due().clone(),
                 queues: ledger.rows().collect(),
             };
-            // The list names queues that the next checkpoint must write.
+            // The list contains queues that the next checkpoint must write.
             let dirty = recovered
                 .queues
                 .iter()
@@ -176,9 +177,9 @@ impl RedisStore {
         result
     }
 
-    /// Sends a script call whose reply applies to everything up to a position. With `first` it contains the records
-    /// from there on; without, it moves no position, so that a later group may be applied although this call is
-    /// refused.
+    /// Sends a script call whose reply applies to everything up to a position. With `first` the call contains the
+    /// records from there on; without it the call moves no position, so that a later group may be applied although this
+    /// call is refused.
     fn post(
         &self,
         call: Cmd,
@@ -364,7 +365,7 @@ impl Store for RedisStore {
     fn progress(&mut self) -> Result<Progress, StoreError> {
         self.check()?;
         let progress = self.shared.progress();
-        // What was acknowledged while the lease was sure may be told.
+        // Changes that were acknowledged while the lease was certain may be reported.
         self.check()?;
         Ok(progress)
     }
@@ -418,7 +419,7 @@ impl Store for RedisStore {
         self.ledger.note_clock(clock);
         let applied = self.ledger.applied();
         let written = self.write_books(clock, CheckpointKind::Clean).and_then(|()| {
-            // Behind everything that is under way, so its answer is the last.
+            // It is sent behind all requests in flight, so its answer is the last.
             let mut give_back = Pipeline::new();
             give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));
             let reply = self.shared.ask(give_back)?;

@@ -55,8 +55,8 @@ async fn keep_lease(shared: Arc<RedisShared>, control: Wire) {
     let lease = shared.options().lease;
     let mut control = Some(control);
     while !shared.is_over() {
-        // How Redis keeps what it is told is read with a renewal: an answer must not say a level for long that is no
-        // more.
+        // The settings of the master are read with each renewal: an answer must not claim for long a level that no
+        // longer holds.
         let most = if shared.memory.max() > 0 { MEMORY } else { KEEPING };
         let pause = (lease / 3).min(most);
         tokio::time::sleep(pause.min(Duration::from_millis(shared.fence.left()))).await;
@@ -66,7 +66,7 @@ async fn keep_lease(shared: Arc<RedisShared>, control: Wire) {
         let left = Duration::from_millis(shared.fence.left());
         match tokio::time::timeout(left, renew(&shared, &mut control)).await {
             Ok(Ok(())) => {}
-            // Others have the shard, or a person must look.
+            // Another owner has the shard, or an operator must act.
             Ok(Err(error)) if error.kind() != ErrorKind::Unavailable => return shared.end(error),
             Ok(Err(_)) => {
                 control = None;
@@ -113,7 +113,7 @@ async fn renew(shared: &RedisShared, control: &mut Option<Wire>) -> Result<(), S
 async fn load_pages(shared: Arc<RedisShared>, mut loads: mpsc::UnboundedReceiver<SequenceRequest>) {
     let mut windows = Windows::new(shared.options().reading);
     loop {
-        // Pages follow each other at once, or not for long.
+        // Pages follow each other at once, or there are none for long.
         let next = if windows.is_empty() {
             loads.recv().await
         } else if let Ok(next) = tokio::time::timeout(WINDOWS, loads.recv()).await {
@@ -165,8 +165,8 @@ async fn sweep_queue(shared: &RedisShared, queue: &QueueName, mark: &Mark) -> Re
             let scanned = load::scan(shared, &mut windows, &source, range).await?.pop().unwrap_or_default();
             let places = scanned.places.into_iter().map(|(place, _)| place);
             let gone: Vec<_> = places.filter(|(_, id)| mark.hides(*id)).collect();
-            // The reply came behind that to the purge itself: one that Redis refused never happened, and has ended the
-            // store by now.
+            // The reply came behind the one to the purge itself: a purge that Redis refused never happened, and has
+            // ended the store by now.
             shared.check()?;
             if !gone.is_empty() {
                 let removed = remove(shared, queue, &source[0], &gone).await?;
@@ -197,7 +197,7 @@ async fn remove(
     let mut removed = 0;
     let mut members = WordList::default();
     match source.order {
-        // The set of the single ones names each message that it has, and no other.
+        // The set of single messages names each of them, and no others.
         SequenceOrder::ByScore(class) => {
             for (time, id) in gone {
                 plan.sweep(*id, queue, Kind::Waiting, Due::from_raw(class, *time));
@@ -205,8 +205,8 @@ async fn remove(
                 removed += 1;
             }
         }
-        // A list may name what has left it, and some twice. When a message is due, and where it therefore counts, it
-        // says itself.
+        // A list may name messages that have left it, and some twice. The due time of the message itself decides where
+        // it belongs.
         SequenceOrder::Spans(_) | SequenceOrder::ByMember => {
             let ids: BTreeSet<MessageId> = gone.iter().map(|(_, id)| *id).collect();
             let ids: Vec<MessageId> = ids.into_iter().collect();
@@ -230,7 +230,7 @@ async fn remove(
     let mut call = shared.fenced(script::settle(), None, None, None);
     let mut commands = Commands(&mut call);
     plan.write(&mut commands);
-    // Whatever else is missing of such a message, the next sweep must not find it again.
+    // Even if other keys of such a message are missing, the next sweep must not find it again.
     commands.many(&["ZREM", &source.key], &members, 1);
     run(shared, call).await?;
     Ok(removed)
@@ -257,7 +257,7 @@ async fn forget(shared: Arc<RedisShared>) {
 async fn forget_some(shared: &RedisShared) -> Result<bool, StoreError> {
     let keys = &shared.keys;
     let now = shared.engine.load(SeqCst);
-    // Before they are counted: whoever adds one behind that sets it again.
+    // This precedes the count: a task that adds an answer afterwards sets it again.
     shared.answers.store(false, SeqCst);
     let mut ask = Pipeline::new();
     ask.cmd("ZCOUNT").arg(&keys.answer_ends).arg("-inf").arg(now);

@@ -2,7 +2,7 @@
 //! by one space.
 //!
 //! Bytes that would end a word, and `%`, are written as `%` and two hexadecimal digits. A message's body follows its
-//! words behind a line's end, byte for byte. `docs/redis.md` describes them.
+//! words behind a line feed, byte for byte. `docs/redis.md` describes them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -188,7 +188,7 @@ pub(crate) fn life(life: &Life) -> Vec<u8> {
         Stage::Waiting { .. } => w.text("stage", "waiting"),
         Stage::Leased(_) => w.text("stage", "leased"),
         Stage::Dead { at, .. } => {
-            // First, and in the form of the sets' members: the script takes it from here.
+            // The due time comes first, and in the form of the sets' members: the script reads it from here.
             w.word("dead");
             lex::push(&mut w.0, at.raw());
         }

@@ -1,4 +1,4 @@
-//! Reads replies.
+//! Reads the values of replies.
 
 use duewheel_core::store::StoreError;
 use redis::Value;
@@ -7,7 +7,7 @@ use crate::fault;
 
 type Taken<T> = Result<T, StoreError>;
 
-/// Makes a refusal of a command its error.
+/// Converts the refusal of a command to an error.
 pub(crate) fn accepted(value: Value) -> Taken<Value> {
     match value {
         Value::ServerError(error) => Err(fault::of_server(&error)),

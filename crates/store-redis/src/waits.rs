@@ -1,4 +1,4 @@
-//! What a change waits for beyond the master's memory, and the level that it has reached.
+//! The replicas and syncs that a change waits for, and the level that it has reached.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -21,7 +21,7 @@ pub(crate) struct WaitRequirements {
 /// The servers that have a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplicationState {
-    /// Number of replicas that have it, or that follow closely where none are waited for.
+    /// The number of replicas that have it, or that follow closely where no replica is awaited.
     replicas: u64,
     /// Whether the master itself has certainly synced it.
     synced: bool,
@@ -53,10 +53,10 @@ impl WaitRequirements {
         failures: &AtomicU64,
     ) -> Result<ReplicationState, RequestFailure> {
         let mut values = values.into_iter();
-        let said = value::some(values.next(), "apply")?;
-        // The script says no before it changes anything.
+        let reply = value::some(values.next(), "apply")?;
+        // The script refuses before it changes anything.
         let following =
-            reign::judge_applied(said).map_err(|error| RequestFailure { error, begun: Begun::No })?;
+            reign::judge_applied(reply).map_err(|error| RequestFailure { error, begun: Begun::No })?;
         let waited = values.next();
         let (synced, have) = match (self.wait_for, waited) {
             (WaitFor::Received, None) => return Ok(ReplicationState { replicas: following, synced: false }),
@@ -79,7 +79,7 @@ impl WaitRequirements {
             };
             return Err(StoreError::new(ErrorKind::Unavailable, what).into());
         }
-        // With none demanded, those that follow are as good as they are without waiting.
+        // If no replica is required, those that follow closely count as they do without waiting.
         let replicas = if self.replicas == 0 { following } else { have };
         Ok(ReplicationState { replicas, synced: synced == Some(true) })
     }
@@ -87,7 +87,7 @@ impl WaitRequirements {
 
 impl ReplicationState {
     /// The level of a change that would have the level `alone` at its master alone. A master without an append-only
-    /// file comes back empty, and its replicas then empty themselves, too.
+    /// file restarts empty, and its replicas then empty themselves, too.
     pub(crate) fn level(self, alone: Level) -> Level {
         let alone = if self.synced { Level::Fsync } else { alone };
         if alone == Level::Memory || self.replicas == 0 { alone } else { Level::BestEffortReplicated }

@@ -1,5 +1,5 @@
-//! Connections: requests of one connection are sent in order, without waiting for each other's replies, and none is
-//! ever sent twice.
+//! Connections to Redis: requests of one connection are sent in order, without waiting for each other's replies, and
+//! none is ever sent twice.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -29,18 +29,18 @@ use crate::value;
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;
 /// Shortest time limit for one node of a cluster to list the masters.
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// How much later each further node is asked.
+const LEAST_TIME_LIMIT: Duration = Duration::from_millis(250);
+/// The delay before each further node is asked.
 const STAGGER: Duration = Duration::from_millis(50);
-/// Largest number of requests of one connection in flight; further ones wait before they are begun. The connection has
-/// room for all of these, because requests for which it had none would wait inside it, and might leave it in another
-/// order.
+/// The largest number of requests of one connection in flight; further ones wait before they are begun. The queue of
+/// the connection holds all of these, because requests that did not fit would wait inside it, and might leave it in
+/// another order.
 const MOST_UNDER_WAY: usize = 1024;
 /// Number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
-/// The result of a request: a value for each of its commands. Unless each is asked for by itself, a refusal of one is the
-/// error of all.
+/// The result of a request: a value for each of its commands. Unless refusals are returned as values, the refusal of
+/// one command is the error of all.
 pub(crate) type RedisReply = Result<Vec<Value>, RequestFailure>;
 
 /// Why a request has no reply.
@@ -75,7 +75,7 @@ impl From<RequestFailure> for StoreError {
 pub(crate) fn runtime() -> Result<&'static Runtime, StoreError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
-        // The process may have chosen a provider for TLS already.
+        // The process may have installed a provider for TLS already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(THREADS).thread_name("duewheel-redis").enable_all();
@@ -117,8 +117,8 @@ impl Servers {
         let mut connection =
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         if self.0.transport == Transport::Tls {
-            // The handshake is over for this side before the server has looked at our certificate, and what it says
-            // then may be lost.
+            // The handshake is over for this side before the server has checked our certificate, and the server's alert
+            // may be lost.
             let heard: Result<Value, redis::RedisError> =
                 redis::cmd("TIME").query_async(&mut connection).await;
             if let Err(error) = heard
@@ -163,18 +163,18 @@ impl Servers {
         }
     }
 
-    /// The masters of the slots. In a cluster the nodes are asked one after the other, without waiting long for each, and
-    /// the first answer is used.
+    /// The masters of the slots. In a cluster the nodes are asked one after the other, without waiting long for each,
+    /// and the first answer is used.
     pub(crate) async fn slots(&self) -> Result<Slots, StoreError> {
         if self.0.shape == Topology::Single {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
-        let patience = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_PATIENCE);
-        // One that hangs must not keep us from the others, each time that the masters are asked for.
+        let time_limit = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_TIME_LIMIT);
+        // A node that hangs must not delay the others each time that the masters are asked for.
         let asked = (0..).zip(&self.0.hosts).map(|(n, seed)| {
             let ask = async move {
                 tokio::time::sleep(STAGGER * n).await;
-                match tokio::time::timeout(patience, self.slots_by(seed)).await {
+                match tokio::time::timeout(time_limit, self.slots_by(seed)).await {
                     Ok(slots) => slots,
                     Err(_) => {
                         let what = format_args!("{}:{} does not answer", seed.0, seed.1);
@@ -288,7 +288,7 @@ impl Wire {
         self.post_each(ask, |reply| done(reply.and_then(all_or_none)));
     }
 
-    /// The same; a refusal is the value of its command ([`Value::ServerError`]).
+    /// Sends commands like [`Wire::post`]; a refusal is the value of its command ([`Value::ServerError`]).
     fn post_each(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
         if let Err(mpsc::error::SendError(job)) =
             self.jobs.send(PipelinedRequest { ask, done: Box::new(done) })
@@ -305,10 +305,10 @@ impl Wire {
         self.call_each(ask).await.and_then(all_or_none)
     }
 
-    /// The same; a refusal is the value of its command ([`Value::ServerError`]).
+    /// Sends commands like [`Wire::call`]; a refusal is the value of its command ([`Value::ServerError`]).
     ///
     /// # Cancel safety
-    /// As [`Wire::call`].
+    /// See [`Wire::call`].
     pub(crate) async fn call_each(&self, ask: Pipeline) -> RedisReply {
         let (done, reply) = oneshot::channel();
         self.post_each(ask, move |result| {
@@ -341,9 +341,9 @@ async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiv
             job = jobs.recv(), if under_way.len() < MOST_UNDER_WAY => {
                 let Some(PipelinedRequest { ask, done }) = job else { break };
                 let mut connection = connection.clone();
-                // The first poll hands the request to the connection, or puts it in the line before it, so it must come
-                // here, in the order of the jobs; and it must not be put off, which the runtime does with a task that
-                // has worked for long enough.
+                // The first poll hands the request to the connection, or queues it there, so it must happen here, in
+                // the order of the jobs; and it must not be put off, which the runtime does with a task that has worked
+                // for long enough.
                 let mut request = Box::pin(unconstrained(async move { (send(&mut connection, &ask).await, done) }));
                 let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
                 under_way.push_back(async move {

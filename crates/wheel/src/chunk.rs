@@ -6,12 +6,12 @@
 //! highs    or, if they differ, once for each
 //! ```
 //!
-//! Entries of one list are due close to each other, so the high half of their due times is nearly always the
-//! same; not storing it with each makes an entry with an eight-byte value 24 bytes instead of 32. Only lists
-//! that span more than 2³² units, or happen to lie across such a boundary, need `highs`.
+//! Entries of one list are due close to each other, so the high half of their due times is nearly always the same. An
+//! entry with an eight-byte value takes 24 bytes instead of 32 because that half is not stored in each. Only lists that
+//! span more than 2³² units, or that happen to cross such a boundary, need `highs`.
 //!
-//! The room is written (as `None`) when it is allocated: one sequential pass that brings it into the caches. Being
-//! filled together with sixty other chunks, each line would otherwise be missed on its own.
+//! The memory is written (as `None`) when it is allocated: one sequential pass that brings it into the caches.
+//! Otherwise each cache line would be missed separately, because some sixty chunks are filled at the same time.
 
 use crate::liveness::{EntryIndex, Liveness};
 
@@ -54,8 +54,8 @@ pub(crate) struct Chunk<T> {
 }
 
 impl<T> Chunk<T> {
-    /// Entries in a chunk of full size, a power of two: some kilobytes, which is enough to read sequentially,
-    /// little to waste in one that is not full, and little work for the cancel that compacts it.
+    /// The number of entries in a chunk of full size, a power of two: some kilobytes, which is enough for sequential
+    /// reading, little waste in a chunk that is not full, and little work for the cancel that compacts it.
     pub(crate) const SIZE: usize = {
         let fitting = 4096 / size_of::<Option<Packed<T>>>();
         if fitting < 4 { 4 } else { 1 << fitting.ilog2() }
@@ -84,7 +84,7 @@ impl<T> Chunk<T> {
         self.len() == self.packed.len()
     }
 
-    /// Appends an entry. The chunk must have room.
+    /// Appends an entry. The chunk must have capacity.
     #[inline(always)]
     pub(crate) fn push(&mut self, Entry { due, tie, value, index }: Entry<T>) {
         let (high, low) = halves(due);
@@ -169,7 +169,7 @@ pub(crate) struct Pool<T> {
 }
 
 impl<T> Pool<T> {
-    /// Chunks that a pool keeps at most: some 200 kilobytes.
+    /// The largest number of chunks that a pool keeps: some 200 kilobytes.
     const MOST: usize = 64;
 
     pub(crate) const fn new() -> Self {

@@ -1,4 +1,4 @@
-//! The entries that the pointer has reached: the only part of the wheel that is in order.
+//! The entries that the pointer has reached: the only part of the wheel that is sorted.
 //!
 //! ```text
 //! first    a run: some entries of the slot under the pointer, put in order when they were taken in
@@ -6,11 +6,11 @@
 //! late     entries inserted since then with a due time in that tick or before it: a binary heap
 //! ```
 //!
-//! A run has at most [`RUN`] entries, so that no call puts more than that in order: a crowded slot becomes several runs, which are
-//! merged as they are handed out. A heap of late entries that has grown as large as a run becomes one.
+//! A run has at most [`RUN`] entries, so that no call sorts more than that: a crowded slot becomes several runs, which
+//! are merged as they are handed out. A heap of late entries that has grown as large as a run becomes one.
 //!
-//! The next one to go is the smaller of both heads. Both heads are live: a call that cancels or takes a head
-//! clears the dead ones behind it. So the next due time can be read without touching anything.
+//! The next entry is the smaller of both heads. Both heads are live: a call that cancels or takes a head removes the
+//! dead ones behind it. So the next due time can be read without a change.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -20,11 +20,11 @@ use crate::list::List;
 use crate::liveness::{EntryIndex, Liveness};
 use crate::sort::SlotSorter;
 
-/// Entries that are put in order at once, at most.
+/// The largest number of entries that are sorted at once.
 pub(crate) const RUN: usize = if cfg!(test) { 256 } else { 2048 };
 /// A buffer for this many entries or fewer is never freed.
 const KEEP: usize = 1024;
-/// How many entries a cancel may look at, on average, to give memory back.
+/// The average number of entries that a cancel may examine to free memory.
 const LOOKS_PER_CANCEL: usize = 8;
 
 /// The rank of an entry: when it is due, and the tie.
@@ -34,17 +34,17 @@ pub(crate) type EntryRank = (u64, u64);
 pub(crate) struct Current<T> {
     first: SortedRun<T>,
     others: Vec<SortedRun<T>>,
-    /// The heads of `others`, or what was the head before it was cancelled; the earliest on top.
+    /// The heads of `others`, or former heads that were cancelled; the earliest on top.
     heads: BinaryHeap<Reverse<(EntryRank, usize)>>,
-    /// Places in `others` that hold nothing.
+    /// Indexes in `others` that hold nothing.
     vacant: Vec<usize>,
     late: BinaryHeap<Late<T>>,
     sorter: SlotSorter,
-    /// Entries in here, live or cancelled.
+    /// Entries in this part of the wheel, live or cancelled.
     stored: usize,
-    /// How many of them are believed to be cancelled; a hint, as in [`List`].
+    /// The number of entries that are believed to be cancelled; a hint, as in [`List`].
     dead: usize,
-    /// How many entries compaction may look at, and which part is next.
+    /// The number of entries that compaction may examine, and the part that is next.
     looks: usize,
     next_compacted: usize,
 }
@@ -93,7 +93,8 @@ impl<T> Current<T> {
         self.dead = self.dead.saturating_sub(before - (self.stored - others));
     }
 
-    /// Takes a part of a list in, all of whose entries are due in `start..=last`: one run. Says how many entries it has looked at.
+    /// Takes in a part of a list, all of whose entries are due in `start..=last`, as one run. Returns the number of
+    /// entries examined.
     pub(crate) fn load(
         &mut self,
         list: &mut List<T>,
@@ -106,7 +107,7 @@ impl<T> Current<T> {
             self.dead = 0;
         }
         if self.first.order.is_empty() {
-            self.first.give_back_room(list.len().min(RUN), pool);
+            self.first.release_memory(list.len().min(RUN), pool);
         }
         let mut run = match self.first.order.is_empty() {
             true => std::mem::replace(&mut self.first, SortedRun::new()),
@@ -167,9 +168,9 @@ impl<T> Current<T> {
     }
 
     /// Frees the buffers of a crowded slot.
-    pub(crate) fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
+    pub(crate) fn release_memory(&mut self, needed: usize, pool: &mut Pool<T>) {
         if self.first.order.is_empty() {
-            self.first.give_back_room(needed, pool);
+            self.first.release_memory(needed, pool);
         }
         if self.late.is_empty() && self.late.capacity() > KEEP {
             self.late = BinaryHeap::new();
@@ -185,7 +186,7 @@ impl<T> Current<T> {
         }
     }
 
-    /// The next live entry that is due at `to` or before. Its index has been given back.
+    /// The next live entry that is due at `to` or before. Its index has been released.
     #[inline]
     pub(crate) fn pop(&mut self, to: u64, liveness: &mut Liveness) -> Option<Entry<T>> {
         loop {
@@ -216,7 +217,8 @@ impl<T> Current<T> {
         self.first.pop_if(|due, _| due <= to)
     }
 
-    /// An entry in here has been cancelled. Memory is given back run by run, and so that a cancel looks at few entries on average.
+    /// Notes that an entry in this part was cancelled. Memory is freed run by run, so that a cancel examines few
+    /// entries on average.
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;
         self.looks = (self.looks + LOOKS_PER_CANCEL).min(2 * RUN);
@@ -244,7 +246,7 @@ impl<T> Current<T> {
         self.dead = self.dead.saturating_sub(1);
     }
 
-    /// Drops what is cancelled in the parts whose turn it is, as far as the looks that cancels have earned go.
+    /// Drops cancelled entries in the parts whose turn it is, within the number of entries that cancels have earned.
     fn compact(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         let parts = self.parts();
         for _ in 0..parts {
@@ -290,7 +292,7 @@ impl<T> Current<T> {
         }
     }
 
-    /// Takes what comes after a rank out of one part. Says how many entries it has looked at.
+    /// Takes the entries behind a rank out of one part. Returns the number of entries examined.
     pub(crate) fn cut(
         &mut self,
         part: usize,
@@ -325,7 +327,7 @@ impl<T> Current<T> {
         sorted.chain(self.late.iter().map(|late| late.0.as_ref()))
     }
 
-    /// Every so many entries one.
+    /// One of every `stride` entries.
     pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
         let runs = std::iter::once(&self.first).chain(&self.others);
         let sorted =
@@ -334,8 +336,8 @@ impl<T> Current<T> {
     }
 }
 
-/// A run: entries of a slot in order. The entries stay in their chunks; what is sorted is their positions, which go on from
-/// chunk to chunk: all but the last are full.
+/// A run: entries of a slot in order. The entries stay in their chunks; what is sorted is their positions, which go on
+/// from chunk to chunk: all but the last are full.
 #[derive(Clone, Debug)]
 struct SortedRun<T> {
     chunks: Vec<Chunk<T>>,
@@ -348,7 +350,7 @@ impl<T> SortedRun<T> {
         Self { chunks: Vec::new(), order: Vec::new() }
     }
 
-    /// Takes the chunks of one run out of a list. Says how many entries it has looked at.
+    /// Takes the chunks of one run out of a list. Returns the number of entries examined.
     fn load(
         &mut self,
         list: &mut List<T>,
@@ -388,7 +390,7 @@ impl<T> SortedRun<T> {
     }
 
     /// Returns the chunks to the pool when everything in them has been taken.
-    fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
+    fn release_memory(&mut self, needed: usize, pool: &mut Pool<T>) {
         for mut chunk in self.chunks.drain(..) {
             chunk.reset();
             pool.put(chunk);
@@ -421,7 +423,7 @@ impl<T> SortedRun<T> {
         self.chunks[chunk].peek(at)
     }
 
-    /// Takes out what comes after a rank.
+    /// Takes out the entries behind a rank.
     fn cut(&mut self, after: EntryRank, mut out: impl FnMut(Entry<T>)) {
         let gone = self.order.partition_point(|position| key(&self.chunks, *position) > after);
         for position in self.order.drain(..gone) {
@@ -442,7 +444,7 @@ impl<T> SortedRun<T> {
                 list.push(entry, pool);
             }
         }
-        self.give_back_room(list.len(), pool);
+        self.release_memory(list.len(), pool);
         while let Some(chunk) = list.take_chunk() {
             let first = self.chunks.len() * Chunk::<T>::SIZE;
             let first = u32::try_from(first).expect("a list counts in 32 bits");

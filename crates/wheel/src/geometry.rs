@@ -1,4 +1,4 @@
-//! Ticks, slots, turns and rounds: all arithmetic on time lives here.
+//! Ticks, slots, turns and rounds: all arithmetic on time.
 //!
 //! ```text
 //! time   u64, in the caller's unit          0 ........................................ u64::MAX
@@ -11,10 +11,10 @@
 
 use std::fmt;
 
-/// The most slots a wheel may have: 2²⁴. A wheel keeps a count of four bytes for each.
+/// The largest number of slots of a wheel: 2²⁴. A wheel keeps a count of four bytes for each.
 pub const MAX_SLOTS: usize = 1 << 24;
 
-/// The shape of a wheel: how many slots, and how long a tick is.
+/// The shape of a wheel: the number of slots, and the length of a tick.
 ///
 /// The unit of time is the caller's. The default, 3600 slots and a tick of 1000, is one turn an hour when
 /// times are milliseconds. The tick does not limit exactness: a wheel hands out each entry at its exact due
@@ -53,19 +53,19 @@ impl Geometry {
         }
     }
 
-    /// How many slots the ring has.
+    /// The number of slots of the ring.
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.slots
     }
 
-    /// How long one tick is, in the caller's unit of time.
+    /// The length of one tick, in the caller's unit of time.
     #[must_use]
     pub const fn tick(&self) -> u64 {
         self.tick
     }
 
-    /// The slot that holds what is due at `due`, whatever the round.
+    /// The slot of the due time `due`, whatever the round.
     ///
     /// ```
     /// # use duewheel_wheel::Geometry;

@@ -1,21 +1,22 @@
-//! What lies ahead: levels of 64 lists over a number, be it the slot in this turn or the number of the turn.
+//! The entries ahead of the pointer: levels of 64 lists over a number, which is the slot in this turn or the number of
+//! the turn.
 //!
 //! ```text
 //! number (64 bits)  | 4 bits | 6 | 6 | ... | 6 | 6 |
 //! level               10       9   8         1   0
 //! ```
 //!
-//! A number's level is that of the highest group of bits in which it differs from the pointer's number, and its
-//! list is the value of that group. So level 0 has a list for each single number in the pointer's block
-//! of 64, level 1 a list for each further block in the pointer's block of 4096, and so on. The place
-//! follows from the two numbers alone: that is how a cancel finds the list.
+//! The level of a number is that of the highest group of bits in which it differs from the pointer's number, and its
+//! list is the value of that group. So level 0 has a list for each single number in the pointer's block of 64, level 1
+//! a list for each further block in the pointer's block of 4096, and so on. The position follows from the two numbers
+//! alone, which is how a cancel finds the list.
 //!
-//! When the pointer enters a list's range, its entries move down, at least one level. So an entry moves at
-//! most once for each level, the lists visited are only those that hold something, and a list of a low level
-//! always comes before all lists of higher ones.
+//! When the pointer enters the range of a list, its entries move down by at least one level. So an entry moves at most
+//! once for each level, only occupied lists are visited, and a list of a low level always comes before all lists of
+//! higher ones.
 //!
-//! Why not one list for each slot of a long ring: thousands of places to append to do not fit into the
-//! processor's caches and page tables. Sixty-four do, and moving an entry once more is cheaper than one miss.
+//! A long ring with one list for each slot would append to thousands of places, which do not fit into the processor's
+//! caches and page tables. Sixty-four do, and moving an entry once more is cheaper than one miss.
 
 use crate::chunk::{Chunk, Entry, Pool};
 use crate::list::List;
@@ -27,7 +28,7 @@ const LISTS: usize = 1 << GROUP;
 #[derive(Clone, Debug)]
 pub(crate) struct Levels<T> {
     levels: Vec<WheelLevel<T>>,
-    /// Bit l is set when level l holds something.
+    /// Bit l is set when level l is occupied.
     occupied: u32,
 }
 
@@ -38,7 +39,7 @@ struct WheelLevel<T> {
     occupied: u64,
 }
 
-/// A list that holds something.
+/// A list that is not empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupied {
     level: usize,
@@ -67,8 +68,8 @@ impl<T> Levels<T> {
     }
 
     /// Stores an entry under `number`, which must be greater than `present`, the pointer's number.
-    // Inlined all the way down to the chunk, because an entry that is handed over in memory stalls there: it is
-    // read in other pieces than it was written in.
+    // Inlined all the way down to the chunk, because an entry that is handed over in memory stalls there: it is read in
+    // pieces of other sizes than it was written in.
     #[inline(always)]
     pub(crate) fn push(&mut self, number: u64, present: u64, entry: Entry<T>, pool: &mut Pool<T>) {
         let (at, list) = locate(number, present);
@@ -117,7 +118,7 @@ impl<T> Levels<T> {
         Some(Occupied { level: level as usize, list: list as usize, first: first_of(level, list, present) })
     }
 
-    /// The list that `number` lies in, if it holds something; `number` must be greater than `present`, the pointer's.
+    /// The list that contains `number`, if it is not empty; `number` must be greater than `present`, the pointer's.
     pub(crate) fn list_of(&self, number: u64, present: u64) -> Option<Occupied> {
         let (level, list) = locate(number, present);
         let is_occupied = self.levels[level].occupied & 1 << list != 0;
@@ -155,7 +156,7 @@ impl<T> Levels<T> {
         self.occupied = 0;
     }
 
-    /// Every so many entries one, as if all lists were one.
+    /// One of every `stride` entries, as if all lists were one.
     pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
         let mut skip = 0;
         self.levels.iter().flat_map(|level| &level.lists).flat_map(move |list| {

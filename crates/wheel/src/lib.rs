@@ -1,9 +1,9 @@
 //! A timing wheel that takes time as an argument: generic, no clock, no threads.
 //!
-//! A ring of slots and a pointer that moves one slot each tick. A slot is an unordered heap of entries. What is
-//! further ahead lies in coarser heaps, blocks of 64 slots and then turns of the ring, and is moved down when the
-//! pointer enters them. A slot is sorted only when the pointer reaches it, and then handed out to the exact unit
-//! of time, so the tick says how much is sorted at once and nothing about exactness.
+//! The wheel is a ring of slots with a pointer that moves one slot each tick. A slot is an unordered heap of entries.
+//! Entries further ahead are in coarser heaps, blocks of 64 slots and then turns of the ring, and are moved down when
+//! the pointer enters them. A slot is sorted only when the pointer reaches it, and then handed out to the exact unit of
+//! time, so the tick determines how much is sorted at once and not the exactness.
 //!
 //! | operation | cost |
 //! |---|---|
@@ -15,17 +15,17 @@
 //!
 //! # Guarantees
 //!
-//! - **Never early.** What comes out of a call with time `to` is due at `to` or before, also if an earlier call
-//!   named a later time: a wall clock that is stepped back makes nothing early.
-//! - **In order.** Whatever can come out comes out by (due, tie).
-//! - **Truthful.** A cancel says `true` exactly if it kept the entry from coming out ([`Handle`] names the one
+//! - **Never early.** A call with time `to` returns only what is due at `to` or before, also if an earlier call named a
+//!   later time: a wall clock that is stepped back makes nothing early.
+//! - **In order.** Everything that can come out comes out by (due, tie).
+//! - **Truthful.** A cancel returns `true` exactly if it kept the entry from coming out ([`Handle`] names the one
 //!   exception).
-//! - **Any time.** All of `u64`, its last value included, and jumps over all of it.
+//! - **Any time.** Due times and jumps may be any value of `u64`, its last one included.
 //!
 //! # Driving it
 //!
-//! The caller brings the time: from a clock, from a test, from a log that is replayed. A driver that sleeps until
-//! the next thing is due:
+//! The caller provides the time: from a clock, from a test, from a log that is replayed. A driver that sleeps until the
+//! next entry is due:
 //!
 //! ```
 //! use duewheel_wheel::{Geometry, Wheel};
@@ -44,8 +44,7 @@
 //! assert!(sleeps <= 4);
 //! ```
 //!
-//! Or a ring as simple as can be, of the caller's own type and length, driven by an external timer that calls
-//! `read` each second:
+//! A simple ring of the caller's own type and length, driven by an external timer that calls `read` each second:
 //!
 //! ```
 //! use duewheel_wheel::{Geometry, GeometryError, Wheel};
@@ -88,15 +87,19 @@
 //!
 //! # Choosing a geometry
 //!
-//! The default, an hour of seconds, suits millisecond times and anything from one entry to tens of millions.
-//! A shorter tick sorts fewer entries at once. More slots make a turn longer, so that fewer entries are moved
-//! from turn to turn. When a turn begins, its entries are moved, some 8 ns each, and a slot that the pointer reaches is put in order: with
-//! many millions in one turn or slot that is a pause worth knowing. [`pop_due_within`](Wheel::pop_due_within) does it in pieces.
+//! The default, an hour of seconds, suits times in milliseconds and anything from one entry to tens of millions. A
+//! shorter tick sorts fewer entries at once. More slots make a turn longer, so that fewer entries are moved from turn
+//! to turn. When a turn begins, its entries are moved, some 8 ns each, and a slot that the pointer reaches is sorted:
+//! with many millions of entries in one turn or slot that is a noticeable pause.
+//! [`pop_due_within`](Wheel::pop_due_within) does it in pieces.
 //!
 //! # What is not in here
 //!
-//! A clock, threads, randomness, unsafe code, and dependencies. No value comes back from a cancel: it is dropped
-//! later. Due times are plain numbers, so what their unit is and where they begin is the caller's.
+//! The crate has no clock, no threads, no randomness, no unsafe code and no dependencies. A cancel does not return the
+//! value: it is dropped later. Due times are plain numbers; the caller decides their unit and their zero.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
 
 mod chunk;
 mod current;

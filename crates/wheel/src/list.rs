@@ -1,17 +1,17 @@
-//! The unordered heap of entries that a slot is, in chunks of a fixed size.
+//! The unordered heap of entries of a slot, in chunks of a fixed size.
 //!
 //! ```text
 //! full   [ chunk ][ chunk ][ chunk ] ...   each with no room left, oldest first
 //! tail   [ chunk....      ]                entries are appended here
 //! ```
 //!
-//! Appending touches one place, and never moves what is there (but for the very first chunk, which starts
-//! small so that a list with one entry stays cheap). Reading is sequential. Chunks all have one size, so the
-//! allocator finds a freed one at once when the next is wanted.
+//! An append touches one place, and never moves existing entries (except in the very first chunk, which starts small so
+//! that a list with one entry stays cheap). Reading is sequential. Chunks all have one size, so the allocator finds a
+//! freed one at once when the next is needed.
 //!
-//! A cancelled entry stays where it is until its list is compacted. Compaction takes chunks from the front,
-//! appends what is live at the tail and frees the chunk: the oldest chunks have lost most, and a cancel never
-//! pays for more than two chunks however long the list is.
+//! A cancelled entry stays until its list is compacted. Compaction takes chunks from the front, appends live entries at
+//! the tail and frees the chunk: the oldest chunks have lost most, and a cancel never pays for more than two chunks
+//! however long the list is.
 
 use std::collections::VecDeque;
 
@@ -66,7 +66,7 @@ impl<T> List<T> {
     }
 
     /// The due time of the live entry that is due first. Reads a chunk at a time, beginning with the one that may have
-    /// it, and takes its entries off `looks`; what a chunk was found to have is known the next time.
+    /// it, and takes the entries read off `looks`; the result for a chunk is kept for the next call.
     pub(crate) fn first_due(&mut self, liveness: &Liveness, looks: &mut usize) -> FirstDue {
         loop {
             let chunks = self.full.iter_mut().chain([&mut self.tail]);
@@ -78,7 +78,7 @@ impl<T> List<T> {
             *looks = looks.saturating_sub(chunk.len());
             match chunk.first_due(liveness) {
                 Some(first) if first <= least => return FirstDue::At(first),
-                // Nothing is left that is due before the end of time.
+                // No other entry is due before the end of time.
                 None if least == u64::MAX => {
                     *looks = looks.saturating_sub(self.len());
                     let live = self.iter().filter(|entry| liveness.is_live(entry.index));
@@ -141,18 +141,18 @@ impl<T> List<T> {
         self.dead > 0
     }
 
-    /// An entry that may be in here has been cancelled; it is dropped when its chunk is taken.
+    /// Notes that an entry which may be in this list was cancelled; it is dropped when its chunk is taken.
     pub(crate) fn note_cancelled(&mut self) {
         self.dead += u32::from(self.len > 0);
     }
 
-    /// Notes that an entry in here was cancelled. Afterwards at most about a quarter of the entries are dead, except
-    /// for a handful, and none remains if all are.
+    /// Notes that an entry in this list was cancelled. Afterwards at most about a quarter of the entries are dead,
+    /// except for a handful, and none remains if all are.
     #[inline]
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;
         if self.dead >= self.len {
-            // Asked one by one all the same: dropping a live entry for a wrong count would lose it.
+            // Each entry is checked all the same: dropping a live entry because of a wrong count would lose it.
             self.compact(self.full.len() + 1, liveness, pool);
             self.dead = 0;
         } else if self.dead > 8 + self.len / 4 {

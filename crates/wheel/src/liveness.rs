@@ -1,5 +1,5 @@
-//! Which entries are still wanted, wherever they are stored: two bits for each, and a generation for each
-//! group of eight.
+//! Records which entries are still wanted, wherever they are stored: two bits for each, and a generation for each group
+//! of eight.
 //!
 //! ```text
 //!            live  cancelled
@@ -11,18 +11,18 @@
 //! generation         u32       u32             u32
 //! ```
 //!
-//! Why not in the entry: entries are moved (from level to level, into the sorted slot), so a handle cannot say
-//! where its entry is. It can say which index is its own.
+//! The bits are not in the entries, because entries are moved (from level to level, into the sorted slot): a handle
+//! cannot say where its entry is, but it can name the entry's index.
 //!
-//! Two rules keep indexes apart from each other.
-//! - An index is free only when its *entry* has been taken out of its list. So the lists never hold two entries
-//!   of one index, and what a list finds here is right.
-//! - A group is given out index by index, once, and then not again before all eight are free, with
-//!   the next generation. So a handle, which carries both, is never taken for another's before
-//!   the generations of its group have gone round, all 2³² of them.
+//! Two rules keep indexes apart:
+//! - An index is free only when its *entry* has been taken out of its list. So the lists never hold two entries of one
+//!   index, and the bits of an index are those of its entry.
+//! - The indexes of a group are given out one by one, each once, and then not again before all eight are free, with the
+//!   next generation. So a handle, which carries both, is never taken for another one before the generations of its
+//!   group have wrapped around, all 2³² of them.
 //!
-//! Why groups: a generation for each index would make all this four times as large. The price is that a group
-//! with one long-lived entry keeps seven indexes waiting, and they are worth less than a byte each.
+//! A generation for each index would take four times as much memory. The price of groups is that one long-lived entry
+//! keeps seven indexes unused, which are worth less than a byte each.
 
 use std::num::NonZeroU32;
 
@@ -58,12 +58,12 @@ pub(crate) struct Liveness {
     live: Vec<u64>,
     cancelled: Vec<u64>,
     generations: Vec<u32>,
-    /// Words that may have a free group. Every word that has one is in here, except for those in `open_groups`.
+    /// Words that may have a free group. It contains every word that has one, except for those in `open_groups`.
     vacant: Occupancy,
-    /// The next index to give out. A multiple of `GROUP` says that another group must be opened first.
+    /// The next index to give out. A multiple of `GROUP` means that another group must be opened first.
     next: usize,
-    /// The word that groups are taken from, and those of its groups that are still to be taken. Going on from
-    /// word to word keeps entries that were inserted one after the other close together here.
+    /// The word that groups are taken from, and its groups that are still to be taken. Taking groups word by word keeps
+    /// entries close together that were inserted one after the other.
     open_word: usize,
     open_groups: u64,
     /// The first generation of a new group: the latest that any group has had.
@@ -90,8 +90,8 @@ impl Liveness {
     ///
     /// # Panics
     ///
-    /// If the indexes run out, which cannot happen below 2²⁹ entries: as a collection does that is out of
-    /// capacity.
+    /// When the indexes run out, which cannot happen below 2²⁹ entries: a collection panics in the same way when its
+    /// capacity is exhausted.
     #[inline]
     pub(crate) fn admit(&mut self) -> (EntryIndex, u32) {
         if self.next.is_multiple_of(GROUP) {
@@ -104,7 +104,7 @@ impl Liveness {
         (index, self.generations[index.group()])
     }
 
-    /// A live entry becomes a cancelled one; `false` if the handle's entry is not live any more.
+    /// Marks a live entry as cancelled; returns `false` if the handle's entry is not live any more.
     #[inline]
     pub(crate) fn cancel(&mut self, index: EntryIndex, generation: u32) -> bool {
         let holds = self.holds(index, generation);
@@ -125,7 +125,8 @@ impl Liveness {
         self.live[index.word()] & index.bit() != 0
     }
 
-    /// Whether all of them are live. Checks all in any case, without a branch, so that the memory accesses overlap.
+    /// Whether all of these entries are live. All are checked in any case, without a branch, so that the memory
+    /// accesses overlap.
     #[inline]
     pub(crate) fn are_live(&self, indexes: impl Iterator<Item = EntryIndex>) -> bool {
         indexes.fold(true, |all, index| all & self.is_live(index))
@@ -136,7 +137,7 @@ impl Liveness {
         self.is_live(index).then(|| self.generations[index.group()])
     }
 
-    /// Gives the index back, because its entry has left its list. Returns whether the entry was live.
+    /// Releases the index, because its entry has left its list. Returns whether the entry was live.
     #[inline]
     pub(crate) fn release(&mut self, index: EntryIndex) -> bool {
         let (word, bit) = (index.word(), index.bit());
@@ -146,7 +147,7 @@ impl Liveness {
         } else {
             self.cancelled[word] &= !bit;
         }
-        // Whether the group has no cancelled ones either is asked when a group is wanted.
+        // Whether the group has no cancelled entries either is checked when a group is needed.
         if self.live[word] & group_of(bit) == 0 {
             self.vacant.set(word);
         }
@@ -161,7 +162,7 @@ impl Liveness {
     }
 
     /// Frees memory, once all indexes are free.
-    pub(crate) fn give_back_room(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         const KEEP: usize = 64;
         if self.live.len() > KEEP {
             self.clear();
@@ -172,7 +173,7 @@ impl Liveness {
     #[cold]
     fn open_group(&mut self) {
         if self.next > 0 {
-            // The group that is left may have been freed while it was given out.
+            // The former group may have been freed while it was given out.
             self.vacant.set((self.next - 1) / WORD);
         }
         while self.open_groups == 0 {

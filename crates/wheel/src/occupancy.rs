@@ -1,4 +1,4 @@
-//! A set of small numbers with a fast "which is the next?": a bitmap with summaries.
+//! A set of small numbers with a fast search for the next one: a bitmap with summaries.
 //!
 //! ```text
 //! layer 1   bit w is set when word w of layer 0 is not zero
@@ -21,7 +21,7 @@ impl Occupancy {
         Self { layers: Vec::new() }
     }
 
-    /// Makes room for the numbers below `limit`.
+    /// Extends the set to the numbers below `limit`.
     pub(crate) fn extend(&mut self, limit: usize) {
         let mut bits = limit;
         let mut height = 0;

@@ -1,9 +1,9 @@
-//! The order of a slot's entries, found when the pointer reaches it.
+//! Sorts the entries of a slot when the pointer reaches it.
 //!
-//! What is sorted is positions of four bytes, not entries. A slot's entries are due within one tick, so most
-//! of the order is decided by few bits, and positions are put into runs by those: each entry is looked at
-//! once, in sequence. If a run is a single due time, and the ties in it came in order as growing ids do, that
-//! is all. Otherwise the runs are sorted by comparison.
+//! Positions of four bytes are sorted, not entries. A slot's entries are due within one tick, so most of the order is
+//! decided by few bits, and positions are distributed to runs by those: each entry is read once, in sequence. If a run
+//! is a single due time, and its ties came in order as growing ids do, nothing else is needed. Otherwise the runs are
+//! sorted by comparison.
 
 use std::cmp::Reverse;
 
@@ -16,7 +16,7 @@ const LEFT_OUT: u16 = u16::MAX;
 /// Sorts the entries of one slot after the other, and keeps its buffers in between.
 #[derive(Clone, Debug)]
 pub(crate) struct SlotSorter {
-    /// The latest due time there may be. Runs are numbered from there, so that the latest comes first.
+    /// The latest possible due time. Runs are numbered from there, so that the latest comes first.
     last: u64,
     shift: u32,
     /// The number of the run of each position.
@@ -76,8 +76,7 @@ impl SlotSorter {
         self.runs_in_order &= (*count == 0) | (*latest <= tie);
         *count += 1;
         *latest = tie;
-        // Asked only while the answer is likely to be yes; a comparison that may go either way costs more than
-        // all the rest.
+        // Compared only while the answer is likely to be yes; an unpredictable comparison costs more than all the rest.
         if self.all_in_order {
             self.all_in_order = self.previous <= (due, tie);
             self.previous = (due, tie);
@@ -131,7 +130,7 @@ impl SlotSorter {
 
 /// The least shift that leaves at most `most` different values of `0..=span`; `most` is a power of two.
 fn shift_for(span: u64, most: u64) -> u32 {
-    // A shift by all 64 bits is not possible; two runs instead of one are no harm.
+    // A shift by all 64 bits is not possible; two runs instead of one do no harm.
     (u64::BITS - span.leading_zeros()).saturating_sub(most.ilog2()).min(u64::BITS - 1)
 }
 

@@ -91,7 +91,8 @@ fn a_handle_of_a_generation_gone_round_does_no_more_harm_than_one_cancel() {
     }
 }
 
-/// Story: a million entries on one slot were moved down and sorted in one call, and whoever drove the wheel was away for so long.
+/// Story: a million entries on one slot were moved down and sorted in one call, and whoever drove the wheel was away
+/// for so long.
 #[test]
 fn a_crowded_slot_is_put_in_order_in_pieces() {
     const MANY: u64 = 20_000;

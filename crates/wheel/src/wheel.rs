@@ -1,4 +1,4 @@
-//! The wheel: the ring of the present turn, with what comes before it and after it.
+//! The wheel: the ring of the present turn, with the entries before it and after it.
 //!
 //! ```text
 //!              pointer
@@ -7,14 +7,15 @@
 //!   in order      |  unordered lists, by slot             |  unordered lists, by turn
 //! ```
 //!
-//! Where an entry lies follows from its due time and the pointer alone: at or before the pointer's tick it is
-//! in `current`, later in this turn in `ring`, in a later turn in `turns`. The pointer moves only when `current`
-//! has nothing left to hand out, and then straight to the next list that holds something.
+//! The position of an entry follows from its due time and the pointer alone: at or before the pointer's tick it is in
+//! `current`, later in this turn in `ring`, in a later turn in `turns`. The pointer moves only when `current` has
+//! nothing left to hand out, and then directly to the next occupied list.
 //!
-//! The list that the pointer enters is *arriving* until all of it has been moved down or put in order: a long one may do so over
-//! several calls ([`Wheel::pop_due_within`]), and nothing is handed out meanwhile, because what is still to come may be due before it.
+//! The list that the pointer enters is *arriving* until all of it has been moved down or sorted: with a long list that
+//! may take several calls ([`Wheel::pop_due_within`]), and nothing is handed out meanwhile, because the rest of the
+//! list may be due before it.
 //!
-//! `reached` may lie behind `now`, as long as nothing has been asked for: the pointer follows when it is.
+//! `reached` may lie behind `now`, as long as no entry has been requested: the pointer follows then.
 
 use std::fmt;
 
@@ -47,7 +48,7 @@ use crate::liveness::{EntryIndex, Liveness};
 #[derive(Clone)]
 pub struct Wheel<T> {
     geometry: Geometry,
-    /// The latest time the caller has told us.
+    /// The latest time that the caller has given.
     now: u64,
     /// The tick of the pointer; at most the tick of `now`.
     reached: u64,
@@ -60,7 +61,8 @@ pub struct Wheel<T> {
     reached_slot: usize,
 
     current: Current<T>,
-    /// What arrives: the rest of the list whose range the pointer has entered, and what was found in it of the pointer's own tick.
+    /// The rest of the list whose range the pointer has entered, and the entries found in it that are due in the
+    /// pointer's own tick.
     arriving: List<T>,
     arrived: List<T>,
     /// The rest of the present turn, by slot. The pointer's own slot is in `current`.
@@ -77,12 +79,11 @@ pub struct Wheel<T> {
 
 /// Identifies one entry for a cancel: 16 bytes that may be copied. It belongs to the wheel that returned it.
 ///
-/// A handle may be kept after its entry has come out or was cancelled; [`Wheel::cancel`] then says `false`. The
-/// one limit: a handle is an index with a generation of 32 bits. Indexes are used again, eight together each
-/// time with the next generation. So a handle that is kept while its eight indexes are used up 2³² times, which
-/// takes more than 2³⁴ inserts, may then be taken for that of the entry which has its index just
-/// now, and cancel that one; the wheel itself stays in order. Callers that drop a handle when its entry is
-/// done never meet this.
+/// A handle may be kept after its entry has come out or was cancelled; [`Wheel::cancel`] then returns `false`. There is
+/// one limit: a handle is an index with a generation of 32 bits. Indexes are used again, eight together each time with
+/// the next generation. So a handle that is kept while its eight indexes are used up 2³² times, which takes more than
+/// 2³⁴ inserts, may be taken for the handle of the entry that has its index now, and cancel that entry; the wheel
+/// itself stays in order. Callers that drop a handle when its entry is done never meet this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     due: u64,
@@ -103,7 +104,7 @@ impl Handle {
     }
 }
 
-/// An entry whose time has come.
+/// An entry that has come due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Expired<T> {
     /// When it was due.
@@ -117,7 +118,7 @@ pub struct Expired<T> {
 /// An entry that is still in the wheel, as [`Wheel::iter`] shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Waiting<'a, T> {
-    /// Cancels the entry; also says when it is due.
+    /// The handle for a cancel; it also contains the due time.
     pub handle: Handle,
     /// The caller's rank among entries due at the same time.
     pub tie: u64,
@@ -132,33 +133,35 @@ pub enum Popped<T> {
     Entry(Expired<T>),
     /// Nothing is due.
     Nothing,
-    /// A crowded slot is not in order yet, and as many entries were looked at as was allowed. Ask again.
+    /// A crowded slot is not sorted completely yet, and the allowed number of entries was examined. Call again to
+    /// continue.
     NotYet,
 }
 
-/// How far a [`Wheel::cut`] has come. It belongs to the wheel that it was begun with.
+/// The progress of a [`Wheel::cut`]. It belongs to the wheel that it was begun with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     after: EntryRank,
-    /// Of the list in which the place lies, so many entries are still to be looked at. `None` before that list's turn.
+    /// The number of entries still to be examined of the list that contains the position; `None` before that list's
+    /// turn.
     left: Option<usize>,
 }
 
 impl Cut {
-    /// A cut of everything that comes after this place in the order of (due, tie).
+    /// A cut of all entries behind this position in the order of (due, tie).
     #[must_use]
     pub const fn after(due: u64, tie: u64) -> Self {
         Self { after: (due, tie), left: None }
     }
 
-    /// The due time and the tie of its place.
+    /// The due time and the tie of its position.
     #[must_use]
     pub const fn place(&self) -> (u64, u64) {
         self.after
     }
 }
 
-/// Where the pointer goes next.
+/// The next position of the pointer.
 enum NextPosition {
     Slots(Occupied),
     Turns(Occupied),
@@ -226,7 +229,7 @@ impl<T> Wheel<T> {
         if !self.liveness.cancel(handle.index, handle.generation) {
             return false;
         }
-        // It may be there instead of where it belongs.
+        // The entry may be there instead of in its own list.
         self.arriving.note_cancelled();
         let tick = self.geometry.tick_of(handle.due);
         let slot = if tick <= self.reached {
@@ -264,8 +267,8 @@ impl<T> Wheel<T> {
 
     /// Takes out the next entry that is due at `to` or before, in the order of (due, tie).
     ///
-    /// `to` is the time now. It may be less than before, as a wall clock that was stepped back is: the pointer
-    /// stays where it is, and still nothing comes out that is due after `to`.
+    /// `to` is the time now. It may be less than before, like a wall clock that was stepped back: the pointer stays
+    /// where it is, and still nothing comes out that is due after `to`.
     #[inline]
     pub fn pop_due(&mut self, to: u64) -> Option<Expired<T>> {
         let mut looks = usize::MAX;
@@ -275,8 +278,9 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// As [`pop_due`](Self::pop_due), but for a caller that must not be kept long by a crowded slot: looks at so many entries that
-    /// are not handed out yet, and at no more than some thousands beyond that, and takes them off `looks`.
+    /// Takes out the next entry like [`pop_due`](Self::pop_due), for a caller that a crowded slot must not delay: it
+    /// examines at most `looks` entries that are not handed out yet, and some thousands beyond that, and subtracts them
+    /// from `looks`.
     ///
     /// ```
     /// use duewheel_wheel::{Geometry, Popped, Wheel};
@@ -299,7 +303,7 @@ impl<T> Wheel<T> {
                 return Popped::NotYet;
             }
             if let Some(Entry { due, tie, value, .. }) = self.current.pop(to, &mut self.liveness) {
-                // What comes out is mostly due in the pointer's own tick, and then needs no division.
+                // The next entry is mostly due in the pointer's own tick, and then needs no division.
                 let slot =
                     if due < self.reached_start { self.geometry.slot_of(due) } else { self.reached_slot };
                 self.one_less(slot);
@@ -313,8 +317,8 @@ impl<T> Wheel<T> {
 
     /// Takes out everything that is due at `to` or before, in the order of (due, tie), and returns how many.
     ///
-    /// `each` is given the due time, the tie and the value. As [`pop_due`](Self::pop_due) called until it has
-    /// nothing more; if `each` panics, what it was not given stays in the wheel.
+    /// `each` is given the due time, the tie and the value. The effect is that of [`pop_due`](Self::pop_due) called
+    /// until it returns nothing; if `each` panics, the entries that it was not given stay in the wheel.
     #[inline]
     pub fn expire(&mut self, to: u64, mut each: impl FnMut(u64, u64, T)) -> usize {
         let mut count = 0;
@@ -325,7 +329,7 @@ impl<T> Wheel<T> {
         count
     }
 
-    /// The time at which to look again: no entry is due before it. `None` if the wheel is empty.
+    /// The time of the next look: no entry is due before it. `None` if the wheel is empty.
     ///
     /// This is the exact due time of the next entry if the pointer has reached its slot, and otherwise the start of the
     /// next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that found nothing it lies in
@@ -356,9 +360,9 @@ impl<T> Wheel<T> {
         [reached, first_of(&self.arriving), first_of(&self.arrived), ahead].into_iter().flatten().min()
     }
 
-    /// As [`next_due`](Self::next_due), but for a caller that must not be kept long by a crowded slot: looks at about
-    /// so many entries in each of three lists at most, and takes them off `looks`. What it has found out is kept, so
-    /// that asking again comes to an end.
+    /// The exact due time of the next entry like [`next_due`](Self::next_due), for a caller that a crowded slot must
+    /// not delay: it examines about `looks` entries in each of at most three lists, and subtracts them from `looks`.
+    /// Results are kept, so that repeated calls come to an end.
     ///
     /// ```
     /// use duewheel_wheel::{FirstDue, Geometry, Wheel};
@@ -385,7 +389,7 @@ impl<T> Wheel<T> {
         });
         let (mut first, most) = (reached, (*looks).max(1));
         for list in [&mut self.arriving, &mut self.arrived].into_iter().chain(ahead) {
-            // Each comes further by itself, whatever the others take.
+            // Each list has a budget of its own, whatever the others use.
             let mut left = most;
             let found = list.first_due(liveness, &mut left);
             *looks = looks.saturating_sub(most - left);
@@ -398,19 +402,19 @@ impl<T> Wheel<T> {
         first.into()
     }
 
-    /// How many entries are in the wheel; cancelled ones do not count.
+    /// The number of entries in the wheel; cancelled ones do not count.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is in the wheel.
+    /// Whether the wheel has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many entries lie on a slot, whatever their round, overdue ones included. A count that is kept, so
+    /// The number of entries on a slot, whatever their round, overdue ones included. The count is kept up to date, so
     /// nothing is scanned. Zero for a slot that the ring does not have.
     #[must_use]
     pub fn tasks_on_slot(&self, slot: usize) -> usize {
@@ -440,7 +444,7 @@ impl<T> Wheel<T> {
         self.geometry
     }
 
-    /// The place of something due `delay` ticks from now.
+    /// The position of an entry that is due `delay` ticks from now.
     ///
     /// ```
     /// use duewheel_wheel::{Geometry, RingPosition, Wheel};
@@ -454,7 +458,7 @@ impl<T> Wheel<T> {
         self.geometry.place_after(self.geometry.tick_of(self.now), delay)
     }
 
-    /// The place of something due at `due`. An overdue time has round 0.
+    /// The position of an entry that is due at `due`. An overdue time has round 0.
     #[must_use]
     pub const fn place_at(&self, due: u64) -> RingPosition {
         let from = self.geometry.tick_of(self.now);
@@ -464,14 +468,14 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Everything in the wheel, in no particular order.
+    /// All entries in the wheel, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = Waiting<'_, T>> {
         let reached = self.current.iter().chain(self.arriving.iter()).chain(self.arrived.iter());
         reached.chain(self.ring.iter()).chain(self.turns.iter()).filter_map(|entry| self.waiting(entry))
     }
 
-    /// About one of every `stride` entries, wherever they lie: for an estimate of the whole that looks at few of them. All of them
-    /// for a stride of 1.
+    /// About one of every `stride` entries, wherever they are: for an estimate that reads few of them. All of them for
+    /// a stride of 1.
     ///
     /// # Panics
     ///
@@ -503,10 +507,10 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Goes on with a cut: takes out what comes after its place, the latest lists first, looks at about `most` entries and at no more
-    /// than some thousands beyond that. Returns whether it has to be continued.
+    /// Continues a cut: takes out the entries behind its position, the latest lists first, and examines about `most`
+    /// entries and at most some thousands beyond that. Returns whether it has to be continued.
     ///
-    /// What is inserted or moved down while a cut goes on may stay, although it comes after the place.
+    /// Entries that are inserted or moved down while a cut continues may stay, although they are behind the position.
     ///
     /// ```
     /// use duewheel_wheel::{Cut, Geometry, Wheel};
@@ -524,7 +528,7 @@ impl<T> Wheel<T> {
         let mut looks = most;
         let tick = self.geometry.tick_of(cut.after.0);
         let turn = self.geometry.turn_of_tick(tick);
-        // Lists in which everything comes after it.
+        // Lists whose entries are all behind the position.
         while looks > 0
             && let Some(at) = self.turns.last(self.turn).filter(|at| at.first > turn)
             && let Some(chunk) = self.turns.take_chunk(at)
@@ -546,7 +550,8 @@ impl<T> Wheel<T> {
         more && self.len > 0
     }
 
-    /// Goes on with the list in which the place of a cut lies: as many entries as it had at first, or as many parts.
+    /// Continues with the list that contains the position of a cut: as many entries as it had at first, or as many
+    /// parts.
     fn cut_boundary(
         &mut self,
         cut: &mut Cut,
@@ -555,7 +560,7 @@ impl<T> Wheel<T> {
         each: &mut impl FnMut(T),
     ) -> bool {
         if tick <= self.reached {
-            // What is left of a list that the pointer has reached since is in parts now.
+            // The rest of a list that the pointer has reached since is in parts now.
             let left = cut.left.get_or_insert(self.current.parts());
             *left = (*left).min(self.current.parts());
             while *looks > 0 && *left > 0 {
@@ -584,7 +589,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes out what comes after a rank, or everything, and puts the rest back behind what else its list holds.
+    /// Takes out the entries behind a rank, or all, and puts the rest back behind the other entries of its list.
     fn cut_chunk(
         &mut self,
         mut chunk: Chunk<T>,
@@ -610,7 +615,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes everything. The time stays, and earlier handles are refused.
+    /// Removes all entries. The time stays, and earlier handles are refused.
     pub fn clear(&mut self) {
         self.forget_all();
         self.on_slot.fill(0);
@@ -627,7 +632,7 @@ impl<T> Wheel<T> {
 
     #[inline]
     fn count_out(&mut self, slot: usize) {
-        // Saturating, because a handle that is taken for another one's (see `Handle`) names the wrong slot.
+        // Saturating, because a handle that is taken for another one (see `Handle`) names the wrong slot.
         self.on_slot[slot] = self.on_slot[slot].saturating_sub(1);
         self.len -= 1;
     }
@@ -655,7 +660,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The next list after the pointer, and its first tick. A list that holds something holds something live.
+    /// The next list after the pointer, and its first tick. A list that is not empty has a live entry.
     fn next(&self) -> Option<(NextPosition, u64)> {
         if let Some(at) = self.ring.first(self.reached_slot as u64) {
             return Some((NextPosition::Slots(at), self.turn_start + at.first));
@@ -664,15 +669,14 @@ impl<T> Wheel<T> {
         Some((NextPosition::Turns(at), self.geometry.first_tick_of_turn(at.first)))
     }
 
-    /// Moves the pointer towards `target`, once everything that it has reached was handed out: to the next list that
-    /// holds something, which is taken in or moved down, or directly to the target. Returns whether there may be more
-    /// to hand out.
+    /// Moves the pointer towards `target`, once everything that it has reached was handed out: to the next occupied
+    /// list, which is taken in or moved down, or directly to the target. Returns whether there may be more to hand out.
     fn reach_next(&mut self, target: u64) -> bool {
         if target <= self.reached {
             return false;
         }
         let Some((next, tick)) = self.next().filter(|(_, tick)| *tick <= target) else {
-            self.current.give_back_room(0, &mut self.pool);
+            self.current.release_memory(0, &mut self.pool);
             self.move_pointer(target);
             return false;
         };
@@ -690,8 +694,8 @@ impl<T> Wheel<T> {
         !self.arriving.is_empty() || !self.arrived.is_empty()
     }
 
-    /// Distributes the list whose range the pointer has entered, and puts what is due in the pointer's own tick in order. Says
-    /// whether that is done; if not, as many entries were looked at as was allowed.
+    /// Distributes the list whose range the pointer has entered, and sorts the entries that are due in the pointer's
+    /// own tick. Returns whether that is done; if not, the allowed number of entries was examined.
     fn arrive(&mut self, looks: &mut usize) -> bool {
         let some_dead = self.arriving.has_dead();
         while *looks > 0
@@ -717,7 +721,7 @@ impl<T> Wheel<T> {
         if self.is_arriving() {
             return false;
         }
-        // What it knew of cancelled entries counts no more.
+        // The list's count of cancelled entries is no longer valid.
         (self.arriving, self.arrived) = (List::new(), List::new());
         true
     }
@@ -732,12 +736,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Resets the indexes when nothing live is left. Lists without anything live are emptied at once, so nothing else
-    /// remains to be done; unless a handle was taken for another one's.
+    /// Resets the indexes when nothing live is left. Lists without live entries are emptied at once, so nothing else
+    /// remains to be done, except when a handle was taken for another one.
     fn nothing_left(&mut self) {
         let nothing = self.current.is_empty() && !self.is_arriving();
         if nothing && self.ring.is_empty() && self.turns.is_empty() {
-            self.liveness.give_back_room();
+            self.liveness.release_memory();
         } else {
             self.clear();
         }

@@ -1,5 +1,5 @@
-//! Writes the seeds of the corpora, `fuzz/corpus/<target>/seed-*`: what a fuzzer would need long to find out by itself. The
-//! same each time; everything else in the corpora was found.
+//! Writes the seeds of the corpora, `fuzz/corpus/<target>/seed-*`: what a fuzzer would need long to find out by itself.
+//! The same each time; everything else in the corpora was found.
 //!
 //! ```text
 //! scripts/fuzz --unpack

@@ -1,4 +1,4 @@
-//! Healthy data folders, made by the store itself, that the targets damage.
+//! Healthy data folders, made by the store itself, which the targets damage.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,31 +15,31 @@ use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers
 use crate::disk::MemDisk;
 use crate::pieces;
 
-/// A healthy folder, and everything that is known of it.
+/// A healthy folder, and all facts about it.
 #[derive(Debug)]
 pub(crate) struct Base {
-    /// What was written, and read from then on.
+    /// The files as they were written; read from then on.
     pub(crate) disk: MemDisk,
-    /// What the store was told.
+    /// The groups that the store was given.
     history: History,
-    /// Everything up to here is proven by more than the end of the journal.
+    /// Everything up to this position is proven by more than the end of the journal.
     pub(crate) must_have: Lsn,
     /// Everything that a store could be asked for.
     lookups: Lookups,
-    /// Of each file the pieces that have a checksum, hashed.
+    /// For each file, the hashes of the pieces that have a checksum.
     pieces: BTreeMap<String, HashSet<u64>>,
-    /// What the groups up to a position amount to.
+    /// The expected content after the groups up to a position.
     known: Mutex<BTreeMap<Lsn, Option<Arc<Everything>>>>,
 }
 
-/// Everything that a store says when it is asked for everything.
+/// The answers of a store when it is asked for everything.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Everything {
-    /// What its owner gets.
+    /// What [`Store::recovered`] returns.
     pub(crate) recovered: Recovered,
-    /// By id, key and dedupe id.
+    /// The messages found by id, key and dedupe id.
     pub(crate) found: Found,
-    /// By time.
+    /// The messages loaded by time.
     pub(crate) rows: Vec<Row>,
 }
 
@@ -51,7 +51,7 @@ enum End {
     Killed,
 }
 
-/// All of them. Which is which must not change: the corpora name them by number.
+/// All bases. Their order must not change: the corpora name them by number.
 pub(crate) fn all() -> &'static [Base] {
     static BASES: OnceLock<Vec<Base>> = OnceLock::new();
     BASES.get_or_init(|| {
@@ -65,7 +65,7 @@ pub(crate) fn all() -> &'static [Base] {
     })
 }
 
-/// Segments so small that a few groups fill one, few runs, and nothing happens but by hand.
+/// Segments so small that a few groups fill one, few runs, and background work only on request.
 pub(crate) fn options() -> Options {
     Options {
         segment_bytes: 12 * 1024,
@@ -178,7 +178,7 @@ fn work(hands: &Hands) -> Worked {
 }
 
 impl Base {
-    /// Whether a file holds bytes with a right checksum that the store has not written: then they are as good as its own.
+    /// Whether a file holds bytes with a correct checksum that the store has not written: they count as valid.
     pub(crate) fn is_forged(&self, disk: &MemDisk) -> bool {
         self.pieces.iter().any(|(name, known)| {
             let (was, is) = (self.disk.read(name), disk.read(name));
@@ -188,12 +188,12 @@ impl Base {
         })
     }
 
-    /// Whether any file is not as it was.
+    /// Whether any file has changed.
     pub(crate) fn is_changed(&self, disk: &MemDisk) -> bool {
         self.pieces.keys().any(|name| self.disk.read(name) != disk.read(name))
     }
 
-    /// What a store with the groups up to a position must say; nothing if that is in the middle of a group.
+    /// The expected answers of a store with the groups up to a position; `None` if that is in the middle of a group.
     pub(crate) fn expected(&self, recovered: &Recovered) -> Option<Arc<Everything>> {
         let last = Lsn(recovered.next_lsn.0 - 1);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +216,7 @@ impl Base {
         let mut found = Found::default();
         store.find_many(&self.lookups, &mut found)?;
         self.sort(&mut found);
-        // The sequences that say nothing new are read all the same: each has an index of its own.
+        // The sequences without new information are read, too, because each has an index of its own.
         for sequence in [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead] {
             load(store, sequence)?;
         }
@@ -226,7 +226,7 @@ impl Base {
         Ok(Everything { recovered: recovered.clone(), found, rows })
     }
 
-    /// What is over may be found or not.
+    /// Expired answers may be found or not.
     fn sort(&self, found: &mut Found) {
         found.answers.retain(|row| row.until > self.history.clock().engine);
         found.rows.sort_by_key(|row| row.message.id);
@@ -265,7 +265,7 @@ fn load(store: &mut LogStore, sequence: Sequence) -> Result<Vec<Row>, StoreError
     }
 }
 
-/// Whether an error is the one for damage, and says where it is.
+/// Whether an error reports damage and names its position.
 pub(crate) fn names_a_place(error: &StoreError) -> bool {
     error.kind() == ErrorKind::Corrupt && error.to_string().contains(" at byte ")
 }

@@ -12,16 +12,16 @@ use duewheel_server::fuzzing::beanstalk::{ClientInput, ClientNext, FuzzClient, P
 
 use crate::harness::Rig;
 
-/// Small, so that the fuzzer finds out what is too big.
+/// Small, so that the fuzzer reaches bodies that are too large.
 const MAX_BODY: usize = 60;
-/// A line that may wait for its end is shorter than this, and so is a body with its own.
+/// The largest number of bytes that may wait for the end of a line or of a body.
 const MAX_WAITING: usize = 224;
-/// The same for commands that beanstalkd does not know; their names end so.
+/// The limit for commands that beanstalkd does not know; their names end in `-key`.
 const MAX_WAITING_FOR_A_KEY: usize = 2_048;
 const OF_A_KEY: &[u8] = b"-key ";
-/// Nobody waits longer than this for a message.
+/// The longest wait for a message.
 const PATIENCE_MS: u64 = 100_000_000;
-/// Words that any command may be answered with.
+/// Error replies that any command may get.
 const ERRORS: [&str; 7] = [
     "BAD_FORMAT",
     "UNKNOWN_COMMAND",
@@ -50,7 +50,7 @@ pub fn beanstalk(data: &[u8]) {
     assert_eq!(comparable(&told), comparable(&again), "the cuts decide what is answered");
 }
 
-/// What is answered to these bytes, but for figures of the process.
+/// The replies to these bytes, without figures of the process.
 pub fn beanstalk_answers(data: &[u8]) -> Vec<u8> {
     let stream = data.get(1..).unwrap_or_default();
     comparable(&talk(std::iter::once(stream))).join("\n").into_bytes()
@@ -70,7 +70,7 @@ fn pieces(mut stream: &[u8], seed: u8) -> Vec<&[u8]> {
     pieces
 }
 
-/// Where sessions take the numbers of waiters from; their operations never get there.
+/// The source of the numbers of waiters; operations of sessions never reach this wheel.
 fn wheel() -> &'static Duewheel {
     static WHEEL: OnceLock<(Duewheel, Mutex<Stepped>)> = OnceLock::new();
     let (wheel, _) = WHEEL.get_or_init(|| {
@@ -81,11 +81,11 @@ fn wheel() -> &'static Duewheel {
     wheel
 }
 
-/// What the client is told.
+/// The replies to the client.
 #[derive(Debug)]
 struct Told {
     bytes: Vec<u8>,
-    /// It waits for a message that does not come, or has said `quit`: what it said behind that is not looked at.
+    /// The session waits for a message that does not arrive, or has got `quit`: later bytes are ignored.
     ended: bool,
 }
 
@@ -116,7 +116,7 @@ fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Told {
                     }
                 },
                 ClientNext::Read => {
-                    // A session reads when it has nothing to do, and looks once more.
+                    // A session reads when it has nothing to do, and checks once more.
                     match client.say(&[]) {
                         ClientNext::Read => break,
                         other => other,
@@ -147,7 +147,7 @@ fn ask(rig: &mut Rig, op: Op) -> Reply {
     })
 }
 
-/// A reserve with all the time that it may take; `None`: it waits for longer than anybody has patience.
+/// Waits for a reserve; `None` if it waits for longer than the limit.
 fn wait(rig: &mut Rig, op: Op) -> Option<Reply> {
     let Op::Reserve(Reserve { wait_ms, .. }) = op else { panic!("only a reserve waits: {op:?}") };
     let until = rig.now.engine.0.saturating_add(wait_ms.min(PATIENCE_MS));
@@ -168,7 +168,7 @@ fn wait(rig: &mut Rig, op: Op) -> Option<Reply> {
     }
 }
 
-/// Every reply is one that the protocol has for what was said, in order, and brings the body that was put.
+/// Checks that every reply is one that the protocol permits for its command, in order, with the body that was put.
 fn check(heard: &[ClientInput], told: &Told) {
     let mut rest = &told.bytes[..];
     let mut bodies: BTreeMap<&str, &[u8]> = BTreeMap::new();
@@ -221,7 +221,7 @@ fn check(heard: &[ClientInput], told: &Told) {
     assert!(rest.is_empty(), "more is answered than was asked: {:?}", String::from_utf8_lossy(rest));
 }
 
-/// What is told, without what tells of the process.
+/// The replies, without those that depend on the process.
 fn comparable(told: &Told) -> Vec<String> {
     let of_the_process = ["rusage-", "uptime: ", "id: ", "OK ", "current-", "total-connections"];
     let text = String::from_utf8_lossy(&told.bytes);

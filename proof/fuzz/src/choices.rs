@@ -1,10 +1,10 @@
-//! The fuzzer's bytes as a row of decisions.
+//! The fuzzer's bytes as a sequence of decisions.
 
 /// Reads decisions off bytes, front to back; zeros when they are used up.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices<'a>(&'a [u8]);
 
-/// Numbers at which something ends.
+/// Numbers at the edge of a range.
 const EDGES: [u64; 20] = [
     0,
     1,
@@ -34,7 +34,7 @@ impl<'a> Choices<'a> {
         Choices(bytes)
     }
 
-    /// Whether everything is decided.
+    /// Whether all bytes are used up.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,7 +65,7 @@ impl<'a> Choices<'a> {
         &of[self.below(of.len())]
     }
 
-    /// Yes once in `n` times.
+    /// True once in `n` times.
     pub(crate) fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
@@ -87,7 +87,7 @@ impl<'a> Choices<'a> {
         u32::try_from(n).unwrap_or_else(|_| u32::MAX - u32::try_from(n % 3).unwrap_or(0))
     }
 
-    /// Up to `most` bytes as they are; their number comes first.
+    /// Up to `most` bytes unchanged; their number comes first.
     pub(crate) fn bytes(&mut self, most: usize) -> &'a [u8] {
         let n = self.below(most + 1).min(self.0.len());
         let (taken, rest) = self.0.split_at(n);

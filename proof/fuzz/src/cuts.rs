@@ -1,12 +1,12 @@
-//! Where bytes are cut, to see that a part of them is not taken for the whole.
+//! Positions at which bytes are cut, to check that a part of them is not taken for the whole.
 
 use duewheel_core::store::conformance::Dice;
 
-/// Bytes up to this length are cut at every place.
+/// Bytes up to this length are cut at every position.
 const SHORT: usize = 40;
-/// Longer ones are cut at so many places of either end,
+/// Longer ones are cut at this number of positions at either end,
 const END: usize = 12;
-/// and at so many of all, which the bytes decide.
+/// and at this number of random positions, which the bytes determine.
 const DRAWN: usize = 12;
 
 /// Lengths of parts of `bytes`, from their start; none is all of them. The same for the same bytes.

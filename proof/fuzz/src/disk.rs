@@ -1,4 +1,4 @@
-//! A disk in memory that is copied for nothing, and that notices who makes room for bytes before looking whether they are there.
+//! A disk in memory that is copied without cost, and that detects a reader that allocates before it checks the size.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
-/// Room on the disk, per file.
+/// The space of the disk, per file.
 const ROOM: u64 = 16 * 1024 * 1024;
 
 type File = Arc<Mutex<Arc<Vec<u8>>>>;
 
-/// Clones are the same disk; [`MemDisk::copy`] is another one.
+/// Clones share one disk; [`MemDisk::copy`] makes another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemDisk(Arc<Mutex<Inner>>);
 
@@ -49,12 +49,12 @@ impl MemDisk {
         lock(&self.0).files.keys().cloned().collect()
     }
 
-    /// What is in a file; nothing if there is none.
+    /// The content of a file; empty if there is none.
     pub(crate) fn read(&self, name: &str) -> Arc<Vec<u8>> {
         lock(&self.0).files.get(name).map(|file| Arc::clone(&lock(file))).unwrap_or_default()
     }
 
-    /// Puts bytes into a file behind everybody's back.
+    /// Replaces the content of a file directly.
     pub(crate) fn overwrite(&self, name: &str, bytes: Vec<u8>) {
         lock(&self.0).files.insert(name.to_owned(), Arc::new(Mutex::new(Arc::new(bytes))));
     }

@@ -1,4 +1,4 @@
-//! Damage to files, as the fuzzer wants it: with checksums left behind, or made right again so that it gets past them.
+//! Damage to files as the fuzzer decides it: with checksums left unchanged, or corrected so that it passes them.
 
 use duewheel_core::record::Writer;
 
@@ -7,7 +7,7 @@ use crate::disk::MemDisk;
 use crate::pieces::{self, Piece, u32_at, u64_at};
 use crate::wild;
 
-/// Changes of one script at most.
+/// The largest number of changes of one script.
 const MOST: usize = 24;
 
 /// Changes files of a folder: those whose names start with one of `scope`.
@@ -34,7 +34,7 @@ pub(crate) fn apply(disk: &MemDisk, scope: &[&str], c: &mut Choices<'_>) {
 
 fn edit(name: &str, bytes: &mut Vec<u8>, other: &[u8], c: &mut Choices<'_>) {
     let walk = pieces::walk(name, bytes);
-    // What lies behind the last piece has no meaning, but for the first bytes of it.
+    // Bytes behind the last piece have no meaning, except for the first of them.
     let used = walk.last().map_or(bytes.len(), |last| last.range.end + 128).min(bytes.len());
     // Without a head there are no pieces.
     match c.below(if walk.is_empty() { 7 } else { 14 }) {
@@ -107,7 +107,7 @@ fn edit(name: &str, bytes: &mut Vec<u8>, other: &[u8], c: &mut Choices<'_>) {
         10 => group(name, bytes, &walk, c),
         11 => walk.iter().for_each(|piece| pieces::seal(bytes, piece)),
         12 => {
-            // The same piece once more, somewhere else.
+            // The same piece is repeated at another position.
             let piece = c.pick(&walk).range.clone();
             let to = c.pick(&walk).range.end;
             let copy = bytes[piece].to_vec();
@@ -115,7 +115,7 @@ fn edit(name: &str, bytes: &mut Vec<u8>, other: &[u8], c: &mut Choices<'_>) {
             bytes[to..end].copy_from_slice(&copy[..end - to]);
         }
         _ => {
-            // Two pieces of one length change their places.
+            // Two pieces of the same length are exchanged.
             let (a, b) = (c.pick(&walk).range.clone(), c.pick(&walk).range.clone());
             if a.len() == b.len() && (a.end <= b.start || b.end <= a.start) {
                 let (of_a, of_b) = (bytes[a.clone()].to_vec(), bytes[b.clone()].to_vec());
@@ -132,7 +132,7 @@ fn at<'a>(bytes: &'a mut [u8], used: usize, length: usize, c: &mut Choices<'_>) 
     bytes.get_mut(from..from + length)
 }
 
-/// Changes the payload of a piece, and makes length and checksum right. What follows moves, or is overwritten.
+/// Changes the payload of a piece, and corrects length and checksum. The following bytes move, or are overwritten.
 fn payload(
     bytes: &mut Vec<u8>,
     walk: &[Piece],
@@ -147,7 +147,7 @@ fn payload(
     put(bytes, piece, &part);
 }
 
-/// Puts a payload in the place of another one. The file keeps its length.
+/// Replaces a payload by another one. The file keeps its length.
 fn put(bytes: &mut Vec<u8>, piece: &Piece, payload: &[u8]) {
     let (start, size) = (piece.range.start, bytes.len());
     let mut new = bytes[start..start + piece.head].to_vec();
@@ -160,7 +160,7 @@ fn put(bytes: &mut Vec<u8>, piece: &Piece, payload: &[u8]) {
     bytes.resize(size, 0);
 }
 
-/// Puts a group of records of the fuzzer's own into a segment: in the place of another, or behind the last.
+/// Puts a group of the fuzzer's own records into a segment: in place of another group, or behind the last.
 fn group(name: &str, bytes: &mut Vec<u8>, walk: &[Piece], c: &mut Choices<'_>) {
     if !name.starts_with("journal") || walk.len() < 2 {
         return;
@@ -187,7 +187,7 @@ fn group(name: &str, bytes: &mut Vec<u8>, walk: &[Piece], c: &mut Choices<'_>) {
     put(bytes, &piece, &payload.bytes);
 }
 
-/// Makes the manifest say how long the files are.
+/// Corrects the lengths of files in the manifest.
 fn list_as_it_is(disk: &MemDisk) {
     let mut manifest = disk.read("MANIFEST").to_vec();
     if manifest.len() < 48 {

@@ -16,10 +16,11 @@ use crate::choices::Choices;
 use crate::harness::Rig;
 use crate::model;
 
-/// Steps of one script at most.
+/// The largest number of steps of one script.
 const MOST: usize = 200;
 
-/// The first byte says which: what the model knows, exactly; or every operation with numbers of all sizes, and what holds for all.
+/// The first byte chooses: operations that the model covers exactly, or every operation with numbers of all sizes and
+/// general checks.
 pub fn engine(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     match first % 2 {
@@ -28,7 +29,7 @@ pub fn engine(data: &[u8]) {
     }
 }
 
-/// What is remembered of what the engine has said.
+/// What is remembered of the engine's answers.
 struct Seen {
     rig: Rig,
     bodies: BTreeMap<MessageId, Bytes>,
@@ -83,12 +84,13 @@ impl Seen {
                 self.rig.now.partial = *c.pick(&[Partial::Whole, Partial::Cut]);
             }
         }
-        // Five hundred years hence is soon enough.
+        // Five hundred years from now are enough.
         self.rig.now.engine = EngineMs(self.rig.now.engine.0.min(1 << 54));
         self.rig.timeout();
     }
 
-    /// Everything is answered at once, but for a reserve that may wait a little for what is due and cannot be had.
+    /// Every operation is answered at once, except for a reserve that may wait a little for due messages that cannot be
+    /// granted.
     fn call(&mut self, op: Op) -> Reply {
         let may_wait = matches!(op, Op::Reserve(_));
         self.rig.timeout();
@@ -260,7 +262,7 @@ impl Seen {
                 let waiting = self.rig.table.rows().iter().filter(|row| waits(row)).count();
                 assert_eq!(counted, waiting as u64, "the histogram counts others than there are");
             }
-            // Everything else has been decided; that it is decided alike by the next owner, a restart shows.
+            // Everything else has been decided; a restart shows that the next owner decides it in the same way.
             _ => {}
         }
         self.counts();

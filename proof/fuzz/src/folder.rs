@@ -1,4 +1,4 @@
-//! A damaged data folder: it is refused with the place of the damage, or everything that it says is right.
+//! A damaged data folder: it is refused with the position of the damage, or all its answers are right.
 
 use std::collections::BTreeSet;
 
@@ -11,27 +11,27 @@ use crate::choices::Choices;
 use crate::disk::MemDisk;
 use crate::edits;
 
-/// The journal's segments: a damaged end, frames of other lives, groups that no engine would write.
+/// Damages the journal's segments: a damaged end, frames of other incarnations, groups that no engine would write.
 pub fn journal(data: &[u8]) {
     damaged(data, &["journal/"]);
 }
 
-/// The runs.
+/// Damages the runs.
 pub fn run_file(data: &[u8]) {
     damaged(data, &["runs/"]);
 }
 
-/// The manifest.
+/// Damages the manifest.
 pub fn manifest(data: &[u8]) {
     damaged(data, &["MANIFEST"]);
 }
 
-/// The state: the books of all queues, and what is gone of the runs.
+/// Damages the state: the books of all queues, and the removed rows of the runs.
 pub fn state(data: &[u8]) {
     damaged(data, &["state/"]);
 }
 
-/// The first byte says which folder, the others what becomes of it.
+/// The first byte chooses the folder, the others its damage.
 fn damaged(data: &[u8], scope: &[&str]) {
     let Some((first, script)) = data.split_first() else { return };
     let with_runs = scope == ["runs/"] || scope == ["state/"];
@@ -42,12 +42,12 @@ fn damaged(data: &[u8], scope: &[&str]) {
     check(base, &disk, scope);
 }
 
-/// What must hold of a damaged folder, whatever the damage.
+/// Checks what must hold for a damaged folder, whatever the damage.
 fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let forged = base.is_forged(disk);
     let report =
         verify_on(&disk.copy()).unwrap_or_else(|error| panic!("damage is no error of verify: {error:?}"));
-    // Every byte of these two counts; of the others some have no meaning, and some are read when they are needed.
+    // Every byte of these two is checked; of the others some have no meaning, and some are read on demand.
     let whole = scope == ["MANIFEST"] || scope == ["state/"];
     let harmless = forged || !whole || !base.is_changed(disk);
     let disk = disk.copy();
@@ -77,12 +77,12 @@ fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
         let expected = base.expected(&recovered).expect("whole groups, or none of them");
         is_as_expected(&everything, &expected);
     } else if report.problems.is_empty() && scope != ["journal/"] {
-        // Made up, but right in itself: then everything that is shown is found, too.
+        // The content is forged but consistent: then everything that is shown is found, too.
         is_consistent(&mut store, &everything);
     }
     drop(store);
     let mut again = match open(&disk) {
-        // It was given the last one.
+        // The last id was given already.
         Err(error) if recovered.epoch == Epoch(u32::MAX) => {
             return assert!(names_a_place(&error), "{error:?}");
         }
@@ -105,7 +105,7 @@ fn is_as_expected(everything: &Everything, expected: &Everything) {
     assert_eq!(everything.rows, expected.rows, "what is loaded");
 }
 
-/// Whatever is found was asked for.
+/// Every result was asked for.
 fn answers_what_was_asked(found: &Found, asked: &Lookups) {
     for row in &found.rows {
         let (queue, key) = (&row.message.queue, &row.message.key);
@@ -117,7 +117,7 @@ fn answers_what_was_asked(found: &Found, asked: &Lookups) {
     }
 }
 
-/// A message that is loaded is found by its id, and the same.
+/// A message that is loaded is found by its id with the same content.
 fn is_consistent(store: &mut LogStore, everything: &Everything) {
     let ids: BTreeSet<_> = everything.rows.iter().map(|row| row.message.id).collect();
     assert_eq!(ids.len(), everything.rows.len(), "a message is there twice");

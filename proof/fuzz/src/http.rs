@@ -21,11 +21,12 @@ use duewheel_server::rfc3339;
 use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-/// Requests of one script at most.
+/// The largest number of requests of one script.
 const MOST: usize = 12;
 
-/// The bytes are requests, with a zero byte between two. Each is a line, `POST /v1/queues/q/messages`, and a body behind
-/// it; a line that starts with `>` sends its body as NDJSON. Bytes without such a line are the body of an enqueue.
+/// The bytes are requests, with a zero byte between two. Each is a line, `POST /v1/queues/q/messages`, and a body
+/// behind it; a line that starts with `>` sends its body as NDJSON. Bytes without such a line are the body of an
+/// enqueue.
 pub fn http(data: &[u8]) {
     let requests: Vec<Asked<'_>> = data.split(|b| *b == 0).take(MOST).map(Asked::read).collect();
     for asked in &requests {
@@ -34,7 +35,7 @@ pub fn http(data: &[u8]) {
     routes(&requests);
 }
 
-/// What the routes answer to these bytes, but for figures of the process.
+/// The answers of the routes to these bytes, without figures of the process.
 pub fn http_answers(data: &[u8]) -> Vec<u8> {
     let requests: Vec<Asked<'_>> = data.split(|b| *b == 0).take(MOST).map(Asked::read).collect();
     let answers = routes(&requests);
@@ -46,7 +47,7 @@ pub fn http_answers(data: &[u8]) -> Vec<u8> {
 }
 
 struct Asked<'a> {
-    /// `None`: there was no line.
+    /// `None` if there was no line.
     method: Option<Method>,
     path: &'a str,
     lines: bool,
@@ -70,7 +71,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A body as an enqueue: what is taken comes back, what is refused says where, alone and as a line alike.
+/// Parses a body as an enqueue: an accepted one is returned unchanged, a refusal names the place, and a single body and
+/// a line are treated alike.
 fn body(bytes: &[u8]) {
     let queue = QueueName::new("q").expect("a good name");
     let alone = parsers::line(bytes, &queue);
@@ -81,7 +83,7 @@ fn body(bytes: &[u8]) {
         }
         Err(problem) => is_prescriptive(problem, bytes),
     }
-    // On a line of its own it is the same.
+    // The same body on a line of its own gives the same result.
     let is_one_line = !bytes.is_empty() && !bytes.contains(&b'\n') && !bytes.ends_with(b"\r");
     let lines = parsers::lines(bytes, &queue);
     if is_one_line {
@@ -98,7 +100,7 @@ fn body(bytes: &[u8]) {
     assert!(lines.len() <= ends + 1, "{} lines of {ends}", lines.len());
 }
 
-/// Each field is what another reader of JSON makes of it.
+/// Each field is what another reader of JSON reads.
 fn says_what_was_sent(message: &Enqueue, bytes: &[u8]) {
     let sent: Value = serde_json::from_slice(bytes).expect("it was taken as JSON");
     let text = |name: &str| sent[name].as_str();
@@ -133,7 +135,7 @@ fn decoded(text: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted")
 }
 
-/// A message written down as JSON is the same message when it is read again.
+/// A message written as JSON is the same message when it is read again.
 fn comes_back(message: &Enqueue, queue: &QueueName) {
     let mut all = Map::new();
     all.insert("body_base64".into(), base64::engine::general_purpose::STANDARD.encode(&message.body).into());
@@ -177,7 +179,7 @@ fn comes_back(message: &Enqueue, queue: &QueueName) {
 fn is_prescriptive(problem: &Problem, bytes: &[u8]) {
     assert_eq!(problem.code, ErrorCode::BadRequest, "{problem:?}");
     assert!(!problem.detail.is_empty());
-    // JSON of the right form is refused for a member of it.
+    // JSON of the right form is refused because of a member.
     if matches!(serde_json::from_slice(bytes), Ok(Value::Object(_))) && depth(bytes) <= 32 {
         assert!(
             problem.field.as_deref().is_some_and(|field| !field.is_empty()),
@@ -186,12 +188,12 @@ fn is_prescriptive(problem: &Problem, bytes: &[u8]) {
     }
 }
 
-/// An upper bound of how deep it is nested.
+/// An upper bound of the depth of nesting.
 fn depth(bytes: &[u8]) -> usize {
     bytes.iter().filter(|b| matches!(b, b'[' | b'{')).count()
 }
 
-/// The answers of a server to the same requests, one after the other. The server has no thread of its own, so that each
+/// The answers of a server to these requests, one after the other. The server has no thread of its own, so that each
 /// input finds it in the same state and is answered in the same order.
 fn routes(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
     if requests.iter().all(|asked| asked.method.is_none()) {
@@ -224,7 +226,7 @@ async fn talk(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
         if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
             server.has(&answer, asked.body).await;
         }
-        // What came due meanwhile, and leases that ran out, are a matter of the next request.
+        // Messages that came due meanwhile, and leases that ran out, are handled by the next request.
         clock.0.advance(Duration::from_millis(asked.body.len() as u64 * 100));
         server.shard.rest();
         answers.push((status, answer));
@@ -259,7 +261,7 @@ struct Server {
 
 impl Server {
     async fn call(&mut self, method: &Method, path: &str, lines: bool, body: &[u8]) -> (StatusCode, Bytes) {
-        // A wait is not what is tested, and the clock stands still meanwhile.
+        // Waits are not tested, and the clock stands still meanwhile.
         let waits = path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait");
         let body = if waits { b"{}" } else { body };
         let kind = if lines { "application/x-ndjson" } else { "application/json" };
@@ -274,7 +276,7 @@ impl Server {
         (response.status(), body)
     }
 
-    /// What was accepted is there, byte for byte.
+    /// Checks that an accepted message is stored, byte for byte.
     async fn has(&mut self, answer: &Bytes, sent: &[u8]) {
         let answer: Value = serde_json::from_slice(answer).expect("checked before");
         let (Some(id), Ok(sent)) = (answer["id"].as_str(), serde_json::from_slice::<Value>(sent)) else {
@@ -297,7 +299,7 @@ impl Server {
     }
 }
 
-/// Every answer is JSON; a refusal has a known code and its status, and is never our own fault.
+/// Every answer is JSON; a refusal has a known code and its status, and is never an internal error.
 fn check(status: StatusCode, answer: &Bytes, asked: &Asked<'_>) {
     let what = format!("{:?} {} {:?}", asked.method, asked.path, String::from_utf8_lossy(asked.body));
     let shown = String::from_utf8_lossy(answer);

@@ -1,7 +1,7 @@
-//! What the fuzz targets of `fuzz/` do with their bytes. On stable, so that the corpora are replayed with the other tests;
-//! `docs/testing.md` says what each target asserts.
+//! The bodies of the fuzz targets of `fuzz/`. They build on stable, so that the corpora are replayed with the other
+//! tests; `docs/testing.md` lists what each target asserts.
 //!
-//! A target takes any bytes, and panics when something is wrong with what the code makes of them.
+//! A target takes any bytes, and panics when the code handles them wrongly.
 
 mod base;
 mod beanstalk;
@@ -18,7 +18,7 @@ mod text;
 mod wild;
 mod wire;
 
-// The engine's rig and its model, as its own tests have them.
+// The engine's rig and its model, shared with its own tests.
 #[path = "../../../crates/core/tests/engine/harness.rs"]
 #[allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
@@ -40,9 +40,9 @@ pub use wire::wire;
 pub struct Target {
     /// Its name, and that of its corpus.
     pub name: &'static str,
-    /// What it does with bytes.
+    /// The function that handles an input.
     pub run: fn(&[u8]),
-    /// Longer inputs say nothing new.
+    /// The largest useful length of an input.
     pub max_len: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The pieces of a file that have a checksum of their own, by `docs/format.md`: written again from the page, so that a mistake
-//! in the store does not hide itself here.
+//! The pieces of a file that have a checksum of their own, by `docs/format.md`: implemented again from that page, so
+//! that a mistake in the store does not hide itself here.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crc32c::{crc32c, crc32c_append};
 /// A part of a file with a checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where it lies.
+    /// The position of the piece.
     pub(crate) range: Range<usize>,
     /// Bytes in front of its payload; 0 for a head of a file, which has none.
     pub(crate) head: usize,
@@ -33,12 +33,12 @@ fn block_head(name: &str) -> usize {
     if folder(name) == "journal" { 56 } else { 32 }
 }
 
-/// What marks the frames of a segment as its own.
+/// The incarnation, which marks the frames of a segment as its own.
 pub(crate) fn incarnation(name: &str, bytes: &[u8]) -> Option<u64> {
     (folder(name) == "journal" && bytes.len() >= 32).then(|| u64_at(bytes, 24))
 }
 
-/// The pieces as they follow each other, as far as their lengths can be.
+/// The pieces one after the other, as far as their lengths are possible.
 pub(crate) fn walk(name: &str, bytes: &[u8]) -> Vec<Piece> {
     let head = file_head(name, bytes.len());
     if bytes.len() < head || head < 16 {
@@ -57,7 +57,7 @@ pub(crate) fn walk(name: &str, bytes: &[u8]) -> Vec<Piece> {
     pieces
 }
 
-/// Hashes of everything in a file whose checksum is right, wherever it stands.
+/// Hashes of everything in a file whose checksum is correct, wherever it is.
 pub(crate) fn of(name: &str, bytes: &[u8], incarnation: Option<u64>) -> Vec<u64> {
     let mut hashes = Vec::new();
     let mut note = |piece: &[u8]| {
@@ -85,7 +85,7 @@ pub(crate) fn of(name: &str, bytes: &[u8], incarnation: Option<u64>) -> Vec<u64>
     hashes
 }
 
-/// Makes the checksum of a piece right.
+/// Corrects the checksum of a piece.
 pub(crate) fn seal(bytes: &mut [u8], piece: &Piece) {
     let Some(part) = bytes.get_mut(piece.range.clone()) else { return };
     let (at, crc) = if piece.head == 0 { (12, head_checksum(part)) } else { (0, crc32c(&part[4..])) };

@@ -13,8 +13,8 @@ use crate::choices::Choices;
 use crate::cuts::cuts;
 use crate::wild;
 
-/// The first byte says as what the others are read: a record, a row of a run, a queue's books, or decisions of which a record is
-/// made.
+/// The first byte chooses how the others are read: as a record, a row of a run, a queue's books, or decisions that make
+/// a record.
 pub fn record(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     match first % 4 {
@@ -25,7 +25,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// What is read comes back when it is written and read again, and what is read of its first bytes alone is the same.
+/// A value that is read is the same when it is written and read again, and its head alone is read in the same way.
 fn any_record(bytes: &[u8]) {
     let all = Bytes::copy_from_slice(bytes);
     let mut short = bytes;
@@ -54,7 +54,7 @@ fn comes_back(record: &Record) -> Bytes {
     let mut reader = Reader::new(written.clone());
     assert_eq!(reader.record().as_ref(), Ok(record), "a record does not come back");
     assert!(reader.is_empty(), "a record is longer than it is");
-    // No cut of it is a record.
+    // No part of it is a record.
     for cut in cuts(&written) {
         assert!(Reader::new(written.slice(..cut)).record().is_err(), "half a record is one");
     }
@@ -69,8 +69,8 @@ fn comes_back(record: &Record) -> Bytes {
     written
 }
 
-/// The two ways in which a ledger takes a record in are one. `bytes` are the record as it was read, `written` as it is
-/// written.
+/// Both ways in which a ledger applies a record have the same result. `bytes` are the record as it was read, `written`
+/// as it is written.
 fn says_the_same(record: &Record, bytes: &[u8], written: &[u8]) {
     let (mut by_record, mut by_bytes) = (Ledger::default(), Ledger::default());
     by_record.apply(Lsn(1), record);
@@ -117,7 +117,7 @@ fn has_a_head(row: &Row, bytes: &[u8], weight: Weight) {
     assert_eq!(kind, row.life.stage.kind());
 }
 
-/// Books that were read can be shown, counted in and written.
+/// Books that were read can be shown, updated and written.
 fn any_tally(bytes: &[u8]) {
     let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
     let Ok(mut tally) = Tally::decode(&mut reader) else { return };

@@ -1,11 +1,12 @@
-//! Texts that people and programs write: instants, lengths of time, names, tokens; and what a beanstalkd says to an import.
+//! Texts that people and programs write: instants, lengths of time, names, tokens; and the replies of a beanstalkd to
+//! an import.
 
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, WallMs};
 use duewheel_server::fuzzing::import as replies;
 use duewheel_server::rfc3339;
 use duewheel_server::span::TimeSpan;
 
-/// Each text is read as everything that it could be.
+/// Parses each text as each of these.
 pub fn text(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         instant(text);
@@ -21,14 +22,14 @@ fn instant(text: &str) {
         let shown = rfc3339::string(WallMs(ms));
         assert_eq!(rfc3339::parse(&shown), Ok(WallMs(ms)), "{text} comes back as something else");
     }
-    // The library reads more forms than RFC 3339 has; where both read it, it is the same instant, and ours refuses nothing that
-    // the library writes.
+    // The library reads more forms than RFC 3339 has; where both accept a text the instant is the same, and ours
+    // refuses nothing that the library writes.
     let Ok(theirs) = text.parse::<jiff::Timestamp>() else { return };
     if let Ok(WallMs(ms)) = ours {
         let up = i64::from(theirs.as_nanosecond().rem_euclid(1_000_000) != 0);
         let floor = i64::try_from(theirs.as_nanosecond().div_euclid(1_000_000)).unwrap_or(i64::MAX);
         let wanted = u64::try_from(floor + up).unwrap_or(0);
-        // A leap second, or more digits than nine, is where they may differ.
+        // A leap second, or more than nine digits, may be read differently.
         let same_grain = !text.contains(":60") && text.bytes().filter(u8::is_ascii_digit).count() <= 27;
         assert!(!same_grain || ms == wanted, "{text}: {ms}, and {wanted} by jiff");
     }

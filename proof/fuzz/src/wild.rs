@@ -1,4 +1,4 @@
-//! Records that no engine would write, and that are records all the same.
+//! Valid records that no engine would write.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, MessageId, QueueName,
 
 use crate::choices::Choices;
 
-/// Any record, mostly about queues, keys and ids that are there in the healthy folders.
+/// Any record, mostly about queues, keys and ids of the healthy folders.
 pub(crate) fn record(c: &mut Choices<'_>) -> Record {
     match c.below(8) {
         0 | 1 => {

@@ -1,4 +1,4 @@
-//! What nodes say to each other, as bytes: frames, greetings, and the stream that is cut into frames.
+//! The messages between nodes as bytes: frames, greetings, and the splitting of a stream into frames.
 
 use std::io;
 use std::pin::Pin;
@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::cuts::cuts;
 
-/// Bytes of a frame's length, on the way.
+/// The number of bytes of a frame's length in a stream.
 const LENGTH: usize = 4;
 
-/// The first byte says as what the others are read: a frame under the limits of the default policy, one under narrow limits, a part of
-/// a greeting, or a stream of frames.
+/// The first byte chooses how the others are read: as a frame under the limits of the default policy, a frame under
+/// narrow limits, a part of a greeting, or a stream of frames.
 pub fn wire(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     match (first % 4, rest.split_first()) {
@@ -28,7 +28,8 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// What is read comes back when it is written, and is written in no more bytes; no part of that is a frame, and nothing longer.
+/// A frame that is read is the same when it is written, and is written in no more bytes; no part of that is a frame,
+/// and nothing longer.
 fn frame(bytes: &[u8], limits: (usize, usize)) {
     let mut read = None;
     let room = measure(|| read = ReadFrame::new(bytes, limits));
@@ -60,12 +61,12 @@ fn greeting(bytes: &[u8]) {
     }
 }
 
-/// However it comes in pieces, a stream is cut into the same frames, which are its bytes.
+/// A stream is split into the same frames however it arrives in pieces.
 fn stream(bytes: &[u8], piece: usize) {
     let limit = 300;
     let mut whole = Vec::new();
     let room = measure(|| whole = cut(bytes, limit));
-    // It reads 64 KiB at a time, and keeps what is no whole frame yet.
+    // The reader reads 64 KiB at a time, and keeps incomplete frames.
     assert!(room.bytes_max <= 4 * (64 * 1024 + bytes.len() as u64), "{room:?} for {} bytes", bytes.len());
     assert_eq!(cut(Drip { rest: bytes, piece: piece.max(1) }, limit), whole, "pieces of {piece}");
     let mut rest = bytes;
@@ -80,8 +81,9 @@ fn stream(bytes: &[u8], piece: usize) {
     whole.iter().for_each(|frame: &Bytes| self::frame(frame, (limit, 10)));
 }
 
-/// What may be taken for so many bytes. A list that says how long it is gets room for as many as there are bytes at most, and what is in it may have
-/// lists of its own; of longer ones than are made here, serde takes the first MiB on trust.
+/// The largest number of bytes that may be allocated for this number of bytes. A list with a length gets capacity for
+/// at most as many elements as there are bytes, and elements may have lists of their own; for longer lists than are
+/// made here, serde allocates the first MiB on trust.
 fn most_room(bytes: usize) -> u64 {
     1_024 + 512 * bytes as u64
 }
@@ -92,7 +94,7 @@ fn behind_its_length(frame: &[u8]) -> &[u8] {
     rest
 }
 
-/// Gives bytes some at a time.
+/// Returns bytes some at a time.
 struct Drip<'a> {
     rest: &'a [u8],
     piece: usize,

@@ -1,4 +1,5 @@
-//! The corpora and the inputs that once broke something, replayed on stable; then each with some changes that a seed decides.
+//! The corpora and the inputs that once broke something, replayed on stable; then each with some changes that a seed
+//! decides.
 //!
 //! `DUEWHEEL_FUZZ_MUTATIONS=1000` makes more changes of each file. A failure prints the command that repeats it.
 #![allow(clippy::unwrap_used)] // a panic is a failed test

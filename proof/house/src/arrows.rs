@@ -1,4 +1,4 @@
-//! Who imports whom: between crates, and between the files of one.
+//! Imports between crates, and between the files of one crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(crate) fn upward(house: &House) -> Vec<String> {
     arrows.filter(|(from, to)| floor(to) >= floor(from)).map(|(from, to)| format!("{from} → {to}")).collect()
 }
 
-/// The import loops between files of a crate: each a set of files that all reach each other.
+/// The import loops between files of a crate: each is a set of files that all reach each other.
 pub(crate) fn loops(part: &Crate) -> Vec<Vec<String>> {
     let arrows = arrows(part);
     let reach: BTreeMap<&Module, BTreeSet<&Module>> =
@@ -51,7 +51,8 @@ fn reachable<'a>(from: &Module, arrows: &'a BTreeMap<Module, BTreeSet<Module>>) 
     seen
 }
 
-/// From each file to the files whose items it names. A name that a file only passes on leads to the file that defines it.
+/// From each file to the files whose items it names. A name that a file only passes on leads to the file that defines
+/// it.
 fn arrows(part: &Crate) -> BTreeMap<Module, BTreeSet<Module>> {
     let scopes: BTreeMap<&Module, Scope> =
         part.files.iter().map(|(module, file)| (module, Scope::of(file))).collect();
@@ -66,7 +67,7 @@ fn arrows(part: &Crate) -> BTreeMap<Module, BTreeSet<Module>> {
     arrows
 }
 
-/// From the crate's root; `None` when it does not lead into this crate.
+/// The path from the crate's root; `None` when it does not lead into this crate.
 fn absolute(module: &Module, path: &[String], scopes: &BTreeMap<&Module, Scope>) -> Option<Vec<String>> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
@@ -86,7 +87,7 @@ fn absolute(module: &Module, path: &[String], scopes: &BTreeMap<&Module, Scope>)
     }
 }
 
-/// The file that defines what a path from the root names.
+/// The file that defines the target of a path from the root.
 fn resolve(path: &[String], scopes: &BTreeMap<&Module, Scope>, depth: usize) -> Option<Module> {
     let length = (0..=path.len()).rev().find(|n| scopes.contains_key(&path[..*n].to_vec()))?;
     let module = path[..length].to_vec();
@@ -111,11 +112,11 @@ fn resolve(path: &[String], scopes: &BTreeMap<&Module, Scope>, depth: usize) -> 
     Some(module)
 }
 
-/// What a file defines, what it passes on, and what it names.
+/// The definitions, re-exports and names of a file.
 #[derive(Default)]
 struct Scope {
     items: BTreeSet<String>,
-    /// `pub use`: the name here, and the path of what it is; `*` for all.
+    /// `pub use`: the name, and the path of its target; `*` for all.
     passed_on: Vec<(String, Vec<String>)>,
     paths: BTreeSet<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! Documents name tests and files; this finds the names of which there is nothing any more.
+//! Finds names of tests and files in documents that do not exist any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The folders with source.
 const SOURCE: [&str; 3] = ["crates", "proof", "bench"];
 
-/// The names that `docs/testing.md` and `docs/guarantees.md` give for tests, and that no function has.
+/// The names of tests in `docs/testing.md` and `docs/guarantees.md` without a function.
 pub(crate) fn missing_tests(root: &Path) -> Result<Vec<String>, String> {
     let mut functions = BTreeSet::new();
     for folder in SOURCE {
@@ -26,7 +26,7 @@ pub(crate) fn missing_tests(root: &Path) -> Result<Vec<String>, String> {
     Ok(missing)
 }
 
-/// The paths of source that the documents in `docs` and `ARCHITECTURE.md` name, and that are not there.
+/// The paths of source in `docs` and `ARCHITECTURE.md` without a file.
 pub(crate) fn missing_paths(root: &Path) -> Result<Vec<String>, String> {
     let mut documents = below(&root.join("docs"), "md")?;
     documents.push(root.join("ARCHITECTURE.md"));
@@ -39,7 +39,7 @@ pub(crate) fn missing_paths(root: &Path) -> Result<Vec<String>, String> {
     Ok(missing)
 }
 
-/// What stands between backquotes, outside blocks of code.
+/// The text between backquotes, outside blocks of code.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     let prose = text.lines().filter(move |line| {
@@ -50,7 +50,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     prose.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// Whether this is the name of a test: they are sentences.
+/// Whether this is the name of a test: such names are sentences.
 fn is_test(name: &str) -> bool {
     name.matches('_').count() >= 3 && word(name).len() == name.len()
 }
@@ -67,8 +67,8 @@ fn word(text: &str) -> &str {
     text.split(|c| !is_of_name(c)).next().unwrap_or_default()
 }
 
-/// All files with this extension in a folder and those in it.
-fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+/// All files with this extension in a folder and its subfolders.
+pub(crate) fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

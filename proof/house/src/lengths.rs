@@ -1,4 +1,4 @@
-//! How long functions and files are.
+//! The lengths of functions and files.
 
 use syn::visit::Visit;
 

@@ -1,4 +1,4 @@
-//! Type names: one that two files define means two things.
+//! Type names that two files define: such a name has two meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(crate) fn twice(house: &House) -> Vec<(String, Vec<String>)> {
     many.map(|(name, files)| (name, files.into_iter().collect())).collect()
 }
 
-/// How many type names there are.
+/// The number of type names.
 pub(crate) fn count(house: &House) -> usize {
     all(house).len()
 }
@@ -61,6 +61,6 @@ impl<'ast> Visit<'ast> for Types {
         }
     }
 
-    // Types inside functions are nobody else's.
+    // Types inside functions are not visible elsewhere.
     fn visit_block(&mut self, _: &'ast syn::Block) {}
 }

@@ -1,4 +1,4 @@
-//! Scripts that decide which tests are run: what they cannot read must not look like success.
+//! Tests of the scripts that choose the tests to run: input that they cannot read must not look like success.
 
 use std::io::Write;
 use std::path::Path;

@@ -70,7 +70,7 @@ fn collect(folder: &Path, module: &[String], into: &mut BTreeMap<Vec<String>, Fi
     for path in entries {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
         let inside = || [module, std::slice::from_ref(&stem)].concat();
-        // Tests have loops of their own, and nobody is led astray by them.
+        // Tests may have loops of their own, which mislead no reader of the product.
         if stem == "tests" || stem.ends_with("_tests") || stem == "bin" {
             continue;
         }
@@ -91,7 +91,7 @@ fn collect(folder: &Path, module: &[String], into: &mut BTreeMap<Vec<String>, Fi
     Ok(())
 }
 
-/// Whether an item is there for tests alone.
+/// Whether an item exists for tests alone.
 pub(crate) fn for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")

@@ -1,23 +1,24 @@
-//! What happened, as the clients saw it: the only thing the checker looks at.
+//! The history of a run as the clients saw it: the only input of the checker.
 //!
-//! A history is a list of events in the order in which they were written down. Three obligations of whoever writes it
-//! make the checker's conclusions valid:
+//! A history is a list of events in the order in which they were recorded. Three obligations of the recorder make the
+//! checker's conclusions valid:
 //!
-//! 1. `Invoke` is written *before* the request can reach the system, its answer (`Ok`, `Fail`, `Info`) *after* it was
-//!    read. So when an answer stands before an invocation, the first operation really ended before the second began.
-//! 2. `Info` means that nobody knows what became of it; an operation without an answer counts as `Info`. `Fail` is a
-//!    definite refusal: nothing was changed.
-//! 3. An operation invoked before [`Fault::Killed`], [`Fault::Stopped`] or [`Fault::PowerLoss`] takes no effect after it.
-//!    Of a cluster these are not written ([`Fault::Struck`] is), and [`Unanswered`] says how long such an operation lingers.
-//!    (A client opens its connection before it writes the invocation down, never retries inside one operation, and the
-//!    fault is written after the process is gone.)
+//! 1. `Invoke` is recorded *before* the request can reach the system, its answer (`Ok`, `Fail`, `Info`) *after* it was
+//!    read. So when an answer is recorded before an invocation, the first operation really ended before the second
+//!    began.
+//! 2. `Info` means that the outcome is unknown; an operation without an answer counts as `Info`. `Fail` is a definite
+//!    refusal: nothing was changed.
+//! 3. An operation invoked before [`Fault::Killed`], [`Fault::Stopped`] or [`Fault::PowerLoss`] takes no effect after
+//!    it. For a cluster these are not recorded ([`Fault::Struck`] is), and [`Unanswered`] determines how long such an
+//!    operation may take effect. (A client opens its connection before it records the invocation, never retries inside
+//!    one operation, and the fault is recorded after the process is gone.)
 //!
-//! Where leases belong to connections ([`Leases::OfConnections`]) there is a fourth: a client has one connection at a time,
-//! and [`What::Closing`] is written before it closes one.
+//! Where leases belong to connections ([`Leases::OfConnections`]) there is a fourth: a client has one connection at a
+//! time, and [`What::Closing`] is recorded before it closes one.
 //!
 //! Times are the client's own: monotonic nanoseconds since the start of the run, and wall-clock milliseconds rounded
-//! down. An invocation is stamped as late as possible and an answer as early as possible, so that what lies between
-//! them is never over-estimated.
+//! down. An invocation is stamped as late as possible and an answer as early as possible, so that the time between them
+//! is never over-estimated.
 
 use std::io::{self, BufRead, Write};
 use std::sync::Mutex;
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::rules::{Downtime, Leases, Rules, Shards, Told, Unanswered};
 
-/// Number of an operation of the run.
+/// The number of an operation of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OpId(pub u64);
@@ -37,7 +38,7 @@ pub struct OpId(pub u64);
 #[serde(transparent)]
 pub struct MsgId(pub u64);
 
-/// What makes a body unique in its run: it names the one request that sent it.
+/// The tag that makes a body unique in its run: it identifies the one request that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tag(pub u64);
@@ -68,45 +69,45 @@ pub struct Stamp {
     pub wall_ms: u64,
 }
 
-/// One line of a history.
+/// One event of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub at: Stamp,
-    /// Which client; 0 is the test itself.
+    /// The client; 0 is the test itself.
     pub client: u32,
-    /// What.
+    /// The event itself.
     pub what: What,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// A client is about to ask for something.
+    /// A client is about to make a request.
     Invoke {
-        /// Which operation.
+        /// The operation.
         op: OpId,
-        /// What it asks.
+        /// The request.
         call: Call,
     },
-    /// It was done.
+    /// The request was carried out.
     Ok {
-        /// Which operation.
+        /// The operation.
         op: OpId,
         /// The answer.
         answer: Answer,
     },
-    /// It was refused; nothing was changed.
+    /// The request was refused; nothing was changed.
     Fail {
-        /// Which operation.
+        /// The operation.
         op: OpId,
         /// The reason.
         refusal: Refusal,
     },
-    /// It may have been done or not.
+    /// The request may have been carried out or not.
     Info {
-        /// Which operation.
+        /// The operation.
         op: OpId,
         /// What the client saw instead of an answer.
         why: String,
@@ -115,16 +116,16 @@ pub enum What {
     Fault(Fault),
     /// The client is about to close its connection, or has found it broken.
     Closing,
-    /// From here on the run is in this phase.
+    /// The run is in this phase from here on.
     Phase(String),
-    /// Everything that is visible in one queue at the end; complete.
+    /// All messages that are visible in one queue at the end; complete.
     Dump {
         /// The queue.
         queue: String,
         /// Its messages.
         rows: Vec<Held>,
     },
-    /// What the system itself says it has done in one queue since the beginning.
+    /// The system's own totals of one queue since the beginning.
     Totals {
         /// The queue.
         queue: String,
@@ -134,7 +135,7 @@ pub enum What {
 }
 
 impl What {
-    /// The operation that ends here, with whatever outcome.
+    /// The operation that ends with this event, with any outcome.
     pub fn ends(&self) -> Option<OpId> {
         match self {
             What::Ok { op, .. } | What::Fail { op, .. } | What::Info { op, .. } => Some(*op),
@@ -143,61 +144,61 @@ impl What {
     }
 }
 
-/// An operation's request.
+/// The request of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
-    /// Accept a message.
+    /// Accepts a message.
     Enqueue(Enqueue),
-    /// Take it back.
+    /// Cancels a message.
     Cancel(Target),
-    /// Give it another due time, and another body if wanted.
+    /// Gives a message another due time, and perhaps another body.
     Postpone {
         /// The message.
         target: Target,
-        /// When it is due now.
+        /// The new due time.
         when: When,
-        /// Another body.
+        /// The new body.
         body: Option<Payload>,
     },
-    /// Due now.
+    /// Makes a message due now.
     Fire(Target),
-    /// Look at it.
+    /// Reads a message.
     Get(Target),
-    /// Hand messages out.
+    /// Reserves messages.
     Reserve {
-        /// From which queue.
+        /// The queue.
         queue: String,
-        /// At most so many.
+        /// The largest number of messages.
         max: u64,
-        /// Wait for the first so long.
+        /// How long to wait for the first one, in ms.
         wait_ms: u64,
         /// Length of the leases; `None`: the setting of message or queue.
         lease_ms: Option<u64>,
     },
-    /// Done.
+    /// Acks a message.
     Ack(Proof),
-    /// Not done, again after a delay.
+    /// Nacks a message.
     Nack {
-        /// Of which lease.
+        /// The lease.
         proof: Proof,
         /// Delay until the next attempt; `None`: the backoff decides.
         delay_ms: Option<u64>,
     },
-    /// Push the lease's deadline to so long from now.
+    /// Moves the lease's deadline to this time from now.
     Extend {
-        /// Of which lease.
+        /// The lease.
         proof: Proof,
-        /// From now.
+        /// The length from now, in ms.
         lease_ms: u64,
     },
-    /// Park it.
+    /// Buries a message.
     Bury(Proof),
-    /// Dead no longer.
+    /// Redrives a dead message.
     Redrive(MsgId),
-    /// Remove what is scheduled, ready or dead.
+    /// Removes all scheduled, ready and dead messages.
     Purge {
-        /// In which queue.
+        /// The queue.
         queue: String,
     },
 }
@@ -209,28 +210,28 @@ pub struct Enqueue {
     pub queue: String,
     /// The caller's own name for it.
     pub key: Option<String>,
-    /// What is sent. Two requests have the same tag only if the second retries the first with the same `dedupe_id`.
+    /// The body. Two requests have the same tag only if the second retries the first with the same `dedupe_id`.
     pub body: Payload,
     /// The due time.
     pub when: When,
-    /// If the key is taken.
+    /// What happens if the key is taken.
     pub if_exists: IfExists,
     /// Makes a retry return the first answer.
     pub dedupe_id: Option<String>,
-    /// Dead after so many grants; `None`: as the queue says.
+    /// The number of grants after which the message is dead; `None`: the queue's setting.
     pub max_attempts: Option<u64>,
-    /// Length of a lease for which the reserve names none; `None`: as the queue says.
+    /// The length of a lease for which the reserve names none; `None`: the queue's setting.
     pub lease_ms: Option<u64>,
 }
 
 /// A body that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
-    /// Names the request.
+    /// The tag of the request.
     pub tag: Tag,
-    /// Bytes.
+    /// The number of bytes.
     pub len: u64,
-    /// [`hash`] of the bytes.
+    /// The [`hash`] of the bytes.
     pub hash: u64,
 }
 
@@ -239,35 +240,35 @@ pub struct Payload {
 pub struct Seen {
     /// The tag in it, if there is one.
     pub tag: Option<Tag>,
-    /// Bytes.
+    /// The number of bytes.
     pub len: u64,
-    /// [`hash`] of the bytes.
+    /// The [`hash`] of the bytes.
     pub hash: u64,
 }
 
-/// When a message shall be due.
+/// When a message is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
-    /// After so many ms of elapsed time.
+    /// After this number of ms of elapsed time.
     DelayMs(u64),
     /// At an instant of the wall clock, in ms since 1970.
     AtMs(u64),
 }
 
-/// If the key is taken.
+/// What happens if the key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
-    /// Refuse.
+    /// The enqueue is refused.
     Reject,
-    /// Keep the old message.
+    /// The existing message is kept.
     Keep,
-    /// Put the new one in its place.
+    /// The new message replaces the existing one.
     Replace,
 }
 
-/// Names a message.
+/// Identifies a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -275,7 +276,7 @@ pub enum Target {
     Id(MsgId),
     /// By its key.
     Key {
-        /// In which queue.
+        /// The queue.
         queue: String,
         /// The key.
         key: String,
@@ -287,7 +288,7 @@ pub enum Target {
 pub struct Proof {
     /// The message.
     pub id: MsgId,
-    /// Which lease.
+    /// The token of the lease.
     pub token: Token,
 }
 
@@ -295,26 +296,26 @@ pub struct Proof {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To an enqueue.
+    /// The answer to an enqueue.
     Enqueued {
         /// The message that has the key now.
         id: MsgId,
         /// `false`: an older message was kept.
         created: bool,
-        /// The message whose place it took.
+        /// The message that it replaced.
         replaced: Option<MsgId>,
     },
-    /// To a cancel. The id if the answer names it or the request did.
+    /// The answer to a cancel. The id if the answer names it or the request did.
     Cancelled(Option<MsgId>),
-    /// To a postpone, fire or redrive. The id as above.
+    /// The answer to a postpone, fire or redrive. The id as for a cancel.
     Changed(Option<MsgId>),
-    /// To a get.
+    /// The answer to a get.
     Found(Held),
-    /// To a reserve.
+    /// The answer to a reserve.
     Grants(Vec<Grant>),
-    /// To an ack, nack, extend or bury.
+    /// The answer to an ack, nack, extend or bury.
     Settled,
-    /// To a purge: how many went.
+    /// The answer to a purge: the number of removed messages.
     Purged(u64),
 }
 
@@ -332,13 +333,13 @@ pub enum Refusal {
     Dead,
     /// The lease is not the message's latest, or the message is gone.
     LeaseLost,
-    /// To an ack: this token has acked the message before.
+    /// The answer to an ack with a token that has acked the message before.
     AlreadyAcked,
-    /// Nothing is pending under this id or key, or a consumer has it: the answer does not say which.
+    /// Nothing is pending under this id or key, or a consumer has it: the answer does not distinguish the two.
     GoneOrLeased,
     /// The same `dedupe_id` with another content.
     DedupeMismatch,
-    /// Anything else: its code.
+    /// Any other refusal: its code.
     Other(String),
 }
 
@@ -355,7 +356,7 @@ pub struct Grant {
     pub key: Option<String>,
     /// Its body.
     pub body: Seen,
-    /// How late it is, as the system says.
+    /// Its lateness, as reported by the system.
     pub lateness_ms: u64,
 }
 
@@ -388,7 +389,7 @@ pub enum State {
     Dead,
 }
 
-/// What the system says it has done in a queue.
+/// The system's own totals of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Messages accepted.
@@ -403,50 +404,50 @@ pub struct Totals {
     pub purged: u64,
 }
 
-/// Something done to the system under test.
+/// A fault, or another event of the system under test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// It listens.
+    /// The system listens.
     Started,
-    /// Its process was killed and is gone.
+    /// The process was killed and is gone.
     Killed(Moment),
-    /// Its process was asked to end, and is gone.
+    /// The process was asked to end, and is gone.
     Stopped,
-    /// As killed, and what was not synced may be lost.
+    /// The process was killed, and unsynced data may be lost.
     PowerLoss,
     /// The wall clock was stepped.
     ClockStep {
-        /// What it showed just before.
+        /// The time that it showed just before, in ms.
         before_ms: u64,
-        /// What it showed just after.
+        /// The time that it showed just after, in ms.
         after_ms: u64,
     },
-    /// A time server makes the wall clock run faster or slower: since the last such place, or since that began, it has gained so
-    /// much on elapsed time, or lost it if it is negative.
+    /// A time server makes the wall clock run faster or slower: the time that it has gained on elapsed time since the
+    /// last such event, or since that began; negative if it has lost time.
     Slewed {
-        /// In µs, rounded up.
+        /// The gain in µs, rounded up.
         gained_us: i64,
     },
-    /// It could do nothing for a while, which ends here: its disk had failed.
+    /// The system was stalled for a while, which ends here: its disk had failed.
     Stalled,
-    /// Its process was stopped (SIGSTOP), and has stopped by now.
+    /// The process was stopped (SIGSTOP), and has stopped by now.
     Paused,
-    /// It is about to go on. Between the two it does nothing, and its clocks run.
+    /// The process is about to continue. Between the two events it does nothing, and its clocks run.
     Resumed,
-    /// Something of a cluster is taken away, or comes: from here to [`Fault::Healed`] what is due may have to wait. Nothing else
-    /// is excused by it: a node is no system, and what was asked of it may still take effect elsewhere.
+    /// A part of a cluster is taken away, or added: from here to [`Fault::Healed`] due messages may have to wait.
+    /// Nothing else is excused by it: a node is not the system, and requests to it may still take effect elsewhere.
     Struck(Blow),
-    /// The store goes on with a copy, and what was before it will not come back: whatever was invoked before this place, and
-    /// answered later than [`Rules::failover_ms`] before the last blow, may be forgotten.
+    /// The store has failed over to a copy, and its former data does not come back: operations that were invoked before
+    /// this point, and answered later than [`Rules::failover_ms`] before the last fault, may be forgotten.
     FailedOver,
-    /// Nothing of the cluster is missing any more.
+    /// All parts of the cluster are back.
     Healed,
-    /// Anything else that the checker need not know about.
+    /// Another event that the checker does not need.
     Other(String),
 }
 
-/// What is done to a cluster.
+/// A fault of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blow {
@@ -456,7 +457,7 @@ pub enum Blow {
     NodePaused,
     /// A node was asked to end, and is gone.
     NodeLeft,
-    /// A node came.
+    /// A node joined.
     NodeCame,
     /// A node was cut off from the store.
     NodeCut,
@@ -464,13 +465,13 @@ pub enum Blow {
     StoreKilled,
     /// The whole store was stopped (SIGSTOP).
     StorePaused,
-    /// The whole store was killed, and is started with an older copy of what it had.
+    /// The whole store was killed, and is started with an older copy of its data.
     StoreSetBack,
     /// One of several masters of the store was killed.
     MasterKilled,
     /// One of several masters of the store was stopped (SIGSTOP).
     MasterPaused,
-    /// The slot of a shard went from one master of the store to another, or set out and came back.
+    /// The slot of a shard moved from one master of the store to another, or began to move and was returned.
     SlotMoved,
     /// The store's clock was stepped, forward or back.
     StoreClockStepped,
@@ -480,20 +481,20 @@ pub enum Blow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// While it served.
+    /// While the process served.
     Serving,
-    /// Before it listened.
+    /// Before the process listened.
     Recovering,
 }
 
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Says how it came to be: seed, settings.
+    /// The origin of the history: seed, settings.
     pub title: String,
-    /// What was promised.
+    /// The promises of the system.
     pub rules: Rules,
-    /// What happened.
+    /// The events.
     pub events: Vec<Event>,
 }
 
@@ -541,7 +542,7 @@ impl History {
     }
 }
 
-/// Writes a history down while it happens; shared by all clients of a run.
+/// Records a history while it happens; shared by all clients of a run.
 #[derive(Debug)]
 pub struct Recorder {
     start: Instant,
@@ -566,13 +567,13 @@ impl Recorder {
         Recorder { start: Instant::now(), inner: Mutex::default() }
     }
 
-    /// The clocks now. Take it as soon as an answer was read.
+    /// The present time. To be taken as soon as an answer was read.
     pub fn stamp(&self) -> Stamp {
         let mono_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Stamp { mono_ns, wall_ms: wall_ms() }
     }
 
-    /// Writes invocations down. Call it before the first byte is sent, on a connection that is already open.
+    /// Records invocations. To be called before the first byte is sent, on a connection that is already open.
     pub fn invoke(&self, client: u32, calls: Vec<Call>) -> Vec<OpId> {
         let mut inner = self.lock();
         let at = self.stamp();
@@ -586,18 +587,18 @@ impl Recorder {
         ids
     }
 
-    /// Writes anything else down, answers above all.
+    /// Records any other event, mostly answers.
     pub fn note(&self, at: Stamp, client: u32, what: What) {
         self.lock().events.push(Event { at, client, what });
     }
 
-    /// What was written so far.
+    /// The history recorded so far.
     pub fn history(&self, title: &str, rules: Rules) -> History {
         History { title: title.to_owned(), rules, events: self.lock().events.clone() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // A panicking client has pushed whole events or none.
+        // A client that panics has added whole events or none.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -610,8 +611,8 @@ pub fn wall_ms() -> u64 {
 
 const MARK: &[u8] = b"duewheel-sim:";
 
-/// A body of about `len` bytes of UTF-8 text with a tag in it. The text depends on the tag alone and holds what JSON and
-/// careless codecs stumble over: quotes, backslashes, controls, characters of two, three and four bytes.
+/// A body of about `len` bytes of UTF-8 text with a tag in it. The text depends on the tag alone and contains
+/// characters that careless codecs mishandle: quotes, backslashes, controls, characters of two, three and four bytes.
 pub fn body(tag: Tag, len: usize) -> String {
     const ALPHABET: [char; 16] = [
         'a', 'Z', '7', ' ', '"', '\\', '/', '\n', '\r', '\t', '\u{1}', '\u{7f}', 'é', '中', '\u{2028}', '🦀',
@@ -633,7 +634,7 @@ impl Payload {
         Payload { tag, len: bytes.len() as u64, hash: hash(bytes) }
     }
 
-    /// As it must come back.
+    /// The body as it must come back.
     pub fn seen(self) -> Seen {
         Seen { tag: Some(self.tag), len: self.len, hash: self.hash }
     }
@@ -652,7 +653,7 @@ impl Seen {
     }
 }
 
-/// FNV-1a, 64 bits: enough to tell accidents from each other.
+/// FNV-1a, 64 bits: enough to distinguish accidental differences.
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }

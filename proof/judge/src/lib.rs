@@ -1,9 +1,9 @@
 //! Private: judges duewheel from the outside.
 //!
-//! * [`history`]: what the clients of a run saw, as a list of events; a file of JSON lines.
-//! * [`checker`]: says what in a history cannot have happened if the promises were kept, and what it proves about the
+//! * [`history`]: the observations of the clients of a run, as a list of events; a file of JSON lines.
+//! * [`checker`]: finds what in a history cannot have happened if the promises were kept, and what it proves about the
 //!   faults of the run. Pure.
-//! * [`model`]: a toy of the system with switchable bugs, which makes histories for testing the checker.
+//! * [`model`]: a small model of the system with switchable bugs, which makes histories for testing the checker.
 //! * [`rng`]: decisions from a seed.
 //!
 //! This library depends on no other crate of the workspace, so that judge and judged share no mistake.

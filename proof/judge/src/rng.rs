@@ -4,7 +4,7 @@
 /// The distance of two states of the generator.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Scatters a number: neighbours get values that have nothing in common, each number always the same one.
+/// Scatters a number: neighbours get unrelated values, and each number always gets the same one.
 #[must_use]
 pub fn scatter(n: u64) -> u64 {
     Rng(n.wrapping_mul(STEP)).bits()
@@ -39,7 +39,7 @@ impl Rng {
         from + self.below(to.saturating_sub(from))
     }
 
-    /// True so many times of a hundred.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, n: u64) -> bool {
         self.below(100) < n
     }

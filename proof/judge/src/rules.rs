@@ -1,95 +1,96 @@
-//! What a system promises and what it tells: the judge holds it to that, and to nothing else.
+//! The promises and the reports of a system: the judge checks these, and nothing else.
 
 use serde::{Deserialize, Serialize};
 
-/// What the system under test has promised beyond the common rules.
+/// The promises of the system under test beyond the common rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Length of a lease if neither reserve nor message says otherwise.
+    /// The length of a lease if neither reserve nor message has its own.
     pub lease_ms: u64,
-    /// Dead after so many grants if the message does not say otherwise.
+    /// The number of grants after which a message is dead, if the message has no setting of its own.
     pub max_attempts: u64,
-    /// Shortest delay after a nack without a delay, at the first attempt; doubles.
+    /// The shortest delay after a nack without a delay, at the first attempt; doubled with each attempt.
     pub backoff_min_ms: u64,
     /// Longest delay after a nack without a delay.
     pub backoff_max_ms: u64,
-    /// An overdue message is offered within this time once the system is up and nobody else is in front of it.
+    /// An overdue message is offered within this time once the system is up and no other consumer is in front.
     pub offer_ms: u64,
-    /// What is allowed for rounding and scheduling wherever the system must do something *not later* than a time. Where
-    /// it must not do something *before* a time, nothing is allowed.
+    /// The tolerance for rounding and scheduling where the system must do something *not later* than a time. Where it
+    /// must not do something *before* a time, there is none.
     pub slack_ms: u64,
-    /// The same once more for each fault of a cluster: a shard's time stands still, each time it moves, for as long as its
-    /// last change was on its way to the store.
+    /// A further tolerance for each fault of a cluster: a shard's time stands still, each time it moves, for as long as
+    /// its last change was on its way to the store.
     #[serde(default)]
     pub move_ms: u64,
     /// Whether tokens are comparable between messages: they are within one shard.
     pub shards: Shards,
-    /// Whether grants and rows say how often a message was granted; the number is 0 if not.
+    /// Whether grants and rows report how often a message was granted; the number is 0 if not.
     #[serde(default)]
     pub attempts: Told,
-    /// Whether grants and rows say a message's key; there is none in them if not.
+    /// Whether grants and rows report a message's key; it is absent if not.
     #[serde(default)]
     pub keys: Told,
-    /// Whether grants say how late they are; the number is 0 if not.
+    /// Whether grants report their lateness; the number is 0 if not.
     #[serde(default)]
     pub lateness: Told,
-    /// Whose a lease is.
+    /// Who holds a lease.
     #[serde(default)]
     pub leases: Leases,
-    /// What was answered longer than this before a failover of the store is not forgotten by it.
+    /// Changes that were answered longer than this before a failover of the store are not forgotten by it.
     #[serde(default)]
     pub failover_ms: u64,
-    /// Until when an operation without an answer takes effect, if at all.
+    /// How long an operation without an answer may still take effect.
     #[serde(default)]
     pub unanswered: Unanswered,
-    /// By which clock downtime is known.
+    /// The clock by which downtime is measured.
     #[serde(default)]
     pub downtime: Downtime,
 }
 
-/// By which clock a system knows at a start how long it was down.
+/// The clock by which a system measures at a start how long it was down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Downtime {
-    /// By the wall clock: steps and slews that it could not note before it went down, or that came meanwhile, count as time.
+    /// The wall clock: steps and slews that it could not record before it went down, or that happened meanwhile, count
+    /// as time.
     #[default]
     WallClock,
-    /// By a clock that goes on while the machine does; by the wall clock only after a power loss.
+    /// A clock that continues while the machine runs; the wall clock only after a power loss.
     OfBoot,
 }
 
-/// Until when an operation without an answer takes effect, if at all.
+/// How long an operation without an answer may still take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unanswered {
-    /// Until the process is killed: there is one.
+    /// Until the process is killed: there is only one.
     #[default]
     UntilKilled,
-    /// For so many ms after the client has given it up: of several processes any may still have it in hand.
+    /// For this number of ms after the client has given it up: any of several processes may still be working on it.
     ForMs(u64),
 }
 
-/// Whether a system says something. From what it does not say nothing is concluded.
+/// Whether a system reports a value. Nothing is concluded from a value that is not reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
-    /// It does, and is held to it.
+    /// The value is reported, and checked.
     #[default]
     Yes,
-    /// It does not.
+    /// The value is not reported.
     No,
 }
 
-/// Whose a lease is.
+/// Who holds a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leases {
-    /// Whoever shows its token: it runs on when connections close and the system is killed.
+    /// The client that shows its token: the lease runs on when connections close and the system is killed.
     #[default]
     OfTokens,
-    /// The connection that took it, as in beanstalkd's protocol: it ends with the connection, or earlier by its time; a nack,
-    /// bury or extend needs one that runs; and an ack is a delete, which anybody may do to a message that nobody has.
-    /// Tokens are made by whoever writes the history, in the order in which the grants of a message were given.
+    /// The connection that took it, as in beanstalkd's protocol: the lease ends with the connection, or earlier by its
+    /// time; a nack, bury or extend needs a running lease; and an ack is a delete, which any client may do to a message
+    /// that no consumer has. The recorder makes the tokens, in the order in which the grants of a message were given.
     OfConnections,
 }
 
@@ -97,14 +98,14 @@ pub enum Leases {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shards {
-    /// They do.
+    /// They come from one counter.
     One,
-    /// They need not.
+    /// They may come from several.
     Many,
 }
 
 impl Rules {
-    /// Those of one process with the usual settings: everything is told, and nothing is forgotten.
+    /// The rules of one process with the usual settings: everything is reported, and nothing is forgotten.
     pub const USUAL: Rules = Rules {
         lease_ms: 30_000,
         max_attempts: 20,

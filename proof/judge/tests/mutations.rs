@@ -1,7 +1,7 @@
 //! The checker's own mutant test, second half: clean histories of the toy with one thing changed.
 //!
-//! Each mutation is applied to a random place of random histories. Where it makes the history impossible it must be caught,
-//! each time; a mutation that is sometimes legal names the share that must be.
+//! Each mutation is applied to a random place of random histories. Where it makes the history impossible it must be
+//! caught, each time; a mutation that is sometimes legal names the share that must be.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,18 +8,18 @@ use crate::resp::Value;
 use crate::server::Redis;
 use crate::settings::Settings;
 
-/// After so long without an answer a node is taken for dead by the others; a replica is elected a little later.
+/// The time without an answer after which the other nodes take a node for dead; a replica is elected a little later.
 const NODE_TIMEOUT_MS: u64 = 1_500;
 const SLOTS: usize = 16_384;
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(50);
 
-/// What a node is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Takes writes for its slots.
+    /// The node takes writes for its slots.
     Master,
-    /// Follows the node with this number.
+    /// The node follows the master with this number.
     Replica {
         /// The master's number.
         of: usize,
@@ -29,13 +29,13 @@ pub enum Role {
 /// A node, as the others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number here.
+    /// Its number in this rig.
     pub number: usize,
     /// Its name in the cluster.
     pub name: String,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// Its slots, each range with both ends.
     pub slots: Vec<(u16, u16)>,
@@ -48,8 +48,8 @@ enum Run {
     Gone,
 }
 
-/// Masters with replicas. Nodes have numbers: first all masters, then all replicas, as they were at the start; a failover
-/// changes the roles, not the numbers. Dropping it kills all.
+/// Masters with replicas. Nodes have numbers: first all masters, then all replicas, as they were at the start; a
+/// failover changes the roles, not the numbers. Dropping it kills all.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
@@ -57,8 +57,8 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts the nodes, shares the slots out evenly, and waits until all agree that the cluster is well and all replicas
-    /// follow.
+    /// Starts the nodes, distributes the slots evenly, and waits until all agree that the cluster works and all
+    /// replicas follow.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl RedisCluster {
         let count = masters * (1 + replicas_per_master);
         let mut nodes: Vec<Redis> = Vec::new();
         for _ in 0..count {
-            // They believe each other's certificates over the cluster's bus.
+            // The nodes trust each other's certificates over the cluster's bus.
             let certificates = nodes.first().and_then(Redis::certificates);
             let node = Redis::start_of(&settings, Some(NODE_TIMEOUT_MS), certificates)?;
             nodes.push(node);
@@ -80,7 +80,7 @@ impl RedisCluster {
 
     fn make(&self, masters: usize) -> io::Result<()> {
         for (number, node) in self.nodes.iter().enumerate() {
-            // As redis-cli does, so that no two of them begin with the same epoch.
+            // As redis-cli does it, so that no two nodes begin with the same epoch.
             must(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
             if number < masters {
                 let (from, until) = (SLOTS * number / masters, SLOTS * (number + 1) / masters);
@@ -100,7 +100,7 @@ impl RedisCluster {
             .collect::<io::Result<_>>()?;
         for (number, node) in self.nodes.iter().enumerate().skip(masters) {
             let of = &names[number % masters];
-            // It must have heard of its master before.
+            // The node must have heard of its master before.
             poll(PATIENCE, "a replica does not meet its master", || {
                 Ok(!matches!(node.quick(&["CLUSTER", "REPLICATE", of])?, Value::Error(_)))
             })?;
@@ -114,7 +114,7 @@ impl RedisCluster {
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// Where all nodes listen, by their numbers.
+    /// The addresses of all nodes, by their numbers.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Redis::address).collect()
     }
@@ -147,7 +147,7 @@ impl RedisCluster {
         self.nodes.iter().zip(&self.runs).filter(|(_, run)| **run == Run::Runs).map(|(node, _)| node)
     }
 
-    /// What `CLUSTER NODES` says at a node.
+    /// The reply of a node to `CLUSTER NODES`.
     fn seen_by(&self, node: &Redis) -> io::Result<Vec<Node>> {
         let text = node.quick(&["CLUSTER", "NODES"])?.text().unwrap_or_default();
         let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split(' ').collect()).collect();
@@ -208,7 +208,7 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// As [`RedisCluster::master_of_slot`].
+    /// See [`RedisCluster::master_of_slot`].
     pub fn master_of_key(&self, key: &str) -> io::Result<usize> {
         self.master_of_slot(self.slot_of_key(key)?)
     }
@@ -227,7 +227,7 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// As [`Redis::kill`].
+    /// See [`Redis::kill`].
     pub fn kill(&mut self, number: usize) -> io::Result<()> {
         self.nodes[number].kill()?;
         self.runs[number] = Run::Gone;
@@ -238,41 +238,41 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// As [`Redis::pause`].
+    /// See [`Redis::pause`].
     pub fn pause(&mut self, number: usize) -> io::Result<()> {
         self.nodes[number].pause()?;
         self.runs[number] = Run::Paused;
         Ok(())
     }
 
-    /// Lets a node go on.
+    /// Lets a stopped node continue.
     ///
     /// # Errors
     ///
-    /// As [`Redis::resume`].
+    /// See [`Redis::resume`].
     pub fn resume(&mut self, number: usize) -> io::Result<()> {
         self.nodes[number].resume()?;
         self.runs[number] = Run::Runs;
         Ok(())
     }
 
-    /// Starts a node again on its folder and port. Whether the cluster is well again is another question:
+    /// Starts a node again on its folder and port. To wait until the cluster works again:
     /// [`RedisCluster::wait_until_well`].
     ///
     /// # Errors
     ///
-    /// As [`Redis::restart`].
+    /// See [`Redis::restart`].
     pub fn restart(&mut self, number: usize) -> io::Result<()> {
         self.nodes[number].restart()?;
         self.runs[number] = Run::Runs;
         Ok(())
     }
 
-    /// Kills all nodes that run, at once as far as that can be.
+    /// Kills all running nodes, as simultaneously as possible.
     ///
     /// # Errors
     ///
-    /// One had ended by itself.
+    /// A node had ended by itself.
     pub fn kill_all(&mut self) -> io::Result<()> {
         for number in 0..self.nodes.len() {
             if self.runs[number] != Run::Gone {
@@ -282,11 +282,11 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// Starts all nodes that do not run, from their append-only files, and waits until the cluster is well.
+    /// Starts all nodes that do not run, from their append-only files, and waits until the cluster works.
     ///
     /// # Errors
     ///
-    /// As [`RedisCluster::restart`] and [`RedisCluster::wait_until_well`].
+    /// See [`RedisCluster::restart`] and [`RedisCluster::wait_until_well`].
     pub fn restart_all(&mut self) -> io::Result<()> {
         for number in 0..self.nodes.len() {
             if self.runs[number] == Run::Gone {
@@ -296,11 +296,12 @@ impl RedisCluster {
         self.wait_until_well(PATIENCE)
     }
 
-    /// Waits until a slot has another master than `old`, and all running nodes take the cluster for well. Gives the new master.
+    /// Waits until a slot has another master than `old`, and all running nodes report a working cluster. Returns the
+    /// new master.
     ///
     /// # Errors
     ///
-    /// It does not come to that within the time.
+    /// That does not happen within the time.
     pub fn wait_for_failover(&self, slot: u16, old: usize, patience: Duration) -> io::Result<usize> {
         poll(patience, "no failover", || {
             Ok(self.master_of_slot(slot)? != old && self.running().all(|n| info(n).is_ok_and(|i| is_ok(&i))))
@@ -308,11 +309,12 @@ impl RedisCluster {
         self.master_of_slot(slot)
     }
 
-    /// Waits until all nodes run and take the cluster for well, all have the same view, and all replicas follow their masters.
+    /// Waits until all nodes run and report a working cluster, all have the same view, and all replicas follow their
+    /// masters.
     ///
     /// # Errors
     ///
-    /// It does not come to that within the time.
+    /// That does not happen within the time.
     pub fn wait_until_well(&self, patience: Duration) -> io::Result<()> {
         poll(patience, "the cluster is not well", || {
             let first = self.seen_by(&self.nodes[0])?;
@@ -346,7 +348,7 @@ fn number_in(info: &str, name: &str) -> u64 {
     info.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// `17` or `17-42`; none for slots that are on their way.
+/// `17` or `17-42`; none for slots that are moving.
 fn slots(range: &str) -> Option<(u16, u16)> {
     let (from, until) = range.split_once('-').unwrap_or((range, range));
     Some((from.parse().ok()?, until.parse().ok()?))
@@ -359,7 +361,7 @@ fn must(node: &Redis, words: &[&str]) -> io::Result<Value> {
     }
 }
 
-/// Asks until it is so. Errors are answers, too: a node may be away for a while.
+/// Repeats a check until it succeeds. Errors count as failed checks: a node may be away for a while.
 fn poll(patience: Duration, otherwise: &str, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

@@ -1,9 +1,9 @@
-//! Real Redis servers for tests and benchmarks: one ([`Redis`]), a Redis Cluster ([`RedisCluster`]), and a network between
-//! them and a client that can be cut ([`Proxy`]).
+//! Real Redis servers for tests and benchmarks: one ([`Redis`]), a Redis Cluster ([`RedisCluster`]), and a network
+//! between them and a client that can be cut ([`Proxy`]).
 //!
-//! Everything is private to the caller: loopback, ports nobody uses, folders of its own, processes that end with their owner.
-//! Blocking, and without any of duewheel's own crates, so that every one of them may use it in its tests.
-//! `DUEWHEEL_REDIS` names the binary, `redis-server` if it does not.
+//! Everything is private to the caller: loopback, unused ports, folders of its own, processes that end with their
+//! owner. The calls block, and the crate uses none of duewheel's own crates, so that each of them may use it in its
+//! tests. `DUEWHEEL_REDIS` names the binary; the default is `redis-server`.
 
 mod cluster;
 mod moving;

@@ -1,17 +1,16 @@
-//! Slots that go from one master of a Redis Cluster to another, step by step as `redis-cli --cluster reshard` moves
-//! them.
+//! Moves slots from one master of a Redis Cluster to another, step by step as `redis-cli --cluster reshard` does it.
 
 use std::io;
 
 use crate::cluster::{RedisCluster, Role};
 use crate::resp::Value;
 
-/// How long a `MIGRATE` may take, in ms.
+/// The time limit of a `MIGRATE`, in ms.
 const MIGRATE_MS: &str = "5000";
 /// Keys of one `MIGRATE`.
 const AT_A_TIME: usize = 100;
 
-/// A slot that is on its way: its old master still has it, and some of its keys may be at the new one already.
+/// A slot that is moving: its old master still has it, and some of its keys may be at the new one already.
 #[derive(Debug)]
 #[must_use = "a slot stays on its way until it is finished or turned back"]
 pub struct Moving<'a> {
@@ -22,8 +21,7 @@ pub struct Moving<'a> {
 }
 
 impl RedisCluster {
-    /// Begins to move a slot to another master. No key has moved yet, but Redis refuses keys that are not there from
-    /// now on.
+    /// Begins to move a slot to another master. No key has moved yet, but Redis refuses missing keys from now on.
     ///
     /// # Errors
     ///
@@ -41,7 +39,7 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// As [`RedisCluster::begin_move`] and [`Moving::finish`].
+    /// See [`RedisCluster::begin_move`] and [`Moving::finish`].
     pub fn move_slot(&self, slot: u16, to: usize) -> io::Result<()> {
         self.begin_move(slot, to)?.finish()
     }
@@ -52,7 +50,7 @@ impl Moving<'_> {
     ///
     /// # Errors
     ///
-    /// It does not answer.
+    /// The master does not answer.
     pub fn keys(&self) -> io::Result<Vec<String>> {
         self.keys_at(self.from, 1_000_000)
     }
@@ -74,7 +72,7 @@ impl Moving<'_> {
     pub fn finish(self) -> io::Result<()> {
         self.all(self.from, self.to)?;
         let new = self.name(self.to)?;
-        // The new master first, so that the slot is nobody's at no time.
+        // The new master comes first, so that the slot always has an owner.
         self.set(self.to, &["NODE", &new])?;
         self.set(self.from, &["NODE", &new])?;
         let masters = self.cluster.nodes()?.into_iter().filter(|node| node.role == Role::Master);
@@ -124,7 +122,7 @@ impl Moving<'_> {
                 must(self.cluster, from, &words).map(drop)
             };
             match moved(&[]) {
-                // A write has made the key anew where it was going back to.
+                // A write has created the key again at its old master.
                 Err(error) if error.to_string().contains("BUSYKEY") => moved(&["REPLACE"])?,
                 other => other?,
             }

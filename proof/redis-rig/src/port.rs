@@ -1,19 +1,19 @@
-//! Ports for servers that must find them free again when they are started anew.
+//! Ports for servers that must be free again when a server is restarted.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Below those that kernels draw for outgoing connections: a client that calls a dead server again and again must not be
-/// given its port, or meet itself there.
+/// Below the ports that kernels choose for outgoing connections: a client that calls a dead server again and again must
+/// not be given its port, or connect to itself.
 const FROM: u64 = 11_000;
 const UNTIL: u64 = 32_000;
 
-/// A port of the loopback at which nobody listens. Another process may take it before the one that it is meant for.
+/// A free port of the loopback. Another process may take it before the intended one does.
 ///
 /// # Errors
 ///
-/// None of many is free.
+/// None of many ports is free.
 pub fn free_port() -> io::Result<u16> {
     for _ in 0..1_000 {
         let drawn = FROM + RandomState::new().build_hasher().finish() % (UNTIL - FROM);

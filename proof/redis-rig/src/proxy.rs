@@ -9,23 +9,24 @@ use std::time::Duration;
 
 use crate::port::free_port;
 
-/// What it does with what comes.
+/// The way the proxy handles data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes it on.
+    /// It forwards data.
     Forward,
-    /// Ends all connections, and each new one as soon as it is made.
+    /// It ends all connections, and each new one as soon as it is made.
     Cut,
-    /// Keeps connections, and takes new ones, but passes nothing on until this ends: then everything, late.
+    /// It keeps connections, and accepts new ones, but forwards nothing until this ends: then everything, late.
     Stall,
-    /// Passes each piece on so much later, one after the other; so it limits the rate, too.
+    /// It forwards each piece after this delay, one after the other; so it limits the rate, too.
     Delay(Duration),
-    /// Passes everything on but the reply to a request with this text in it: the connection ends when that reply comes, so the request
-    /// was carried out, and nobody is told. Replies that come with it or behind it are lost, too.
+    /// It forwards everything except the reply to a request with this text: the connection ends when that reply comes,
+    /// so the request was carried out, and the client does not know it. Replies that come with it or behind it are
+    /// lost, too.
     LoseReply(&'static str),
 }
 
-/// One way of a connection. Both ways of it have the same mark: the next reply is to be lost.
+/// One direction of a connection. Both directions share the mark that the next reply is to be lost.
 #[derive(Debug)]
 enum Way {
     There(Arc<AtomicBool>),
@@ -52,7 +53,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Passes connections on to a target. Dropping it ends them all.
+/// Forwards connections to a target. Dropping it ends them all.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -61,7 +62,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one that passes everything on. The target need not listen yet.
+    /// Starts a proxy that forwards everything. The target need not listen yet.
     ///
     /// # Errors
     ///
@@ -76,12 +77,12 @@ impl Proxy {
         Ok(Proxy { shared, address, listener: Some(listener) })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it does from now on.
+    /// Sets how data is handled from now on.
     pub fn set(&self, mode: Mode) {
         let mut state = self.shared.lock();
         state.mode = mode;
@@ -91,7 +92,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Passes everything on again.
+    /// Forwards everything again.
     pub fn heal(&self) {
         self.set(Mode::Forward);
     }
@@ -105,7 +106,7 @@ impl Drop for Proxy {
             state.hang_up();
         }
         self.shared.changed.notify_all();
-        // Wakes the listener, which then sees that it is over.
+        // Wakes the listener, which then sees that it is to end.
         let _ = TcpStream::connect(self.address);
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
@@ -143,9 +144,10 @@ impl Shared {
         }
     }
 
-    /// Both ways of one connection. Whatever fails ends it; its ends see a closed connection, as they would without us.
+    /// Both directions of one connection. A failure ends it; its ends see a closed connection, as they would without
+    /// the proxy.
     fn relay(self: Arc<Self>, near: TcpStream) {
-        // Not before the network lets it through.
+        // Not before the network permits it.
         if self.pass().is_err() {
             return;
         }
@@ -168,7 +170,7 @@ impl Shared {
 
     fn copy(&self, mut from: TcpStream, mut to: TcpStream, way: &Way) {
         let mut buffer = vec![0; 64 * 1024];
-        // The end of what was passed on before: a text may come in two pieces.
+        // The end of the data that was forwarded before: a text may come in two pieces.
         let mut before = Vec::new();
         while let Ok(n @ 1..) = from.read(&mut buffer) {
             if self.pass().is_err() {
@@ -191,7 +193,7 @@ impl Shared {
             }
         }
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-        // The two ends of this connection are closed now; let go of all that are.
+        // The two ends of this connection are closed now; all closed ones are removed.
         let mut state = self.lock();
         state.streams.retain(|s| s.peer_addr().is_ok());
     }
@@ -200,7 +202,7 @@ impl Shared {
         self.lock().mode
     }
 
-    /// Waits as long as the mode wants it. An error if the connection is not to be any more.
+    /// Waits as long as the mode requires it. An error if the connection is to end.
     fn pass(&self) -> Result<(), ()> {
         let mut state = self.lock();
         loop {

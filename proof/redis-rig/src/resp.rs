@@ -1,4 +1,4 @@
-//! Redis' protocol as far as tests need it: commands out, replies of the second version in.
+//! Redis' protocol as far as tests need it: it sends commands, and reads replies of the second version.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,14 +16,14 @@ pub enum Value {
     Number(i64),
     /// The null reply.
     Nothing,
-    /// Several.
+    /// A list of replies.
     List(Vec<Value>),
-    /// A refusal, with its word in front.
+    /// A refusal, which begins with its word.
     Error(String),
 }
 
 impl Value {
-    /// As text; none if it is no string or integer, or is not UTF-8.
+    /// The value as text; `None` if it is neither string nor integer, or not UTF-8.
     pub fn text(&self) -> Option<String> {
         match self {
             Value::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -32,12 +32,12 @@ impl Value {
         }
     }
 
-    /// As a number, which a string may hold, too.
+    /// The value as a number, which a string may contain, too.
     pub fn number(&self) -> Option<u64> {
         self.text()?.parse().ok()
     }
 
-    /// The parts of a list; nothing for all others.
+    /// The elements of a list; empty for all others.
     pub fn list(&self) -> &[Value] {
         match self {
             Value::List(values) => values,
@@ -49,7 +49,7 @@ impl Value {
 trait Duplex: Read + Write + Send {}
 impl<T: Read + Write + Send> Duplex for T {}
 
-/// A connection. After an error it is of no use any more, as replies may have been cut.
+/// A connection. It cannot be used any more after an error, because a reply may have been cut.
 pub struct Wire {
     stream: BufReader<Box<dyn Duplex>>,
     broken: bool,
@@ -71,11 +71,11 @@ impl Wire {
         Ok(Wire::over(Box::new(tcp(address, patience)?)))
     }
 
-    /// Connects over TLS, believing only this authority.
+    /// Connects over TLS, and trusts only this authority.
     ///
     /// # Errors
     ///
-    /// As [`Wire::open`], or the certificates cannot be used.
+    /// See [`Wire::open`]; or the certificates cannot be used.
     pub fn open_tls(address: SocketAddr, patience: Duration, by: &Certificates) -> io::Result<Self> {
         let name = address.ip().into();
         let session = rustls::ClientConnection::new(by.client()?, name).map_err(io::Error::other)?;
@@ -86,7 +86,7 @@ impl Wire {
         Wire { stream: BufReader::new(stream), broken: false }
     }
 
-    /// Says who asks.
+    /// Logs in.
     ///
     /// # Errors
     ///
@@ -103,17 +103,18 @@ impl Wire {
         }
     }
 
-    /// One command and its reply. What the server refuses is a [`Value::Error`], not an error of this function.
+    /// Sends one command and returns its reply. A refusal of the server is a [`Value::Error`], not an error of this
+    /// function.
     ///
     /// # Errors
     ///
-    /// The connection fails, or is of no use since it did before.
+    /// The connection fails, or has failed before.
     pub fn command(&mut self, words: &[&str]) -> io::Result<Value> {
         self.send(&[words.iter().map(|w| w.as_bytes().to_vec()).collect()])?;
         self.read()
     }
 
-    /// Sends commands, of which each gets one reply.
+    /// Sends commands, each of which gets one reply.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl Wire {
     ///
     /// # Errors
     ///
-    /// The connection fails, is of no use since it did before, or what comes is no reply.
+    /// The connection fails or has failed before, or the bytes are not a reply.
     pub fn read(&mut self) -> io::Result<Value> {
         if self.broken {
             return Err(io::Error::other("the replies before it were cut"));

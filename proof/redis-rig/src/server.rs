@@ -15,12 +15,12 @@ use crate::resp::{Value, Wire};
 use crate::settings::{Clustered, Login, Settings, Transport};
 use crate::tls::Certificates;
 
-/// How long a start, a load or an end may take.
+/// The time limit of a start, a load or an end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a command may take, and a question whether it is there yet.
+/// The time limit of a command, and of a check whether the server is ready.
 const COMMAND: Duration = Duration::from_secs(10);
 const QUESTION: Duration = Duration::from_secs(3);
-/// Where Redis keeps its append-only file in its folder.
+/// The folder of the append-only file.
 const APPENDONLY: &str = "appendonlydir";
 const STEP: Duration = Duration::from_millis(5);
 
@@ -36,7 +36,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one on an empty folder and waits until it answers.
+    /// Starts a server on an empty folder and waits until it answers.
     ///
     /// # Errors
     ///
@@ -45,14 +45,14 @@ impl Redis {
         Redis::start_of(&settings, None, None)
     }
 
-    /// A node of a cluster has a timeout, and over TLS the certificates of its first node.
+    /// Starts a server. A node of a cluster has a timeout, and over TLS the certificates of its first node.
     pub(crate) fn start_of(
         settings: &Settings,
         node_timeout_ms: Option<u64>,
         certificates: Option<&Certificates>,
     ) -> io::Result<Self> {
         let mut last = io::Error::other("never tried");
-        // Somebody else may have taken a port between our look and the server's.
+        // Another process may have taken the port between our check and the server's start.
         for _ in 0..10 {
             let clustered = match node_timeout_ms {
                 Some(node_timeout_ms) => Some(Clustered { bus: free_port()?, node_timeout_ms }),
@@ -76,7 +76,7 @@ impl Redis {
         Err(last)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -91,7 +91,7 @@ impl Redis {
         self.clustered.map(|c| c.bus)
     }
 
-    /// As a URL with user and password: `redis://…/db`, or `rediss://…/db` over TLS.
+    /// The server as a URL with user and password: `redis://…/db`, or `rediss://…/db` over TLS.
     pub fn url(&self, db: u32) -> String {
         let scheme = match self.settings.transport {
             Transport::Plain => "redis",
@@ -110,7 +110,7 @@ impl Redis {
         self.folder.path()
     }
 
-    /// What it has written since the first start.
+    /// The file of its log since the first start.
     pub fn log(&self) -> PathBuf {
         self.folder.path().join("redis.log")
     }
@@ -129,7 +129,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// As [`Wire::open`] and [`Wire::login`].
+    /// See [`Wire::open`] and [`Wire::login`].
     pub fn connect(&self, patience: Duration) -> io::Result<Wire> {
         let mut wire = match &self.certificates {
             None => Wire::open(self.address(), patience)?,
@@ -139,7 +139,8 @@ impl Redis {
         Ok(wire)
     }
 
-    /// One command over a connection of its own, and its reply. What the server refuses is a [`Value::Error`].
+    /// Sends one command over a connection of its own, and returns its reply. A refusal of the server is a
+    /// [`Value::Error`].
     ///
     /// # Errors
     ///
@@ -196,7 +197,7 @@ impl Redis {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on after [`Redis::pause`].
+    /// Lets it continue after [`Redis::pause`].
     ///
     /// # Errors
     ///
@@ -205,7 +206,8 @@ impl Redis {
         self.signal(Signal::CONT)
     }
 
-    /// Starts it again on the same folder and port, after stopping it if it runs, and waits until it has loaded and answers.
+    /// Starts it again on the same folder and port, after stopping it if it runs, and waits until it has loaded and
+    /// answers.
     ///
     /// # Errors
     ///
@@ -217,7 +219,7 @@ impl Redis {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.spawn_and_wait() {
-                // Somebody else looks whether the port is free.
+                // The new process checks whether the port is free.
                 Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
                     std::thread::sleep(STEP);
                 }
@@ -226,22 +228,23 @@ impl Redis {
         }
     }
 
-    /// Copies the append-only file as it is now, of a running server, too: then its last command may be cut, which Redis forgives.
+    /// Copies the present append-only file, also of a running server: then its last command may be cut, which Redis
+    /// tolerates.
     ///
     /// # Errors
     ///
-    /// There is none, or it cannot be copied.
+    /// The file does not exist, or cannot be copied.
     pub fn copy(&self) -> io::Result<TempDir> {
         let to = tempfile::Builder::new().prefix("duewheel-redis-copy-").tempdir()?;
         copy_files(&self.folder.path().join(APPENDONLY), to.path())?;
         Ok(to)
     }
 
-    /// Starts a server that does not run with a copy in place of what it had.
+    /// Starts a server that does not run with a copy in place of its data.
     ///
     /// # Errors
     ///
-    /// It runs, the copy cannot be put there, or as [`Redis::restart`].
+    /// It runs, or the copy cannot be put there; otherwise see [`Redis::restart`].
     pub fn restart_from(&mut self, copy: &TempDir) -> io::Result<()> {
         if self.child.is_some() {
             return Err(io::Error::other("it runs"));
@@ -281,7 +284,7 @@ impl Redis {
                 let kind = if said.contains("in use") { ErrorKind::AddrInUse } else { ErrorKind::TimedOut };
                 return Err(io::Error::new(kind, format!("redis-server does not start: {said}")));
             }
-            // Asked by a connection of its own each time: until it has loaded it says so and nothing else.
+            // Each check has a connection of its own: a server that loads answers `LOADING` and nothing else.
             let asked = match &self.certificates {
                 None => Wire::open(address, QUESTION),
                 Some(by) => Wire::open_tls(address, QUESTION, by),
@@ -301,7 +304,7 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may be gone already.
+            // The process may be gone already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -320,17 +323,17 @@ fn not_running() -> io::Error {
     io::Error::new(ErrorKind::NotConnected, "redis-server does not run")
 }
 
-/// Whether the process with this id answers at this address, and has loaded. For servers without a password that are somebody
-/// else's children.
+/// Whether the process with this id answers at this address, and has loaded its data. For servers without a password
+/// that are children of other processes.
 ///
 /// # Errors
 ///
-/// Nobody answers within the time.
+/// No server answers within the time.
 pub fn answers(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
     is_process(&mut Wire::open(address, patience.min(QUESTION))?, pid)
 }
 
-/// It listens before it has read its log, and says `LOADING` until then.
+/// A server listens before it has read its log, and answers `LOADING` until then.
 fn is_process(wire: &mut Wire, pid: u32) -> io::Result<bool> {
     let pong = wire.command(&["PING"])?;
     let info = wire.command(&["INFO", "server"])?;

@@ -1,4 +1,4 @@
-//! What a server is told.
+//! The settings of a server.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -20,17 +20,17 @@ pub enum Appendonly {
     Always,
     /// Synced each second (`appendfsync everysec`).
     EverySecond,
-    /// None, and no snapshots either: a restart begins with nothing.
+    /// There is none, and no snapshots either: a restart begins with nothing.
     Off,
 }
 
-/// Who may ask.
+/// The clients that may log in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Login {
-    /// Everybody.
+    /// All clients.
     #[default]
     Nobody,
-    /// Who knows this password (`requirepass`).
+    /// Clients that know this password (`requirepass`).
     Password(String),
     /// This user of the access control list alone; the default user is off.
     User {
@@ -44,33 +44,33 @@ pub enum Login {
 /// How connections are encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Not at all.
+    /// They are not encrypted.
     #[default]
     Plain,
-    /// Over TLS only, with certificates made for this server; between the nodes of a cluster, too.
+    /// TLS only, with certificates made for this server; between the nodes of a cluster, too.
     Tls,
-    /// The same, and clients must show a certificate by the same authority.
+    /// TLS, and clients must present a certificate of the same authority.
     TlsBothWays,
 }
 
-/// What a server is told. The default keeps everything it has acknowledged, and lets everybody ask.
+/// The settings of a server. The default keeps every acknowledged change, and accepts all clients.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The append-only file.
     pub appendonly: Appendonly,
-    /// Who may ask.
+    /// The clients that may log in.
     pub login: Login,
     /// How connections are encrypted.
     pub transport: Transport,
     /// `maxmemory` in bytes, without eviction.
     pub maxmemory: Option<u64>,
-    /// More arguments of the command line, after all others: `--hz`, `100`.
+    /// Further arguments of the command line, after all others: `--hz`, `100`.
     pub extra: Vec<String>,
-    /// Another binary than that of [`program`].
+    /// A binary other than that of [`program`].
     pub program: Option<OsString>,
 }
 
-/// What a node of a cluster is told beyond that.
+/// Further settings of a node of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clustered {
     pub(crate) bus: u16,
@@ -78,7 +78,8 @@ pub(crate) struct Clustered {
 }
 
 impl Settings {
-    /// The command that starts a server on this folder and port. Its file of settings is written there, readable by its owner.
+    /// The command that starts a server on this folder and port. Its file of settings is written there, readable by its
+    /// owner.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl Settings {
         let file = folder.join("redis.conf");
         fs::write(&file, self.lines(port, clustered))?;
         let mut command = Command::new(self.program.clone().unwrap_or_else(program));
-        // It moves there first, so that no path needs quotes.
+        // The server changes to that folder first, so that no path needs quotes.
         command.current_dir(folder).arg(file).args(&self.extra);
         Ok(command)
     }
@@ -137,7 +138,7 @@ impl Settings {
             line(format_args!("maxmemory {bytes}\nmaxmemory-policy noeviction"));
         }
         if let Some(Clustered { bus, node_timeout_ms }) = clustered {
-            // Replicas are sent their first copy at once, and not after 5 s of waiting for more of them.
+            // Replicas get their first copy at once, and not after 5 s of waiting for more of them.
             line(format_args!(
                 "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-port {bus}\n\
                  cluster-node-timeout {node_timeout_ms}\nrepl-diskless-sync-delay 0"

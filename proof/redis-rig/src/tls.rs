@@ -1,4 +1,4 @@
-//! Certificates for one server, made when it is.
+//! Certificates for one server, made with it.
 
 use std::fs;
 use std::io;
@@ -32,7 +32,7 @@ impl Certificates {
     pub fn make(folder: &Path) -> io::Result<Self> {
         let mut of_authority = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate whose issuer has its own name for one that has signed itself.
+        // OpenSSL takes a certificate whose issuer has its own name for a self-signed one.
         of_authority.distinguished_name = DistinguishedName::new();
         of_authority.distinguished_name.push(DnType::CommonName, "authority of a test");
         let key = KeyPair::generate().map_err(io::Error::other)?;
@@ -66,17 +66,17 @@ impl Certificates {
         Ok(Certificates { folder: folder.to_owned(), authority: self.authority.clone() })
     }
 
-    /// The authority's certificate, as a file of the form PEM.
+    /// The file of the authority's certificate, in PEM.
     pub fn authority(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
 
-    /// The certificate that a client shows, and its key.
+    /// The files of the client's certificate and its key.
     pub fn client_files(&self) -> [PathBuf; 2] {
         ["client.pem", "client-key.pem"].map(|name| self.folder.join(name))
     }
 
-    /// A client that shows its certificate if it is asked for one.
+    /// A client that presents its certificate on request.
     pub(crate) fn client(&self) -> io::Result<Arc<ClientConfig>> {
         let [certificate, key] = self.client_files();
         let certificate = CertificateDer::from_pem_file(certificate).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! A disk in front of another one, on which a test decides when some of the calls go on, and how they end.
+//! A disk in front of another one, on which a test decides when some of the calls continue, and how they end.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,21 +7,21 @@ use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind, R
 
 use crate::plan::Denial;
 
-/// The calls that pass the gate; all others go on at once.
+/// The calls that pass the gate; all others continue at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatedCalls {
-    /// Creating a file whose name begins so.
+    /// Creating a file whose name begins with this text.
     Creates(&'static str),
     /// Writing to any file.
     Writes,
 }
 
-/// What becomes of a call at the gate.
+/// The result of a call at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateRule {
-    /// It goes on.
+    /// It continues.
     Open,
-    /// So many go on; the next one neither succeeds nor fails until there is another rule.
+    /// This number of calls continue; the next one neither succeeds nor fails until the rule changes.
     After(u64),
     /// It fails.
     Denied(Denial),
@@ -61,7 +61,7 @@ impl<D: Disk> GatedDisk<D> {
         GatedDisk { disk, gate: Arc::new(DiskGate { calls, state, changed: Condvar::new() }) }
     }
 
-    /// Decides about the calls that wait and those to come.
+    /// Sets the rule for waiting and later calls.
     pub fn set(&self, rule: GateRule) {
         self.gate.state().rule = rule;
         self.gate.changed.notify_all();

@@ -1,4 +1,4 @@
-//! A file's bytes: as everybody sees them, and as they are after a power loss.
+//! A file's bytes: the visible ones, and those after a power loss.
 
 use std::ops::Range;
 
@@ -18,16 +18,16 @@ pub(crate) struct Inode {
 #[derive(Clone, Debug)]
 enum Change {
     Bytes(usize, Box<[u8]>),
-    /// The file has become so long, by an extent without data.
+    /// The file has got this length by an allocation without data.
     Length(usize),
 }
 
-/// In which pieces the disk writes back what is lost in part.
+/// The pieces in which the disk writes back data that is lost in part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pieces {
-    /// Aligned, of so many bytes.
+    /// Aligned pieces of this number of bytes.
     Of(usize),
-    /// Of any length, as a torn sector has them.
+    /// Pieces of any length, as in a torn sector.
     Torn,
 }
 
@@ -51,7 +51,7 @@ impl Inode {
         }
     }
 
-    /// Makes it at least so long; what comes to it reads as zeros.
+    /// Extends the file to at least this length; new bytes read as zeros.
     pub(crate) fn allocate(&mut self, len: usize) {
         if len > self.cached.len() {
             self.cached.resize(len, 0);
@@ -68,9 +68,9 @@ impl Inode {
         }
     }
 
-    /// Writes a part of what is not synced to the disk, and forgets that the rest has to be written: it is in the cache only,
-    /// and no later sync brings it to the disk. So does Linux after a write-back that failed (Rebello et al., "Can
-    /// Applications Recover from fsync Failures?", USENIX ATC 2020). Returns how many bytes that is.
+    /// Writes a part of the unsynced data to the disk, and forgets that the rest has to be written: it is in the cache
+    /// only, and no later sync brings it to the disk. Linux behaves like this after a write-back that failed (Rebello
+    /// et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). Returns the number of these bytes.
     pub(crate) fn sync_in_part(&mut self, dice: &mut Dice) -> u64 {
         let mut lost = 0;
         let pieces = Pieces::any(dice);
@@ -92,7 +92,7 @@ impl Inode {
         lost
     }
 
-    /// The power goes: of what is not synced, everything or nothing or any part is there. Returns how many bytes are lost.
+    /// Simulates a power loss: all, none or any part of the unsynced data is kept. Returns the number of lost bytes.
     pub(crate) fn lose(&mut self, keep: Keep, dice: &mut Dice) -> u64 {
         let lost = match keep {
             Keep::Nothing => {
@@ -106,7 +106,7 @@ impl Inode {
         lost
     }
 
-    /// Sectors that are not synced.
+    /// The number of unsynced sectors.
     pub(crate) fn unsynced_sectors(&self) -> usize {
         let mut sectors: Vec<usize> = Vec::new();
         for change in &self.unsynced {
@@ -126,7 +126,7 @@ impl Inode {
     }
 }
 
-/// How much of what is not synced stays.
+/// The part of the unsynced data that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     Nothing,

@@ -1,9 +1,9 @@
-//! Private: a disk in memory that knows what has been synced. It can lose power, fail, lie, fill up, panic, and stop in the middle
-//! of a write.
+//! Private: a disk in memory that tracks what has been synced. It can lose power, fail, report false success, fill up,
+//! panic, and stop in the middle of a write.
 //!
-//! What a power loss leaves is any *subset* of what was not synced: of each write any bytes, of each allocation the length or
-//! not, of each change of a name the change or not ([`SimDisk::restart`]). Nothing is random but by the seed: the same calls give
-//! the same results.
+//! A power loss leaves any *subset* of the unsynced changes: of each write any bytes, of each allocation the length or
+//! not, of each change of a name the change or not ([`SimDisk::restart`]). All randomness comes from the seed: the same
+//! calls give the same results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,11 +22,11 @@ use inode::{Inode, Keep};
 use plan::Kind;
 pub use plan::{Denial, Lie, Plan, Rates, Seen, Survivors, Trouble};
 
-/// A disk. Clones are the same disk.
+/// A simulated disk. Clones share one disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk(Arc<Mutex<Inner>>, Arc<Gate>);
 
-/// Where syncs of files wait while a test holds them.
+/// The gate at which syncs of files wait while a test holds them.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -42,16 +42,16 @@ struct GateState {
 #[derive(Clone, Debug)]
 struct Inner {
     inodes: BTreeMap<u64, Inode>,
-    /// Names as everybody sees them, and as they are after a power loss.
+    /// The names: the visible ones, and those after a power loss.
     names: BTreeMap<String, u64>,
     durable_names: BTreeMap<String, u64>,
     /// Changes of names that were not synced, oldest first.
     unsynced_names: Vec<NameChange>,
     locks: BTreeMap<String, Locks>,
     next: u64,
-    /// Calls so far that change something.
+    /// The number of calls so far that change something.
     calls: u64,
-    /// Calls so far that only look: opens, reads, lists, lengths.
+    /// The number of calls so far that only read: opens, reads, lists, lengths.
     looks: u64,
     /// The calls that were made to fail.
     failed: BTreeSet<&'static str>,
@@ -60,7 +60,7 @@ struct Inner {
     lie: Option<Lie>,
     panic: Panic,
     free: u64,
-    /// Somebody else takes whatever becomes free.
+    /// Whether others take all space that becomes free.
     crowded: bool,
     power: Power,
     dice: Dice,
@@ -131,42 +131,42 @@ impl SimDisk {
         SimDisk(Arc::new(Mutex::new(inner)), Arc::default())
     }
 
-    /// From now on this goes wrong.
+    /// Sets the faults of calls from now on.
     pub fn plan(&self, plan: Plan) {
         self.inner().plan = plan;
     }
 
-    /// From now on files of these folders cannot be written; over restarts, too.
+    /// Makes files of these folders unwritable from now on; over restarts, too.
     pub fn trouble(&self, trouble: Option<Trouble>) {
         self.inner().trouble = trouble;
     }
 
-    /// From now on calls lie like this.
+    /// Makes calls report false success from now on.
     pub fn lie(&self, lie: Option<Lie>) {
         self.inner().lie = lie;
     }
 
-    /// The next call of any kind panics.
+    /// Makes the next call of any kind panic.
     pub fn panic_next(&self) {
         self.inner().panic = Panic::Next;
     }
 
-    /// Takes [`SimDisk::panic_next`] back, if nobody has called meanwhile.
+    /// Withdraws [`SimDisk::panic_next`], if there was no call meanwhile.
     pub fn do_not_panic(&self) {
         self.inner().panic = Panic::No;
     }
 
-    /// Calls so far that change something.
+    /// The number of calls so far that change something.
     pub fn calls(&self) -> u64 {
         self.inner().calls
     }
 
-    /// Calls so far that only look.
+    /// The number of calls so far that only read.
     pub fn looks(&self) -> u64 {
         self.inner().looks
     }
 
-    /// Which kinds of calls have been made to fail, by their names.
+    /// The kinds of calls that have been made to fail, by their names.
     pub fn failed(&self) -> BTreeSet<&'static str> {
         self.inner().failed.clone()
     }
@@ -176,17 +176,17 @@ impl SimDisk {
         self.inner().power == Power::Off
     }
 
-    /// What has really happened so far.
+    /// The faults that have really happened so far.
     pub fn seen(&self) -> Seen {
         self.inner().seen
     }
 
-    /// Writes every call down from now on.
+    /// Records every call from now on.
     pub fn start_trace(&self) {
         self.inner().trace = Some(String::new());
     }
 
-    /// What was written down since the last look.
+    /// The calls recorded since the last call of this.
     pub fn take_trace(&self) -> String {
         self.inner().trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -197,13 +197,13 @@ impl SimDisk {
         (inner.free, inner.crowded) = (free, false);
     }
 
-    /// Nothing is free, and what is given back is taken by others at once.
+    /// Makes the disk full: nothing is free, and released space is taken by others at once.
     pub fn fill(&self) {
         let mut inner = self.inner();
         (inner.free, inner.crowded) = (0, true);
     }
 
-    /// The process or the machine stops, loses what does not survive, and is started again.
+    /// Simulates the end and restart of the process or the machine, which loses what does not survive.
     pub fn restart(&self, survivors: Survivors) {
         let mut inner = self.inner();
         let inner = &mut *inner;
@@ -227,7 +227,7 @@ impl SimDisk {
         for inode in inner.inodes.values_mut() {
             inner.seen.lost_bytes += inode.lose(keep, &mut inner.dice);
         }
-        // What has no name any more is gone.
+        // Files without a name are gone.
         let named: Vec<u64> = inner.names.values().copied().collect();
         inner.inodes.retain(|id, _| named.contains(id));
     }
@@ -248,19 +248,19 @@ impl SimDisk {
         );
     }
 
-    /// Lets them return.
+    /// Lets held syncs return.
     pub fn release_syncs(&self) {
         lock(&self.1.state).held = false;
         self.1.changed.notify_all();
     }
 
-    /// The names that begin so.
+    /// The names that begin with this text.
     pub fn names(&self, dir: &str) -> Vec<String> {
         let inner = self.inner();
         inner.names.keys().filter(|name| name.starts_with(dir)).cloned().collect()
     }
 
-    /// A file's bytes.
+    /// The bytes of a file.
     ///
     /// # Panics
     /// When there is no such file.
@@ -269,7 +269,7 @@ impl SimDisk {
         inner.inodes[&inner.names[name]].bytes().to_vec()
     }
 
-    /// Puts bytes into a file, durably, behind everybody's back.
+    /// Replaces the content of a file durably, without a call of the store.
     ///
     /// # Panics
     /// When there is no such file.
@@ -279,20 +279,20 @@ impl SimDisk {
         inner.inodes.insert(id, Inode::with(bytes));
     }
 
-    /// Removes a file, durably, behind everybody's back.
+    /// Removes a file durably, without a call of the store.
     pub fn remove_file(&self, name: &str) {
         let mut inner = self.inner();
         inner.names.remove(name);
         inner.durable_names.remove(name);
     }
 
-    /// Sectors and names that are not synced at the moment.
+    /// The number of sectors and names that are unsynced at the moment.
     pub fn unsynced(&self) -> usize {
         let inner = self.inner();
         inner.inodes.values().map(Inode::unsynced_sectors).sum::<usize>() + inner.unsynced_names.len()
     }
 
-    /// Sectors that are not synced in the files of a folder.
+    /// The number of unsynced sectors in the files of a folder.
     pub fn unsynced_sectors(&self, dir: &str) -> usize {
         let inner = self.inner();
         let files = inner.names.iter().filter(|(name, _)| name.starts_with(dir));
@@ -314,7 +314,7 @@ impl SimDisk {
         inner.unsynced_names.push(change);
     }
 
-    /// Panics if it was told to, with nothing locked.
+    /// Panics if it was requested, with nothing locked.
     fn may_panic(&self) {
         let panics = {
             let mut inner = self.inner();
@@ -352,7 +352,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a call comes out.
+/// The result of a call.
 enum Call {
     Works,
     Breaks(io::Error),
@@ -408,7 +408,7 @@ impl Inner {
         }
     }
 
-    /// Counts a call that only looks.
+    /// Counts a call that only reads.
     fn look(&mut self, what: &'static str, name: &str, kind: Kind) -> io::Result<()> {
         if self.power == Power::Off {
             return Err(io::Error::other("the machine has stopped"));
@@ -445,7 +445,7 @@ impl Inner {
         }
     }
 
-    /// A file becomes longer by so much.
+    /// Extends a file by this number of bytes.
     fn take(&mut self, bytes: u64) -> io::Result<()> {
         if self.free != u64::MAX {
             let left = self.free.checked_sub(bytes);
@@ -455,7 +455,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A file has no name any more.
+    /// Releases a file that has no name any more.
     fn give_back(&mut self, inode: u64) {
         if self.free != u64::MAX && !self.crowded {
             self.free += self.inodes[&inode].len() as u64;
@@ -685,7 +685,7 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.disk.may_panic();
-        // What is written while a sync runs may or may not be covered by it: here it is not.
+        // Data that is written while a sync runs may or may not be covered by it: here it is not.
         {
             let mut guard = self.disk.inner();
             let inner = &mut *guard;

@@ -4,8 +4,8 @@
 //! ./scripts/peers [SYSTEM...] [-- SCENARIO...]     parts of names, as the table has them
 //! ```
 //!
-//! Peers need not hold: what they do is written down. Ours must, and so must the harness: each system that was built wrong
-//! on purpose must be found out by the scenario that is meant for it, or the table is worth nothing.
+//! Peers need not hold: what they do is written down. Ours must, and so must the harness: each system that was built
+//! wrong on purpose must be found out by the scenario that is meant for it, or the table is worth nothing.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! A small blocking HTTP/1.1 client that hides nothing: no retries, no pools, and a cut answer is given as far as it came.
+//! A small blocking HTTP/1.1 client that hides nothing: no retries, no pools, and an incomplete answer is returned as
+//! far as it arrived.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,9 +18,9 @@ pub struct Connection {
 /// Whether another request may be sent over a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Soundness {
-    /// It may.
+    /// Another request may be sent.
     Open,
-    /// An error occurred, or the server said it would close.
+    /// An error occurred, or the server announced that it closes the connection.
     Closed,
 }
 
@@ -30,18 +31,18 @@ pub struct Response {
     pub status: u16,
     /// The header `Retry-After`.
     pub retry_after: Option<String>,
-    /// The body, as far as it came.
+    /// The body, as far as it arrived.
     pub body: Vec<u8>,
-    /// Whether that was all.
+    /// Whether the body is complete.
     pub end: Completeness,
 }
 
-/// Whether an answer came whole.
+/// Whether an answer is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// To its announced end.
+    /// It arrived up to its announced end.
     Whole,
-    /// The connection broke before.
+    /// The connection broke before its end.
     Cut,
 }
 
@@ -60,7 +61,8 @@ impl Connection {
         self.sound
     }
 
-    /// Sends a request and waits for its answer. After an error nobody knows whether the server has acted upon it.
+    /// Sends a request and waits for its answer. After an error it is unknown whether the server has acted upon the
+    /// request.
     pub fn request(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> io::Result<Response> {
         let result = self.exchange(method, path, kind, body);
         if result.as_ref().map_or(true, |r| r.end == Completeness::Cut) {
@@ -135,11 +137,12 @@ impl Connection {
     }
 }
 
-/// A request over a connection of its own, and its answer: status and JSON. [`Value::Null`] is no body, and an answer that is not JSON.
+/// Sends a request over a connection of its own; returns status and JSON. [`Value::Null`] stands for an empty body, and
+/// for an answer that is not JSON.
 ///
 /// # Errors
 ///
-/// There is no answer, or not all of it.
+/// There is no answer, or it is incomplete.
 pub fn ask(
     host: SocketAddr,
     patience: Duration,
@@ -161,7 +164,7 @@ fn bad(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A queue's name or a key as a part of a path.
+/// A queue's name or a key, escaped as a part of a path.
 pub fn escape(text: &str) -> String {
     let mut out = String::new();
     for b in text.bytes() {

@@ -1,8 +1,9 @@
-//! Private: runs duewheel under faults, and writes histories for the judge ([`duewheel_judge`]).
+//! Private: runs duewheel under faults, and records histories for the judge ([`duewheel_judge`]).
 //!
 //! * [`simulation`]: the real engine, driver and log store under a simulated clock, disk and scheduler, from one seed.
-//! * [`blackbox`]: real systems as processes, judged by what clients saw.
-//! * [`http`], [`process`]: what it stands on: a small HTTP client, and a server process that can be stopped and killed.
+//! * [`blackbox`]: real systems as processes, judged by the observations of clients.
+//! * [`http`], [`process`]: the tools of these runs: a small HTTP client, and a server process that can be stopped and
+//!   killed.
 
 pub mod blackbox;
 pub mod http;

@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Finds the binary `duewheel`: the one that `DUEWHEEL_BIN` names; else the one beside this test's executable; else builds
-/// it there.
+/// Finds the binary `duewheel`: the one that `DUEWHEEL_BIN` names; else the one beside this test's executable; else it
+/// is built there.
 pub fn binary() -> io::Result<PathBuf> {
     if let Some(named) = std::env::var_os("DUEWHEEL_BIN") {
         return Ok(named.into());
@@ -37,24 +37,24 @@ pub fn binary() -> io::Result<PathBuf> {
     Ok(binary)
 }
 
-/// How a server tells where it listens.
+/// How the address of a server becomes known.
 #[derive(Clone, Copy, Debug)]
 pub enum Listens {
     /// By a line of its output with this word and an address.
     Says(&'static str),
-    /// Not at all: it was told this address. The question must be answered there by this very process.
+    /// It was chosen before. This very process must answer there.
     Answers(SocketAddr, Question),
 }
 
 /// Whether the process with this id answers at this address within this time.
 pub type Question = fn(SocketAddr, u32, Duration) -> io::Result<bool>;
 
-/// An address of the loopback at which nobody listens. Another process may take it before the one that it is meant for.
+/// A free address of the loopback. Another process may take it before the intended one does.
 pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// Sends a signal to a process; its name is as `kill` takes it, say `-STOP`.
+/// Sends a signal to a process; its name is as for `kill`, for example `-STOP`.
 ///
 /// # Errors
 ///
@@ -68,13 +68,13 @@ pub fn signal(id: u32, name: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// There is no such process, or a thread runs on.
+/// There is no such process, or a thread still runs.
 pub fn pause(id: u32, patience: Duration) -> Result<(), String> {
     signal(id, "-STOP").map_err(|e| e.to_string())?;
     until("all threads have stopped", patience, || Ok(threads_rest(id).then_some(())))
 }
 
-/// Lets a stopped process go on.
+/// Lets a stopped process continue.
 ///
 /// # Errors
 ///
@@ -83,11 +83,11 @@ pub fn resume(id: u32) -> Result<(), String> {
     signal(id, "-CONT").map_err(|e| e.to_string())
 }
 
-/// Asks until it is so, for at most `patience`; the last question may take longer.
+/// Repeats a check until it succeeds, for at most `patience`; the last check may take longer.
 ///
 /// # Errors
 ///
-/// It never was so, or the question's own.
+/// It never succeeded, or an error of the check itself.
 pub fn until(
     what: &str,
     patience: Duration,
@@ -103,13 +103,13 @@ pub fn until(
     Ok(())
 }
 
-/// Whether the system says of each thread that it is stopped.
+/// Whether the system reports each thread as stopped.
 fn threads_rest(id: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(id.to_string()).join("task")) else {
         return false;
     };
     threads.flatten().all(|thread| {
-        // "id (name) state ...", and a name may have anything in it.
+        // The format is "id (name) state ...", and a name may contain any character.
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
@@ -125,8 +125,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// What our binary is told. So little memory that runs are written and merged all the time, and most messages are on the
-    /// disk alone.
+    /// The arguments of the duewheel server. It gets so little memory that runs are written and merged all the time,
+    /// and most messages are on the disk alone.
     pub fn arguments(data: &Path) -> Vec<OsString> {
         let fixed = ["--http", "127.0.0.1:0", "--beanstalk", "off"];
         let little = ["--journal-bytes", "1048576", "--memory-messages", "100"];
@@ -135,7 +135,7 @@ impl Server {
         all
     }
 
-    /// Starts a server. What it prints goes to the log as well.
+    /// Starts a server. Its output goes to the log as well.
     pub fn spawn(mut command: Command, log: &Path, listens: Listens) -> io::Result<Self> {
         let mut log = OpenOptions::new().create(true).append(true).open(log)?;
         writeln!(log, "--- start")?;
@@ -148,7 +148,7 @@ impl Server {
         Ok(Server { child, listens, lines, started: Instant::now() })
     }
 
-    /// Waits until it listens, or for `patience`, or until it ends.
+    /// Waits until it listens or ends, for at most `patience`.
     pub fn address(&mut self, patience: Duration) -> io::Result<SocketAddr> {
         let deadline = Instant::now() + patience;
         match self.listens {
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// How it tells where it listens.
+    /// How its address becomes known.
     pub fn listens(&self) -> Listens {
         self.listens
     }
@@ -210,7 +210,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Asks it to end with SIGTERM and waits until it is gone. An error if it had ended before, or does not.
+    /// Asks it to end with SIGTERM and waits until it is gone. An error if it had ended before, or does not end.
     pub fn stop(mut self, patience: Duration) -> io::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             return Err(io::Error::other(format!("the server had ended before: {status}")));
@@ -239,7 +239,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -249,7 +249,7 @@ fn forward(out: impl io::Read, mut log: File, sender: &std::sync::mpsc::Sender<S
     for line in BufReader::new(out).lines() {
         let Ok(line) = line else { return };
         let _ = writeln!(log, "{line}");
-        // Nobody may be waiting any more; the log is written all the same.
+        // The receiver may be gone; the log is written all the same.
         let _ = sender.send(line);
     }
 }

@@ -1,8 +1,8 @@
 //! Runs of the simulation, judged. See `docs/testing.md`.
 //!
-//! `DUEWHEEL_SEEDS` (300) says how many from `DUEWHEEL_FIRST_SEED` (0) on, `DUEWHEEL_SEED` repeats one and keeps its history,
-//! `DUEWHEEL_MUTANT` names one mutant, `DUEWHEEL_MUTANT_STARTS` (1) says from how many starts mutants are hunted, up to
-//! three, and `DUEWHEEL_MUTANT_SEEDS` (100) how far from each.
+//! `DUEWHEEL_SEEDS` (300) says how many from `DUEWHEEL_FIRST_SEED` (0) on, `DUEWHEEL_SEED` repeats one and keeps its
+//! history, `DUEWHEEL_MUTANT` names one mutant, `DUEWHEEL_MUTANT_STARTS` (1) says from how many starts mutants are
+//! hunted, up to three, and `DUEWHEEL_MUTANT_SEEDS` (100) how far from each.
 
 #[path = "simulation/cluster.rs"]
 mod cluster;
@@ -76,8 +76,8 @@ struct Judged<F> {
     operations: u64,
 }
 
-/// Judges the runs of the seeds that are asked for. Shows those that are not clean, with how to repeat them by this filter
-/// of tests, and fails if there are any.
+/// Judges the runs of the seeds that are asked for. Shows those that are not clean, with how to repeat them by this
+/// filter of tests, and fails if there are any.
 fn all_clean<F: Debug + Send>(
     filter: &str,
     run: impl Fn(u64) -> (History, Option<String>, F) + Sync,

@@ -1,13 +1,13 @@
-//! The bytes that are sent, made before anything is timed.
+//! The bytes that are sent, made before the measurement.
 
 use duewheel_judge::rng::scatter;
 
-/// Different bodies; a run of commands may start at any of them.
+/// The number of different bodies; a run of commands may start at any of them.
 const BODIES: usize = 1024;
 /// A body begins with its number, in as many digits.
 pub(crate) const NUMBER: usize = 8;
 const DELAY_S: u32 = 3600;
-/// Longer than any measurement: no job comes back by itself.
+/// Longer than any measurement: no job is released by its TTR.
 const TTR_S: u32 = 3600;
 const RESERVE: &[u8] = b"reserve-with-timeout 0\r\n";
 
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Delayed,
 }
 
-/// `put`s one after another, and as many `reserve`s as go out at a time.
+/// `put`s one after another, and as many `reserve`s as are sent at a time.
 #[derive(Debug)]
 pub(crate) struct Commands {
     bodies: Vec<Vec<u8>>,
@@ -41,13 +41,13 @@ impl Commands {
         Commands { bodies, puts, put, reserves: RESERVE.repeat(depth) }
     }
 
-    /// So many puts; with another `start` they have other bodies.
+    /// This number of puts; with another `start` they have other bodies.
     pub(crate) fn puts(&self, start: usize, count: usize) -> &[u8] {
         let start = start % BODIES;
         &self.puts[start * self.put..(start + count) * self.put]
     }
 
-    /// So many reserves.
+    /// This number of reserves.
     pub(crate) fn reserves(&self, count: usize) -> &[u8] {
         &self.reserves[..count * RESERVE.len()]
     }
@@ -62,7 +62,7 @@ impl Commands {
         &self.bodies
     }
 
-    /// Whether a body is one that was sent.
+    /// Whether a body is one of those that were sent.
     pub(crate) fn knows(&self, body: &[u8]) -> bool {
         let number = body.iter().take(NUMBER).try_fold(0, |number: usize, digit| {
             digit.is_ascii_digit().then(|| number * 10 + usize::from(digit - b'0'))

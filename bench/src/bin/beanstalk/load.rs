@@ -10,35 +10,35 @@ use mio::{Events, Interest, Poll, Token};
 use crate::commands::Commands;
 use crate::replies::{self, Expected};
 
-/// A server that says nothing for so long has lost something.
+/// A server that sends nothing for this long has lost a request.
 const SILENCE: Duration = Duration::from_secs(30);
 const BUFFER: usize = 256 * 1024;
 
-/// What each connection does again and again, `depth` jobs at a time.
+/// The work that each connection repeats, `depth` jobs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Work {
     /// Puts.
     Put,
-    /// Reserves what is there, and deletes what came.
+    /// Reserves available jobs, and deletes them.
     Reserve,
     /// Puts, reserves and deletes.
     Cycle,
 }
 
-/// When to stop: at so many jobs, or when the time is over, whatever comes first.
+/// When to stop: at this number of jobs or when the time is over, whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) jobs: u64,
     pub(crate) time: Duration,
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     /// Jobs that went through all of the work.
     pub(crate) jobs: u64,
     pub(crate) time: Duration,
-    /// Reserves that got nothing.
+    /// Reserves without a job.
     pub(crate) empty: u64,
     /// From writing a group of puts to having its last reply, in ns, sorted.
     pub(crate) put_ns: Vec<u64>,
@@ -88,10 +88,10 @@ impl<'a> Load<'a> {
         Ok(Load { commands, depth, poll, connections: opened, buffer })
     }
 
-    /// Works until the limit and until every reply is there.
+    /// Works until the limit is reached and every reply has arrived.
     ///
     /// # Errors
-    /// A reply is not what it should be, or does not come.
+    /// A reply is not the expected one, or does not arrive.
     pub(crate) fn run(&mut self, work: Work, limit: Limit) -> io::Result<Done> {
         let start = Instant::now();
         let mut tally = Tally {
@@ -137,7 +137,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// What all connections share while they work.
+/// The state that all connections share while they work.
 struct Tally<'a> {
     work: Work,
     depth: usize,
@@ -155,7 +155,7 @@ struct Tally<'a> {
 }
 
 impl Tally<'_> {
-    /// How many jobs a connection may take on.
+    /// The number of jobs that a connection may start.
     fn claim(&mut self, now: Instant) -> usize {
         if self.until.is_some_and(|until| now >= until) {
             return 0;
@@ -191,7 +191,7 @@ struct Connection {
     since: Instant,
 }
 
-/// The commands under way.
+/// The commands in progress.
 #[derive(Clone, Debug)]
 enum Sending {
     Nothing,
@@ -205,7 +205,7 @@ impl Connection {
         !matches!(self.sending, Sending::Nothing)
     }
 
-    /// Takes on more jobs, if there are any.
+    /// Starts more jobs, if there are any.
     fn next(&mut self, tally: &mut Tally<'_>) -> io::Result<()> {
         let now = Instant::now();
         let count = tally.claim(now);
@@ -245,7 +245,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Something can be written or read.
+    /// Handles an event: the socket can be written or read.
     fn ready(&mut self, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
         self.flush(tally.commands)?;
         loop {
@@ -290,7 +290,7 @@ impl Connection {
         self.answered(tally)
     }
 
-    /// The commands under way have all been answered.
+    /// Handles the end of the commands in progress: all are answered.
     fn answered(&mut self, tally: &mut Tally<'_>) -> io::Result<()> {
         let now = Instant::now();
         match self.sending {
@@ -304,7 +304,7 @@ impl Connection {
                 self.next(tally)
             }
             Sending::Reserves { count } => {
-                // What did not come is tried again.
+                // Jobs that did not arrive are reserved again.
                 tally.left += (count - self.got) as u64;
                 if self.got == 0 {
                     return self.next(tally);

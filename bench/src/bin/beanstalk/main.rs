@@ -1,9 +1,9 @@
-//! The listener for beanstalkd's protocol beside beanstalkd: what a job costs, how long a put takes, how fast a burst
-//! is taken in.
+//! The listener for beanstalkd's protocol compared with beanstalkd: the cost of a job, the duration of a put, and the
+//! rate of a burst.
 //!
-//! One load generator for all, of one thread, on the cores of the servers; what it costs is in the tables. The systems
-//! take turns in each round, each measurement has a fresh server on a fresh folder, and a figure is the median of the
-//! rounds. A figure alone says little; the ratios of one run do.
+//! One load generator of one thread drives all systems, on the cores of the servers; its cost is in the tables. The
+//! systems take turns in each round, each measurement has a fresh server on a fresh folder, and a figure is the median
+//! of the rounds. A figure alone means little; the ratios of one run are meaningful.
 
 mod commands;
 mod load;
@@ -133,7 +133,7 @@ fn main() -> io::Result<()> {
     for round in 0..args.rounds() {
         for case in args.cases() {
             for turn in 0..systems.len() {
-                // No system always comes after the same other.
+                // The order of the systems changes from round to round.
                 let system = systems[(turn + round) % systems.len()];
                 let what = format!("round {} {system:16} {:22} {:8}", round + 1, case.run, case.shape());
                 match measure.measure(case, system) {
@@ -163,7 +163,7 @@ fn main() -> io::Result<()> {
     if failed.is_empty() { Ok(()) } else { Err(io::Error::other("not every measurement came to its end")) }
 }
 
-/// The systems that are asked for and start.
+/// The requested systems that start.
 fn systems(args: &Args, dir: &Path) -> io::Result<Vec<System>> {
     let mut systems = System::ALL.to_vec();
     systems.retain(|system| args.system.is_empty() || args.system.contains(system));

@@ -1,4 +1,4 @@
-//! One measurement: a fresh server, a load, and what both cost.
+//! One measurement: a fresh server, a load, and the cost of both.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::commands::{Commands, Kind};
 use crate::load::{Done, Limit, Load, Work};
 use crate::servers::{Server, System};
 
-/// What is not timed goes over so many connections, so deep.
+/// Connections and depth of work that is not measured.
 const FILL: (usize, usize) = (50, 100);
-/// Before a measurement, the same for so long.
+/// How long such work warms up a measurement.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// No drain takes so long, unless jobs are missing.
+/// The time limit of a drain, which is exceeded only if jobs are missing.
 const DRAIN: Duration = Duration::from_secs(60);
 
 /// What is measured.
@@ -76,12 +76,12 @@ impl Case {
     }
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub(crate) jobs: u64,
     pub(crate) seconds: f64,
-    /// Reserves that got nothing.
+    /// Reserves without a job.
     pub(crate) empty: u64,
     /// Of a group of puts, in microseconds: median, 90 %, 99 %.
     pub(crate) put_us: [f64; 3],
@@ -127,7 +127,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// How to measure.
+/// The parameters of all measurements.
 #[derive(Debug)]
 pub(crate) struct Measure {
     pub(crate) dir: PathBuf,
@@ -135,7 +135,7 @@ pub(crate) struct Measure {
     pub(crate) time: Duration,
     pub(crate) burst: u64,
     pub(crate) burst_time: Duration,
-    /// How many jobs a system drains in about this time; each round drains as many.
+    /// The number of jobs that each system drains in about this time; each round drains as many.
     pub(crate) drains: BTreeMap<(Case, System), u64>,
 }
 
@@ -180,7 +180,7 @@ impl Measure {
         timed_run(&server, &mut load, Work::Put, Limit { jobs, time: Duration::MAX })
     }
 
-    /// How many jobs this drains in the time of a measurement.
+    /// The number of jobs that a system drains in the time of a measurement.
     fn calibrate(&self, server: &Server, case: Case, load: &mut Load<'_>) -> io::Result<u64> {
         let group = (case.connections * case.depth) as u64;
         let trial = 1000.max(2 * group);

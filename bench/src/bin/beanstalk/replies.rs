@@ -1,10 +1,10 @@
-//! Reads replies as they come in, in pieces of any size, without allocating.
+//! Reads replies as they arrive, in pieces of any size, without allocating.
 
 use std::fmt;
 
 use crate::commands::Commands;
 
-/// What the commands that are under way are answered with.
+/// The expected replies to the commands in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// `INSERTED <id>`
@@ -15,7 +15,7 @@ pub(crate) enum Expected {
     Deleted,
 }
 
-/// What the whole replies at the beginning of some bytes come to.
+/// The complete replies at the beginning of some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Bytes of them; the rest is the beginning of the next.
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     pub(crate) empty: usize,
 }
 
-/// A reply that nobody expects, up to its end or as far as it has come.
+/// An unexpected reply, up to its end or as far as it has arrived.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Unexpected(Vec<u8>);
 
@@ -78,7 +78,7 @@ pub(crate) fn read(
     Ok(seen)
 }
 
-// Each of these is None when the bytes cannot become what is expected.
+// Each of these is None when the bytes cannot become the expected reply.
 
 fn inserted(bytes: &[u8]) -> Option<Reply<'_>> {
     let mut cursor = Cursor { bytes, at: 0 };
@@ -136,7 +136,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Whether the whole word is there. None if something else is.
+    /// Whether the whole word has arrived. None if the bytes differ.
     fn word(&mut self, word: &[u8]) -> Option<bool> {
         let rest = &self.bytes[self.at..];
         if rest.starts_with(word) {

@@ -7,7 +7,7 @@ use crate::servers::System;
 
 type Figures = BTreeMap<(Case, System), Vec<Figure>>;
 
-/// Rates and their ratios, processor time, latency, and the aims.
+/// Rates and their ratios, processor time, latency, and the targets.
 pub(crate) fn print(figures: &Figures, systems: &[System], burst: u64) {
     let table = Table { figures, systems, burst };
     if figures.is_empty() {
@@ -167,12 +167,12 @@ impl Table<'_> {
         self.median(case, system, Figure::rate)
     }
 
-    /// Ours to another's.
+    /// The ratio of duewheel to another system.
     fn ratio(&self, case: Case, to: System) -> Option<f64> {
         Some(self.rate(case, System::Duewheel)? / self.rate(case, to)?)
     }
 
-    /// Over the rounds.
+    /// The median over the rounds.
     fn median(&self, case: Case, system: System, of: impl Fn(&Figure) -> f64) -> Option<f64> {
         let mut values: Vec<f64> = self.figures.get(&(case, system))?.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -180,7 +180,7 @@ impl Table<'_> {
     }
 }
 
-/// A row of the aims that want at least so much.
+/// A row of the targets, with the least acceptable value.
 fn aim(name: &str, least: f64, measured: Option<f64>, show: impl Fn(f64) -> String) {
     println!(
         "| {name} | >= {least} | {} | {} |",

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 const BEANSTALKD: &str = "beanstalkd";
 const DUEWHEEL_LINE: &str = "listening on beanstalk://";
-/// A server that does not listen by then does not start.
+/// The time limit of a server's start.
 const START: Duration = Duration::from_secs(5);
 
-/// What is compared.
+/// The systems that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum System {
     /// beanstalkd that keeps nothing on the disk
@@ -63,7 +63,7 @@ impl Server {
     }
 
     fn beanstalkd(dir: TempDir, options: &[&str]) -> io::Result<Self> {
-        // It cannot say which port it has taken, so it is told one that was free a moment ago.
+        // beanstalkd does not report a port that it has chosen, so it gets one that was free a moment ago.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let child = Command::new(BEANSTALKD)
             .args(["-l", &address.ip().to_string(), "-p", &address.port().to_string()])

@@ -1,4 +1,4 @@
-//! The Redis that all systems share the kind of: a fresh one for each measurement, with an append-only file.
+//! The Redis of each measurement: a fresh one, with an append-only file.
 
 use std::fmt;
 use std::io;
@@ -49,7 +49,7 @@ impl Backend {
         }
     }
 
-    /// What `--store` takes.
+    /// The value of `--store`.
     pub(crate) fn url(&self) -> String {
         match self {
             Backend::One(redis) => redis.url(0),
@@ -60,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// What all servers together have used so far.
+    /// The usage of all servers so far.
     pub(crate) fn used(&self) -> io::Result<Used> {
         let mut all = Used::default();
         for redis in self.servers() {
@@ -78,17 +78,17 @@ fn settings(fsync: Fsync) -> Settings {
         Fsync::Everysec => Appendonly::EverySecond,
         Fsync::Always => Appendonly::Always,
     };
-    // A rewrite would fall into some measurements and not into others.
+    // A rewrite would happen in some measurements and not in others.
     let extra = ["--auto-aof-rewrite-percentage", "0"].map(str::to_owned).to_vec();
     Settings { appendonly, extra, ..Settings::default() }
 }
 
-/// What Redis says of itself.
+/// The usage that Redis reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Used {
     /// Processor time of the processes, all threads, in µs.
     pub(crate) processor_us: f64,
-    /// Of it in scripts.
+    /// The part of it in scripts.
     pub(crate) scripts_us: f64,
     /// Calls of them.
     pub(crate) scripts: f64,
@@ -123,7 +123,7 @@ impl Used {
         }
     }
 
-    /// Of one of so many.
+    /// The usage of one message, given their number.
     pub(crate) fn per(self, count: f64) -> Used {
         Used {
             processor_us: self.processor_us / count,

@@ -1,4 +1,4 @@
-//! BullMQ: its library runs in processes of Node, which `bench/peers/bullmq` says how to make.
+//! BullMQ: its library runs in processes of Node, which `bench/peers/bullmq` describes.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use crate::load::Outcome;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/bullmq");
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "bench.mjs"];
-/// Jobs that a worker has under way: 50 and 500 were not faster.
+/// Jobs that a worker has in progress: 50 and 500 were not faster.
 const CONCURRENCY: u64 = 200;
 
 /// The library, installed.
@@ -22,7 +22,7 @@ pub(crate) struct Bullmq {
     folder: PathBuf,
 }
 
-/// What a process came to, with its own processor time.
+/// The output of a process, with its own processor time.
 #[derive(Debug, Deserialize)]
 struct Said {
     processor_s: f64,

@@ -1,4 +1,4 @@
-//! Consumers: they take what is due, look at it, and ack it.
+//! Consumers: they take due messages, check them, and ack them.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,28 +15,28 @@ use crate::resp;
 
 /// The queue that is served over HTTP.
 pub(crate) const QUEUE: &str = "bench";
-/// Messages that do not come for so long are lost.
+/// Messages that do not arrive for this long are lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How messages are taken.
+/// The way messages are taken.
 #[derive(Clone, Debug)]
 pub(crate) enum Consumer {
     /// Polls at this interval, and at once when it got as many as it can take.
     Homemade(Homemade, Duration),
-    /// Reserves up to so many, waiting at the server, and acks them in one request.
+    /// Reserves up to this number, waiting at the server, and acks them in one request.
     Http(usize),
 }
 
-/// What consumers saw.
+/// The observations of consumers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// By number, whether it came.
+    /// Whether each message has arrived, by number.
     came: Vec<bool>,
     left: u64,
     /// Messages by lateness in ms; the last element is for everything above.
     by_ms: Vec<u64>,
     pub(crate) max_ms: u64,
-    /// What came more than once.
+    /// Messages that arrived more than once.
     pub(crate) again: u64,
     /// Polls or reserves that brought something.
     pub(crate) groups: u64,
@@ -77,7 +77,8 @@ impl Seen {
         Ok(())
     }
 
-    /// The lateness that so many of a thousand messages do not exceed, in ms, as the consumer's clock has it when it holds the message.
+    /// The lateness that this number of a thousand messages does not exceed, in ms, by the consumer's clock on
+    /// delivery.
     pub(crate) fn late_ms(&self, permille: u64) -> u64 {
         let wanted = ((self.came.len() as u64 - self.left) * permille).div_ceil(1_000);
         let mut sum = 0;
@@ -92,7 +93,7 @@ impl Seen {
 type Shared = Rc<RefCell<Seen>>;
 
 impl Consumer {
-    /// Starts so many, which end when everything has come and is acked.
+    /// Starts this number of consumers, which end when all messages are acked.
     pub(crate) async fn start(
         &self,
         addresses: &[SocketAddr],
@@ -117,7 +118,7 @@ impl Consumer {
     }
 }
 
-/// The ack of what one poll brought travels with the next poll.
+/// The acks of one poll are sent with the next poll.
 async fn poll(mut line: Line, homemade: Homemade, interval: Duration, seen: Shared) -> io::Result<()> {
     let (mut out, mut ids) = (Vec::new(), Vec::new());
     let mut timer = tokio::time::interval(interval);

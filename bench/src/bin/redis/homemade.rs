@@ -1,5 +1,6 @@
-//! The usual home-made queue, written as well as it can be: a hash of bodies, a sorted set of what is due when, a sorted set of what is being
-//! worked on, and three scripts. Delivery is at least once: what is not acked in time is due again.
+//! The usual home-made queue, written as well as possible: a hash of bodies, a sorted set by due time, a sorted set of
+//! messages in progress, and three scripts. Delivery is at least once: a message that is not acked in time is due
+//! again.
 //!
 //! | key | |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | `queue:due` | sorted set: id by the instant in ms |
 //! | `queue:taken` | sorted set: id by the instant at which it is due again |
 //!
-//! It has less than duewheel has: no priorities, attempts, dead letters, leases with tokens (who is late acks another's message), nor waiting.
+//! It has fewer features than duewheel: no priorities, attempts, dead letters, waiting, or leases with tokens (a late
+//! consumer acks the message of another one).
 
 use std::io;
 use std::time::Duration;
@@ -20,11 +22,11 @@ const BODIES: &[u8] = b"queue:bodies";
 const DUE: &[u8] = b"queue:due";
 const TAKEN: &[u8] = b"queue:taken";
 
-/// Messages that a poll takes at most.
+/// The largest number of messages of a poll.
 pub(crate) const CLAIM: usize = 1_000;
 const TAKEN_FOR_MS: u64 = 60_000;
 
-/// Triples of id, instant and body; says how many were new.
+/// Takes triples of id, instant and body; returns the number of new ones.
 const ENQUEUE: &str = "
 local due = {}
 for i = 1, #ARGV, 3 do
@@ -36,13 +38,14 @@ end
 if #due > 0 then redis.call('ZADD', KEYS[2], unpack(due)) end
 return #due / 2";
 
-/// The same of one message, without a loop and a table.
+/// Enqueues one message, without a loop and a table.
 const ENQUEUE_ONE: &str = "
 if redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[3]) == 0 then return 0 end
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[1])
 return 1";
 
-/// Now, how many, due again when: moves what is due, and gives ids and bodies.
+/// Takes the present time, a number, and the time at which messages are due again: moves due messages, and returns
+/// their ids and bodies.
 const POLL: &str = "
 local late = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', ARGV[1], 'LIMIT', 0, 100)
 for _, id in ipairs(late) do
@@ -60,7 +63,7 @@ redis.call('ZREM', KEYS[2], unpack(ids))
 redis.call('ZADD', KEYS[3], unpack(taken))
 return {ids, redis.call('HMGET', KEYS[1], unpack(ids))}";
 
-/// Ids: forgets them, and says how many were being worked on.
+/// Takes ids: removes the messages, and returns how many were in progress.
 const ACK: &str = "
 local known = redis.call('ZREM', KEYS[3], unpack(ARGV))
 redis.call('HDEL', KEYS[1], unpack(ARGV))
@@ -79,7 +82,7 @@ impl Homemade {
     /// Loads the scripts.
     ///
     /// # Errors
-    /// Redis does not take them.
+    /// Redis refuses them.
     pub(crate) fn load(redis: &Redis) -> io::Result<Self> {
         let mut wire = redis.connect(Duration::from_secs(10))?;
         let mut sha = |script: &str| match wire.command(&["SCRIPT", "LOAD", script])? {
@@ -94,7 +97,7 @@ impl Homemade {
         })
     }
 
-    /// Appends a call that enqueues so many messages; id, instant and body of each follow by [`push_message`].
+    /// Appends a call that enqueues this number of messages; id, instant and body of each follow by [`push_message`].
     pub(crate) fn push_enqueue(&self, out: &mut Vec<u8>, messages: usize) {
         let script = if messages == 1 { &self.enqueue_one } else { &self.enqueue };
         resp::head(out, 5 + 3 * messages);

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::resp;
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speech {
     /// Redis' own.
@@ -20,7 +20,7 @@ pub(crate) enum Speech {
 }
 
 impl Speech {
-    /// Where the reply that begins at `at` ends, if all of it is there.
+    /// The end of the reply that begins at `at`, if it is complete.
     fn end(self, bytes: &[u8], at: usize) -> io::Result<Option<usize>> {
         match self {
             Speech::Redis => resp::end(bytes, at),
@@ -49,7 +49,7 @@ impl Line {
         Ok(Line { stream, speech, buffer: vec![0; 256 * 1024] })
     }
 
-    /// Sends requests as they are, and reads so many replies.
+    /// Sends requests unchanged, and reads this number of replies.
     ///
     /// # Errors
     /// One of them is a refusal.
@@ -90,7 +90,7 @@ fn http_end(bytes: &[u8], at: usize) -> io::Result<Option<usize>> {
     Ok((end <= bytes.len()).then_some(end))
 }
 
-/// The place of some bytes in others.
+/// The position of some bytes in others.
 pub(crate) fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|w| w == needle)
 }

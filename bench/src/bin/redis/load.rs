@@ -12,29 +12,29 @@ use crate::consumer::{Consumer, Seen};
 use crate::line::{Line, Speech, find};
 use crate::producer::{Due, Producer, Way, now_ms};
 
-/// How requests are sent: over so many connections, on each so many before the replies are read.
+/// How requests are sent: the number of connections, and of requests on each before the replies are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) connections: usize,
     pub(crate) depth: usize,
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    /// Messages within the time.
+    /// Messages within the measured time.
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
-    /// All of them, those before and after the time included.
+    /// All messages, including those before and after the measured time.
     pub(crate) all: u64,
     /// From sending a connection's requests to its last reply, in ms.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    /// What consumers saw.
+    /// The observations of consumers.
     pub(crate) seen: Option<Seen>,
 }
 
-/// Where the load goes: several nodes share the connections.
+/// The target of the load: several nodes share the connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) addresses: Vec<SocketAddr>,
@@ -58,7 +58,7 @@ impl Target {
     }
 }
 
-/// Messages due within an hour, for so long after a fifth of it to warm up.
+/// Enqueues messages due within an hour for this time, after a warm-up of a fifth of it.
 pub(crate) fn enqueue(target: &Target, shape: Shape, time: Duration) -> io::Result<Outcome> {
     run(async {
         let next = Rc::new(Cell::new(0));
@@ -102,7 +102,7 @@ pub(crate) fn enqueue(target: &Target, shape: Shape, time: Duration) -> io::Resu
     })
 }
 
-/// So many messages, due after a while, while consumers take and ack them: from the first enqueue to the last ack.
+/// Enqueues messages with a delay, while consumers take and ack them: from the first enqueue to the last ack.
 pub(crate) fn through(
     target: &Target,
     shape: Shape,
@@ -123,14 +123,14 @@ pub(crate) fn through(
     })
 }
 
-/// So many messages a second come due for so long, all accepted before; consumers take and ack them.
+/// Lets this number of messages a second come due, all accepted before; consumers take and ack them.
 pub(crate) fn come_due(
     target: &Target,
     shape: Shape,
     (consumer, consumers): (&Consumer, usize),
     (rate, time): (u64, Duration),
 ) -> io::Result<Outcome> {
-    /// The slowest way of the comparison accepts more than so many a second.
+    /// The slowest system of the comparison accepts more than this number of messages a second.
     const ACCEPTED: u64 = 10_000;
     let total = rate * time.as_secs();
     run(async {
@@ -141,7 +141,7 @@ pub(crate) fn come_due(
         let left = start_ms.checked_sub(now_ms());
         let left = left
             .ok_or_else(|| io::Error::other("the messages took too long to accept; some were due already"))?;
-        // Consumers come shortly before the first is due.
+        // Consumers start shortly before the first message is due.
         tokio::time::sleep(Duration::from_millis(left.saturating_sub(500))).await;
         let seen = Rc::new(RefCell::new(Seen::new(total)));
         let began = Instant::now();
@@ -152,7 +152,7 @@ pub(crate) fn come_due(
     })
 }
 
-/// What a node answers to a GET.
+/// The answer of a node to a GET.
 pub(crate) fn look(address: SocketAddr, path: &str) -> io::Result<serde_json::Value> {
     run(async {
         let mut line = Line::open(address, Speech::Http).await?;
@@ -182,7 +182,7 @@ fn all(target: &Target, lines: Vec<Line>, depth: usize, total: u64, due: Due) ->
         .collect()
 }
 
-/// Sends so many requests, and reads the replies.
+/// Sends this number of requests, and reads the replies.
 async fn send(
     line: &mut Line,
     producer: &mut Producer,
@@ -199,7 +199,7 @@ async fn send(
     producer.requests(first..end, out);
     let requests = (end - first).div_ceil(per_request);
     let replies = line.call(out, usize::try_from(requests).unwrap_or(usize::MAX)).await?;
-    // The last request of all may be a smaller one.
+    // The last request may be a smaller one.
     if (end - first).is_multiple_of(per_request) && !producer.way.accepts(requests, replies) {
         let start = String::from_utf8_lossy(&replies[..replies.len().min(400)]).into_owned();
         return Err(io::Error::other(format!("not every message was taken: {start}")));

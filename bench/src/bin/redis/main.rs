@@ -1,8 +1,10 @@
-//! duewheel on Redis beside the usual home-made queue and BullMQ on the same Redis; one node beside three on a Redis Cluster.
+//! duewheel on Redis compared with the usual home-made queue and BullMQ on the same Redis; one node compared with three
+//! on a Redis Cluster.
 //!
-//! One load generator of one thread for all but BullMQ, whose library has processes of Node; all of it on the cores of the servers. The systems
-//! take turns in each round, each measurement has a fresh Redis with an append-only file, and a figure is the median of the rounds. Rates of a busy
-//! machine say little, their ratios more, and the processor time of a message is what models are made of.
+//! One load generator of one thread drives all systems but BullMQ, whose library has processes of Node; all of it runs
+//! on the cores of the servers. The systems take turns in each round, each measurement has a fresh Redis with an
+//! append-only file, and a figure is the median of the rounds. Rates of a busy machine mean little, their ratios more,
+//! and the processor time of a message is the basis of models.
 
 mod backend;
 mod bullmq;
@@ -114,7 +116,7 @@ fn main() -> io::Result<()> {
     }
     let dir = args.dir.clone().map_or_else(beside_this, Ok)?;
     on_a_disk(&dir)?;
-    // The rig makes the folders of its servers there.
+    // The rig creates the folders of its servers there.
     tempfile::env::override_temp_dir(&dir)
         .map_err(|other| io::Error::other(format!("the folder is {} already", other.display())))?;
     println!("{}", duewheel_bench::machine::describe());
@@ -156,7 +158,7 @@ fn main() -> io::Result<()> {
     let mut failed = Vec::new();
     for round in 0..rounds {
         for turn in 0..cases.len() {
-            // No system always comes after the same other.
+            // The order of the systems changes from round to round.
             let case = cases[if round % 2 == 0 { turn } else { cases.len() - 1 - turn }];
             let what = format!("round {} {:18} {:8} {:31}", round + 1, case.run, case.fsync, case.system);
             match measure.measure(case) {

@@ -1,4 +1,4 @@
-//! One measurement: a fresh Redis, fresh nodes, a load, and what all of them cost.
+//! One measurement: a fresh Redis, fresh nodes, a load, and the cost of all of them.
 
 use std::fmt;
 use std::io;
@@ -21,9 +21,9 @@ use crate::system::{Run, System};
 
 /// Many in flight.
 pub(crate) const PIPELINED: Shape = Shape { connections: 8, depth: 100 };
-/// A request of a batch is as many messages as ten connections have in flight otherwise.
+/// A request of a batch has as many messages as ten connections have in flight otherwise.
 pub(crate) const BATCHES: Shape = Shape { connections: 8, depth: 1 };
-/// Calls of BullMQ under way, and jobs of one.
+/// Calls of BullMQ in progress, and jobs of one.
 pub(crate) const BULK: (usize, usize) = (4, 500);
 const SCRIPT: usize = 100;
 const NDJSON: usize = 1_000;
@@ -31,11 +31,11 @@ const NDJSON: usize = 1_000;
 const STORE_GROUPS: usize = 4_000;
 const SHARDS: u32 = 16;
 const NODES: usize = 3;
-/// In the run from end to end.
+/// The delay in the run from end to end.
 pub(crate) const DELAY_MS: u64 = 1_000;
 const POLL: Duration = Duration::from_millis(10);
 const SLOW_POLL: Duration = Duration::from_millis(100);
-/// Shards that are not shared out among the nodes by then never are.
+/// The time limit for the assignment of shards to nodes.
 const SETTLED: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 const WARM: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(crate) struct Case {
     pub(crate) system: System,
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub(crate) rate: f64,
@@ -84,7 +84,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// How to measure.
+/// The parameters of all measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Measure {
     pub(crate) time: Duration,
@@ -132,7 +132,7 @@ impl Measure {
         let before = (backend.used()?, processor(&nodes), processor_time());
         let shape = match (case.run, &target.way) {
             (_, Way::Ndjson(..)) => BATCHES,
-            // As many messages under way as with single ones.
+            // As many messages in flight as with single ones.
             (_, Way::Homemade(_, n)) if *n > 1 => Shape { depth: PIPELINED.depth.div_ceil(*n), ..PIPELINED },
             (Run::Alone, _) | (_, Way::Http) => Shape { connections: self.singles, depth: 1 },
             _ => PIPELINED,
@@ -172,7 +172,7 @@ impl Measure {
 
     fn consumers(&self, case: Case) -> usize {
         match (case.run, case.system) {
-            // The one poller that the usual queue has.
+            // The usual queue has one poller.
             (Run::Late, System::Homemade | System::HomemadeSlow) => 1,
             (_, System::Http) | (Run::ForwardedThrough, _) => self.singles,
             _ => self.consumers,
@@ -266,7 +266,7 @@ fn addresses(case: Case, backend: &Backend, nodes: &[Node]) -> io::Result<Vec<So
     })
 }
 
-/// Waits until every shard is where it is to be, and warms nodes and Redis.
+/// Waits until every shard has its owner, and warms up nodes and Redis.
 fn settle(target: &Target, nodes: usize) -> io::Result<()> {
     for node in &target.addresses {
         rest(*node, nodes)?;
@@ -275,7 +275,7 @@ fn settle(target: &Target, nodes: usize) -> io::Result<()> {
     load::enqueue(&other, BATCHES, WARM).map(|_| ())
 }
 
-/// Waits until a node sees so many nodes and every shard where it is to be; the cluster as that node sees it.
+/// Waits until a node sees this number of nodes and every shard at its owner; returns the cluster as that node sees it.
 fn rest(node: SocketAddr, nodes: usize) -> io::Result<serde_json::Value> {
     let until = Instant::now() + SETTLED;
     loop {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use duewheel_bench::process::processor_time_of;
 use tempfile::TempDir;
 
-/// A node that does not listen by then does not start.
+/// The time limit of a node's start.
 const START: Duration = Duration::from_secs(30);
 
 /// A running node. Killed when dropped.
@@ -22,14 +22,14 @@ pub(crate) struct Node {
     _dir: TempDir,
 }
 
-/// Who a node is among others.
+/// The cluster of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fellows {
-    /// On a store that knows neither nodes nor shards.
+    /// A store without nodes and shards.
     OwnLog,
-    /// Alone, with so many shards.
+    /// The only node, with this number of shards.
     Alone { shards: u32 },
-    /// One of several that share so many shards.
+    /// One of several nodes that share this number of shards.
     Several { number: usize, shards: u32 },
 }
 

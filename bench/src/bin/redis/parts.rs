@@ -1,5 +1,5 @@
-//! What Redis itself needs for the parts that a message may consist of, written 1000 at a time in one transaction: what no store on it can be
-//! cheaper than.
+//! The cost in Redis of the parts that a message may consist of, written 1000 at a time in one transaction: a lower
+//! bound for any store on Redis.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ const GROUP: u64 = 1_000;
 const HOUR_MS: u64 = 3_600_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is written of each message.
+/// The parts that are written of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
     /// All messages of a group in one value, appended to a list.
     Blob,
     /// A field of a hash.
     Field,
-    /// That, and a member of so many sorted sets, at random places.
+    /// A field, and a member of this number of sorted sets, at random positions.
     FieldAndSets(usize),
 }
 
-/// Writes so many messages.
+/// Writes this number of messages.
 pub(crate) fn write(redis: &Redis, parts: Parts, count: u64, body: usize) -> io::Result<Duration> {
     let mut wire = redis.connect(PATIENCE)?;
     let words = |words: &[&str]| -> Vec<Vec<u8>> { words.iter().map(|w| w.as_bytes().to_vec()).collect() };

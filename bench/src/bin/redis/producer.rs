@@ -1,4 +1,4 @@
-//! Enqueues, as each system takes them.
+//! Enqueue requests in the form of each system.
 
 use std::io::Write;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::line::{Speech, find};
 pub(crate) const DUE_DIGITS: usize = 13;
 pub(crate) const NUMBER_DIGITS: usize = 12;
 const HOUR_MS: u64 = 3_600_000;
-/// Different ends of bodies.
+/// The number of different ends of bodies.
 const ENDS: usize = 64;
 
 /// When messages are due.
@@ -22,9 +22,9 @@ const ENDS: usize = 64;
 pub(crate) enum Due {
     /// Some time within an hour.
     WithinHour,
-    /// After so many milliseconds.
+    /// After this number of milliseconds.
     After(u64),
-    /// Evenly from an instant on, so many for so long.
+    /// Evenly from an instant on: the number of messages and the time.
     Spread { start_ms: u64, span_ms: u64, total: u64 },
 }
 
@@ -32,7 +32,7 @@ impl Due {
     /// The instant of the message of this number.
     fn at(self, number: u64, now_ms: u64) -> u64 {
         match self {
-            // At least a second, which is the least that beanstalkd's protocol can say.
+            // At least a second, which is the shortest delay of beanstalkd's protocol.
             Due::WithinHour => now_ms + 1_000 + scatter(number) % (HOUR_MS - 1_000),
             Due::After(delay_ms) => now_ms + delay_ms,
             Due::Spread { start_ms, span_ms, total } => start_ms + number * span_ms / total,
@@ -40,16 +40,16 @@ impl Due {
     }
 }
 
-/// How messages are sent.
+/// The way messages are sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// A script call for so many.
+    /// A script call for this number of messages.
     Homemade(Homemade, usize),
     /// A put for each.
     Beanstalk,
     /// A request for each.
     Http,
-    /// A request for so many, with or without a key of their own.
+    /// A request for this number of messages, with or without keys.
     Ndjson(usize, Keys),
 }
 
@@ -79,7 +79,7 @@ impl Way {
         }
     }
 
-    /// Whether so many requests were all answered as they should be; the replies are complete, and none is a refusal.
+    /// Whether this number of requests was answered successfully; the replies must be complete.
     pub(crate) fn accepts(&self, requests: u64, replies: &[u8]) -> bool {
         match self {
             Way::Homemade(_, n) => {
@@ -108,7 +108,7 @@ pub(crate) struct Producer {
     words: Words,
 }
 
-/// A message's id, instant and body, in turn for each.
+/// Id, instant and body of each message.
 #[derive(Debug, Default)]
 struct Words {
     id: Vec<u8>,
@@ -126,7 +126,7 @@ impl Producer {
         Producer { way, due, path: format!("/v1/queues/{queue}/messages"), ends, words: Words::default() }
     }
 
-    /// Appends the requests for messages of these numbers, as many as go into whole requests or fewer.
+    /// Appends the requests for messages of these numbers; the last one may be smaller.
     pub(crate) fn requests(&mut self, numbers: Range<u64>, out: &mut Vec<u8>) {
         let mut first = numbers.start;
         while first < numbers.end {

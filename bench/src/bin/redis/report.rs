@@ -8,7 +8,7 @@ use crate::system::{Run, System};
 
 type Figures = BTreeMap<Case, Vec<Figure>>;
 
-/// Rates and costs of each run, lateness, and the aims.
+/// Rates and costs of each run, lateness, and the targets.
 pub(crate) fn print(figures: &Figures) {
     let table = Table { figures };
     for run in Run::ALL {
@@ -73,7 +73,7 @@ impl Table<'_> {
         }
     }
 
-    /// Of one message.
+    /// The costs of one message.
     fn costs(&self, run: Run) {
         println!(
             "\n| {run}: each message | appendfsync | Redis us | of it scripts | messages a script | nodes us | clients us | Redis memory B | append-only file B | Redis in B | out B |\n\
@@ -129,13 +129,13 @@ impl Table<'_> {
         self.figures.keys().filter(move |case| case.run == run)
     }
 
-    /// To another's rate with the same file.
+    /// The ratio to another system's rate with the same file.
     fn ratio(&self, case: Case, to: System) -> Option<f64> {
         let other = Case { system: to, ..case };
         Some(self.median(case, |f| f.rate)? / self.median(other, |f| f.rate)?)
     }
 
-    /// Over the rounds.
+    /// The median over the rounds.
     fn median(&self, case: Case, of: impl Fn(&Figure) -> f64) -> Option<f64> {
         let mut values: Vec<f64> = self.figures.get(&case)?.iter().map(of).collect();
         values.sort_by(f64::total_cmp);

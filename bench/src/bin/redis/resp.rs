@@ -1,4 +1,4 @@
-//! Redis' protocol, as little of it as the load needs: commands made beforehand, replies measured and looked into in place.
+//! Redis' protocol, as far as the load needs it: commands made beforehand, replies measured and read in place.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ pub(crate) fn push(out: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Appends the beginning of a command of so many words.
+/// Appends the beginning of a command with this number of words.
 pub(crate) fn head(out: &mut Vec<u8>, words: usize) {
     let _ = write!(out, "*{words}\r\n");
 }
@@ -22,10 +22,10 @@ pub(crate) fn push_word(out: &mut Vec<u8>, word: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Where the reply that begins at `at` ends, if all of it is there.
+/// The end of the reply that begins at `at`, if it is complete.
 ///
 /// # Errors
-/// It is a refusal, or no reply.
+/// It is a refusal, or not a reply.
 pub(crate) fn end(bytes: &[u8], at: usize) -> io::Result<Option<usize>> {
     let Some(line) = line(bytes, at) else { return Ok(None) };
     let next = at + line.len() + 2;
@@ -51,7 +51,7 @@ pub(crate) fn end(bytes: &[u8], at: usize) -> io::Result<Option<usize>> {
     }
 }
 
-/// All strings of whole replies, those within lists included.
+/// All strings of complete replies, including those within lists.
 pub(crate) fn strings(replies: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     let mut at = 0;

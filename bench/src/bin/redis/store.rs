@@ -1,5 +1,5 @@
-//! The store on Redis alone, without engine and server: groups of records, some in flight. What a group costs in Redis whatever is in it, and what
-//! each message costs, is what a model of many shards needs.
+//! The store on Redis alone, without engine and server: groups of records, some in flight. It measures the fixed cost
+//! of a group in Redis and the cost of each message, from which many shards are modelled.
 
 use std::io;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use duewheel_store_redis::{Options, RedisStore};
 
 /// Groups that are appended and not yet durable.
 const IN_FLIGHT: usize = 4;
-/// What is not measured goes in groups of this size.
+/// The size of groups that are not measured.
 const FILL: usize = 1_000;
 const HOUR_MS: u64 = 3_600_000;
 const LEASE_MS: u64 = 60_000;
-/// A group that is not durable by then is lost.
+/// The time limit for a group to become durable.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is appended.
+/// The records that are appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// New messages.
@@ -47,7 +47,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Takes a shard that nobody has had.
+    /// Acquires a shard that has never had an owner.
     pub(crate) fn open(url: &str, body: usize) -> io::Result<Self> {
         let owner = thread::current();
         let waker = Arc::new(move || owner.unpark());
@@ -65,7 +65,7 @@ impl Owner {
         })
     }
 
-    /// Brings so many messages to where a phase begins.
+    /// Brings this number of messages to the state in which a phase begins.
     pub(crate) fn prepare(&mut self, phase: Phase, count: usize) -> io::Result<()> {
         for before in [Phase::Put, Phase::Grant].into_iter().filter(|before| *before < phase) {
             self.append(before, count, FILL)?;
@@ -73,7 +73,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Appends so many records in groups of a size, some in flight, and waits until all are durable.
+    /// Appends records in groups of a size, some in flight, and waits until all are durable.
     pub(crate) fn append(&mut self, phase: Phase, count: usize, size: usize) -> io::Result<Duration> {
         let numbers: Vec<u64> = (0..count as u64).collect();
         let groups: Vec<Group> = numbers.chunks(size).map(|numbers| self.group(phase, numbers)).collect();

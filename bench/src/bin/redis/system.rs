@@ -1,4 +1,4 @@
-//! What is compared, and in which runs.
+//! The systems that are compared, and the runs that include them.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// Whether it needs a server of ours.
+    /// Whether it needs a duewheel server.
     pub(crate) fn is_duewheel(self) -> bool {
         use System::*;
         matches!(
@@ -74,7 +74,7 @@ impl System {
         )
     }
 
-    /// What is written, if it is Redis alone.
+    /// The parts that are written, if the system is Redis alone.
     pub(crate) fn parts(self) -> Option<Parts> {
         match self {
             System::PartBlob => Some(Parts::Blob),
@@ -85,7 +85,7 @@ impl System {
         }
     }
 
-    /// Records of a group, if it is the store alone.
+    /// The records of a group, if the system is the store alone.
     pub(crate) fn group(self) -> Option<usize> {
         match self {
             System::Groups1 => Some(1),
@@ -132,7 +132,7 @@ impl fmt::Display for System {
     }
 }
 
-/// What is measured.
+/// The runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Run {
     /// Enqueues with many in flight

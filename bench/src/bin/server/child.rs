@@ -30,7 +30,7 @@ impl Server {
         Server::start(command.arg(data))
     }
 
-    /// This binary, answering every request with the same few bytes by the same HTTP library.
+    /// Starts this binary as a server that answers every request with the same few bytes by the same HTTP library.
     pub(crate) fn hello() -> io::Result<Self> {
         Server::start(Command::new(std::env::current_exe()?).arg("--hello"))
     }

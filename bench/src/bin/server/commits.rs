@@ -1,5 +1,5 @@
-//! Real events over HTTP: every commit of the nudge example schedules a nudge, replacing the one before; then all of
-//! them change their mind. The bursts, the keys and how often each comes again are real; the answers must be exact.
+//! Real events over HTTP: every commit of the nudge example schedules a nudge, replacing the one before; then all due
+//! times change. The bursts, the keys and their repetitions are real; the answers must be exact.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use crate::connection::{Connection, find, get, post};
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/duewheel/examples/nudge/commits.csv");
 const BATCH: usize = 1_000;
 
-/// What was done, and how fast.
+/// The result, and the rate.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) events: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Done {
     pub(crate) cancels_per_s: f64,
 }
 
-/// Sends all events over so many connections. A key stays on its connection, so that its events stay in order.
+/// Sends all events over this number of connections. A key stays on its connection, so that its events stay in order.
 pub(crate) fn run(address: SocketAddr, connections: usize) -> io::Result<Done> {
     let text = std::fs::read_to_string(FILE)?;
     let mut lanes: Vec<Vec<String>> = vec![Vec::new(); connections];

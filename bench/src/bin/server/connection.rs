@@ -21,7 +21,7 @@ impl Connection {
         Ok(Connection { stream, buffer: vec![0; 512 * 1024], filled: 0 })
     }
 
-    /// Sends a request as it is, and reads the whole answer: status and body.
+    /// Sends a request unchanged, and reads the whole answer: status and body.
     pub(crate) async fn call(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
         self.stream.write_all(request).await?;
         self.filled = 0;
@@ -67,7 +67,7 @@ pub(crate) fn post(path: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// A request without one.
+/// A request without a body.
 pub(crate) fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").into_bytes()
 }

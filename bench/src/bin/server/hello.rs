@@ -1,4 +1,4 @@
-//! What the HTTP library alone can do here: reads each request whole and answers with the same few bytes.
+//! The limit of the HTTP library: a server that reads each request whole and answers with the same few bytes.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 /// As long as a real answer.
 const ANSWER: &[u8] = b"{\"id\":\"1\",\"queue\":\"bench\",\"key\":null,\"due_at\":\"2026-01-01T00:00:00.000Z\",\"generation\":1,\"created\":true,\"durability\":\"none\"}";
 
-/// Serves for ever.
+/// Serves until it is killed.
 pub(crate) fn serve() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -19,12 +19,12 @@ const HOUR_MS: u64 = 3_600_000;
 /// Different requests of one connection, sent in turn.
 const VARIANTS: usize = 16;
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
-    /// Of a request, in ms.
+    /// The median duration of a request, in ms.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
@@ -118,19 +118,19 @@ fn run(
     })
 }
 
-/// What consumers saw.
+/// The observations of consumers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lateness {
     /// Grants by lateness in ms; the last element is for everything above.
     pub(crate) by_ms: Vec<u64>,
     pub(crate) max_ms: u64,
     pub(crate) granted: u64,
-    /// Requests that brought them.
+    /// Requests that returned messages.
     pub(crate) reserves: u64,
 }
 
 impl Lateness {
-    /// The lateness that so many of a thousand messages do not exceed.
+    /// The lateness that this number of a thousand messages does not exceed.
     pub(crate) fn at(&self, permille: u64) -> u64 {
         let wanted = (self.granted * permille).div_ceil(1_000);
         let mut sum = 0;
@@ -254,7 +254,7 @@ async fn consume(address: SocketAddr, total: u64, seen: Rc<RefCell<Lateness>>) -
     Ok(())
 }
 
-/// How many messages a queue says that it has accepted.
+/// The number of messages that a queue reports as accepted.
 pub(crate) fn accepted(address: SocketAddr) -> io::Result<u64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

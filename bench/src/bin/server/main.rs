@@ -1,8 +1,8 @@
-//! The server over HTTP: accepted messages per second in batches and one by one, and how late messages come.
+//! The server over HTTP: accepted messages per second in batches and one by one, and the lateness of messages.
 //!
 //! Server and load generator are processes on the same machine, so they share its cores. The load generator has one
-//! thread. Beside the server with `fsync` stand the same server with `memory` (what durability costs) and a server
-//! that only speaks HTTP by the same library (what HTTP costs).
+//! thread. The server with `fsync` is compared with the same server with `memory` (the cost of durability) and with a
+//! server that only speaks HTTP by the same library (the cost of HTTP).
 
 mod child;
 mod commits;

@@ -1,4 +1,4 @@
-//! Operations on their way to a shard, and what to do about an answer.
+//! A submission on its way to a shard, and the decision whether its answer is final or it is sent again.
 
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use tokio::sync::oneshot;
 
 use crate::transport::wire::FrameLimits;
 
-/// Bytes of a frame beside the body and the headers of one operation, at most.
+/// The largest number of bytes of a frame beside the body and the headers of one operation.
 const OF_FRAME: usize = 4_096;
 
-/// Bytes of an operation in a frame beside its weight, mostly.
+/// The usual number of bytes of an operation in a frame beside its weight.
 const OF_OPERATION: usize = 64;
 
-/// What of a parcel goes to the node that owns its shard, which takes smaller ones than this node does.
+/// The part of a submission that fits into the frames of the node that owns the shard, if that node accepts smaller
+/// frames than this one.
 #[derive(Debug)]
 pub(crate) enum FrameFit {
-    /// These operations; the others are answered.
+    /// These operations fit; the others are answered.
     Rest(PendingSubmission),
-    /// None; all are answered.
+    /// No operation fits; all are answered.
     Nothing,
-    /// All of them, but not together.
+    /// All operations fit, but not in one frame.
     Pieces(PendingSubmission),
 }
 
@@ -34,23 +35,23 @@ pub(crate) enum FrameFit {
 #[derive(Debug)]
 pub(crate) struct PendingSubmission {
     pub(crate) shard: ShardId,
-    /// Its place among all that were submitted for its shard here.
+    /// The position among all submissions for this shard at this node.
     pub(crate) seq: u64,
     pub(crate) ops: Vec<Op>,
     pub(crate) patience: WhenBusy,
     pub(crate) weight: usize,
-    /// Reserves in it that may wait.
+    /// The reserves in it that may wait.
     pub(crate) waiters: Vec<WaiterId>,
     pub(crate) to: oneshot::Sender<Answers>,
     /// When it was made, by [`Clock::running`](duewheel_shard::clock::Clock::running), as all instants here.
     made: Duration,
-    /// Time that it has stood in line, without the present stay.
-    stood: Duration,
-    /// Since when it stands in line.
+    /// How long it has waited for a route in all, without the present wait.
+    waited: Duration,
+    /// When the present wait for a route began.
     since: Duration,
-    /// Until when the time that its reserves may wait is counted.
+    /// The instant up to which the waits of its reserves have been reduced.
     counted: Duration,
-    /// Why it was sent back last.
+    /// The error for which it was sent back last.
     pub(crate) why: Option<StoreError>,
 }
 
@@ -71,30 +72,30 @@ impl PendingSubmission {
             patience,
             to,
             made: now,
-            stood: Duration::ZERO,
+            waited: Duration::ZERO,
             since: now,
             counted: now,
             why: None,
         }
     }
 
-    /// It stands in line from now on.
-    pub(crate) fn stands(&mut self, now: Duration) {
+    /// Begins to wait for a route.
+    pub(crate) fn begin_wait(&mut self, now: Duration) {
         self.since = now;
     }
 
-    /// It is on its way again.
-    pub(crate) fn leaves(&mut self, now: Duration) {
-        self.stood += now.saturating_sub(self.since);
+    /// Ends the wait for a route: the submission is sent again.
+    pub(crate) fn end_wait(&mut self, now: Duration) {
+        self.waited += now.saturating_sub(self.since);
     }
 
-    /// It comes back: what its reserves have waited is not waited again.
-    pub(crate) fn comes_back(&mut self, now: Duration) {
+    /// Reduces the waits of its reserves by the time that has passed since the submission was sent.
+    pub(crate) fn reduce_waits(&mut self, now: Duration) {
         let passed = now.saturating_sub(std::mem::replace(&mut self.counted, now));
         let passed = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
         for op in &mut self.ops {
             match op {
-                // Not 0: one that does not wait is another kind of reserve.
+                // At least 1 ms is left, because a reserve that waits 0 ms is another kind of reserve.
                 Op::Reserve(reserve) if reserve.wait_ms > 0 => {
                     reserve.wait_ms = reserve.wait_ms.saturating_sub(passed).max(1);
                 }
@@ -103,39 +104,40 @@ impl PendingSubmission {
         }
     }
 
-    /// Whether it has looked for an owner for so long. What may wait at a shard for long counts only the time in line.
-    pub(crate) fn is_over(&self, patience: Duration, now: Duration) -> bool {
+    /// Whether the submission has looked for an owner for `timeout`. For reserves that may wait at a shard for long,
+    /// only the time without a route counts.
+    pub(crate) fn has_timed_out(&self, patience: Duration, now: Duration) -> bool {
         if self.waiters.is_empty() {
             now.saturating_sub(self.made) >= patience
         } else {
-            self.stood + now.saturating_sub(self.since) >= patience
+            self.waited + now.saturating_sub(self.since) >= patience
         }
     }
 
-    /// Whether it is a reserve that nobody waits for any more: then it is not sent again.
+    /// Whether it holds nothing but reserves whose caller has gone: such a submission is not sent again.
     pub(crate) fn is_given_up(&self) -> bool {
         self.to.is_closed() && self.ops.iter().all(|op| matches!(op, Op::Reserve(_)))
     }
 
-    /// Whether it may be sent again although it may have been applied: then nothing differs.
+    /// Whether it may be sent again when it may have been applied already, because applying it twice changes nothing.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.ops.iter().all(Op::is_repeatable)
     }
 
-    /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
-    /// and its answers come to the same caller.
+    /// Answers each operation that is too large for the node that owns the shard. The others stay, and their answers go
+    /// to the same caller.
     pub(crate) fn without_large(self, limits: FrameLimits, runtime: &Handle) -> FrameFit {
-        // One that is alone in a frame that is too large is too large, whatever its weight says.
+        // A single operation in a frame that is too large is too large, whatever its weight.
         let alone = self.ops.len() == 1;
         let too_large = |op: &Op| alone || op.weight() > limits.bytes.saturating_sub(OF_FRAME);
         let refusals: Vec<_> =
             self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
         if refusals.iter().all(Option::is_none) {
-            // All together are too much: this node takes larger submissions than the other one.
+            // Only the sum is too large: this node accepts larger submissions than the other one.
             return FrameFit::Pieces(self);
         }
         if refusals.iter().all(Option::is_some) {
-            // Nobody there any more: nothing to tell.
+            // The caller may have gone.
             let _ = self.to.send(refusals.into_iter().flatten().collect());
             return FrameFit::Nothing;
         }
@@ -150,7 +152,7 @@ impl PendingSubmission {
             let all = refusals
                 .into_iter()
                 .map(|refusal| refusal.unwrap_or_else(|| rest.next().unwrap_or_else(lost)));
-            // What is granted goes with a request of its own, so nothing is to be given back.
+            // Grants are asked for in requests of their own, so nothing has to be given back here.
             let _ = caller.send(all.collect());
         });
         FrameFit::Rest(PendingSubmission {
@@ -162,9 +164,10 @@ impl PendingSubmission {
         })
     }
 
-    /// Its operations in pieces, in order, each of which the node that owns the shard takes at a time; at least two, so that
-    /// a piece that is too large all the same comes to an end. And where their answers go, all together.
-    pub(crate) fn in_pieces(self, limits: FrameLimits) -> (Vec<Vec<Op>>, oneshot::Sender<Answers>) {
+    /// Splits the operations, in order, into pieces that the node that owns the shard accepts, and returns the sender
+    /// for all their answers. There are at least two pieces, so that splitting ends even when a piece turns out to be
+    /// too large.
+    pub(crate) fn split(self, limits: FrameLimits) -> (Vec<Vec<Op>>, oneshot::Sender<Answers>) {
         let half = self.ops.len().div_ceil(2).max(1);
         let most = limits.bytes.saturating_sub(OF_FRAME);
         let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
@@ -182,13 +185,13 @@ impl PendingSubmission {
         (pieces, self.to)
     }
 
-    /// The last word: the same error for each.
+    /// Answers each operation with the same error.
     pub(crate) fn refuse(self, error: &CallError) {
-        // Nobody there any more: nothing to tell.
+        // The caller may have gone.
         let _ = self.to.send(self.ops.iter().map(|_| Err(error.clone())).collect());
     }
 
-    /// The last word when no owner was found in time.
+    /// Answers that no owner was found in time.
     pub(crate) fn refuse_without_owner(self) {
         let shard = self.shard;
         let why = self.why.as_ref().map_or_else(|| "nobody owns it".to_owned(), ToString::to_string);
@@ -196,7 +199,7 @@ impl PendingSubmission {
         self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
     }
 
-    /// The last word when the answer was lost on its way.
+    /// Answers that the outcome is unknown, because the answer was lost.
     pub(crate) fn refuse_unknown(self, why: &str) {
         let shard = self.shard;
         let error = StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard}: {why}"));
@@ -204,7 +207,7 @@ impl PendingSubmission {
     }
 }
 
-/// The answer to an operation that no frame to its shard's node can hold.
+/// The answer to an operation that is too large for any frame to the node of its shard.
 fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
     match op {
         Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(RefusedPart::Body, limits.body)))),
@@ -221,7 +224,8 @@ fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
     }
 }
 
-/// If a whole submission was certainly not applied, because its shard is moving or its owner cannot serve: why.
+/// Why a whole submission was certainly not applied, because its shard moves or its owner cannot serve; `None`
+/// otherwise.
 pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
     let mut why = None;
     for answer in answers {
@@ -245,7 +249,7 @@ pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
     why
 }
 
-/// If the outcome of a whole submission is unknown: why.
+/// Why the outcome of a whole submission is unknown; `None` if it is known.
 pub(crate) fn unknown(answers: &Answers) -> Option<StoreError> {
     let mut why = None;
     for answer in answers {
@@ -259,12 +263,12 @@ pub(crate) fn unknown(answers: &Answers) -> Option<StoreError> {
     why
 }
 
-/// What undoes answers that reached nobody.
+/// The operations that undo answers that reached no caller.
 pub(crate) fn undo(answers: &Answers) -> Vec<Op> {
     answers.iter().filter_map(take_back).collect()
 }
 
-/// Reserves that may wait.
+/// The reserves that may wait.
 pub(crate) fn waiters(ops: &[Op]) -> Vec<WaiterId> {
     let waiter = |op: &Op| match op {
         Op::Reserve(reserve) if reserve.wait_ms > 0 => Some(reserve.waiter),
@@ -273,7 +277,7 @@ pub(crate) fn waiters(ops: &[Op]) -> Vec<WaiterId> {
     ops.iter().filter_map(waiter).collect()
 }
 
-/// Makes the names of waiting reserves those of this node alone: front ends count from 1.
+/// Gives waiting reserves names that no other node uses: front ends count from 1.
 pub(crate) fn name_waiters(ops: &mut [Op], node: u32) {
     for op in ops {
         match op {
@@ -285,7 +289,7 @@ pub(crate) fn name_waiters(ops: &mut [Op], node: u32) {
 }
 
 fn named(waiter: WaiterId, node: u32) -> WaiterId {
-    // One that is above has a node's number in it already.
+    // A larger number already contains the number of a node.
     let fresh = waiter.0 <= u64::from(u32::MAX);
     WaiterId(if fresh { waiter.0 | u64::from(node) << 32 } else { waiter.0 })
 }
@@ -347,11 +351,11 @@ mod tests {
         };
         let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
         let (made, now) = (Duration::from_secs(5), Duration::from_secs(65));
-        let mut parcel =
+        let mut submission =
             PendingSubmission::new(ShardId(0), ops, WhenBusy::Refuse, oneshot::channel().0, made);
-        parcel.comes_back(now);
-        parcel.comes_back(now);
-        let left: Vec<u64> = parcel
+        submission.reduce_waits(now);
+        submission.reduce_waits(now);
+        let left: Vec<u64> = submission
             .ops
             .iter()
             .map(|op| match op {

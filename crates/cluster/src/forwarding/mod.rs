@@ -1,4 +1,4 @@
-//! The way of a submission to the owner of its shard: the route, and what is tried again.
+//! How a submission reaches the owner of its shard: routes and retries.
 
 pub(crate) mod attempt;
 pub(crate) mod routes;

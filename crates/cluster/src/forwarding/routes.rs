@@ -1,4 +1,4 @@
-//! The way to each shard, and the line of those that have none at the moment.
+//! The route to each shard, and the submissions that wait while a shard has none.
 //!
 //! ```text
 //!   submit ──▶ line empty, way known ──▶ inbox here, or peer ──▶ answer
@@ -30,9 +30,9 @@ use crate::transport::wire::FrameLimits;
 use crate::transport::{NotSent, Peer, PeerOutcome};
 
 /// How long a submission looks for an owner: less than a client waits for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a line waits before it is tried again, if nothing new is heard of its shard.
+/// How long submissions without a route wait before they are retried, if nothing new is known about the shard.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -65,17 +65,17 @@ pub(crate) struct RouteTable(Arc<RoutesInner>);
 struct RoutesInner {
     node: u32,
     slots: Vec<RouteSlot>,
-    max_line: usize,
-    max_line_bytes: usize,
+    max_waiting: usize,
+    max_waiting_bytes: usize,
     runtime: tokio::runtime::Handle,
-    /// Of the node.
+    /// The state of the node.
     shared: Arc<DriverShared>,
     inbox: Arc<Inbox>,
-    /// Asks for a look at the owners of all shards.
+    /// Makes the reconciler read the owners of all shards again.
     look: Box<dyn Fn() + Send + Sync>,
-    /// Ends the waits on behalf of this node.
+    /// Ends the waits of reserves when this node ends.
     waits: watch::Sender<WaitsForOwner>,
-    /// Submissions sent to other nodes, by their names.
+    /// The number of submissions sent to each other node, by its name.
     forwarded: Mutex<BTreeMap<Box<str>, u64>>,
     again: AtomicU64,
 }
@@ -89,21 +89,21 @@ enum WaitsForOwner {
 #[derive(Debug)]
 struct RouteSlot {
     state: Mutex<RouteState>,
-    /// The way is another one.
+    /// Notified when the route changes.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct RouteState {
-    way: ShardRoute,
-    line: BTreeMap<u64, PendingSubmission>,
+    route: ShardRoute,
+    waiting: BTreeMap<u64, PendingSubmission>,
     bytes: usize,
     next: u64,
     pusher: RetryTask,
     pause: RetryPause,
 }
 
-/// Whether a task retries the line.
+/// Whether a task retries the submissions that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryTask {
     None,
@@ -117,8 +117,8 @@ impl fmt::Debug for RouteTable {
 }
 
 impl RouteTable {
-    /// No way is known yet. `look` is called when somebody should look who owns what; it must not block. Lines are as long as the
-    /// policy lets an inbox be.
+    /// Creates a table without routes. `look` is called when the owners must be read again; it must not block. As many
+    /// submissions may wait for a route as the policy allows in an inbox.
     pub(crate) fn new(
         node: u32,
         shards: u32,
@@ -130,8 +130,8 @@ impl RouteTable {
     ) -> Self {
         let slot = |_| RouteSlot {
             state: Mutex::new(RouteState {
-                way: ShardRoute::None,
-                line: BTreeMap::new(),
+                route: ShardRoute::None,
+                waiting: BTreeMap::new(),
                 bytes: 0,
                 next: 0,
                 pusher: RetryTask::None,
@@ -142,8 +142,8 @@ impl RouteTable {
         RouteTable(Arc::new(RoutesInner {
             node,
             slots: (0..shards).map(slot).collect(),
-            max_line: policy.max_inbox_requests,
-            max_line_bytes: policy.max_inbox_bytes,
+            max_waiting: policy.max_inbox_requests,
+            max_waiting_bytes: policy.max_inbox_bytes,
             runtime: tokio::runtime::Handle::current(),
             shared: shared.clone(),
             inbox: inbox.clone(),
@@ -154,14 +154,14 @@ impl RouteTable {
         }))
     }
 
-    /// As [`crate::shards::Shards::submit`].
+    /// See [`crate::shards::Shards::submit`].
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());
         if ops.iter().any(|op| op.operation().lease == OnLease::Begins) {
-            let ways = self.clone();
+            let routes = self.clone();
             pending = pending
-                .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
+                .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| routes.put_back(shard, op)));
         }
         if let Err(error) = self.0.inbox.admits(&ops) {
             PendingSubmission::new(shard, ops, patience, to, self.now()).refuse(&error);
@@ -171,48 +171,48 @@ impl RouteTable {
         pending
     }
 
-    /// Undoes what reached nobody. Nobody waits for the answer.
+    /// Applies `op`, which undoes an answer that reached no caller. The answer to `op` is dropped.
     pub(crate) fn put_back(&self, shard: ShardId, op: Op) {
         self.send(shard, vec![op], WhenBusy::Refuse, oneshot::channel().0);
     }
 
-    /// Sets the way to a shard; its line goes there.
-    pub(crate) fn set(&self, shard: ShardId, way: ShardRoute) {
+    /// Sets the route to a shard and sends what waits for it.
+    pub(crate) fn set(&self, shard: ShardId, route: ShardRoute) {
         let Some(slot) = self.slot(shard) else { return };
         let mut state = slot.state();
-        if state.way.is(&way) {
+        if state.route.is(&route) {
             return;
         }
-        state.way = way;
+        state.route = route;
         state.pause.reset();
-        if matches!(state.way, ShardRoute::None) {
+        if matches!(state.route, ShardRoute::None) {
             return;
         }
-        self.push_line(&mut state);
+        self.send_waiting(&mut state);
         drop(state);
         slot.changed.notify_one();
     }
 
-    /// This way leads nowhere any more.
-    pub(crate) fn forget(&self, shard: ShardId, way: &ShardRoute) {
+    /// Removes this route, if it is the present one.
+    pub(crate) fn forget(&self, shard: ShardId, route: &ShardRoute) {
         let Some(slot) = self.slot(shard) else { return };
         let mut state = slot.state();
-        if state.way.is(way) {
-            state.way = ShardRoute::None;
+        if state.route.is(route) {
+            state.route = ShardRoute::None;
         }
     }
 
-    /// The inbox of a shard that is here.
+    /// The inbox of a shard that this node owns.
     pub(crate) fn here(&self, shard: ShardId) -> Option<Arc<Inbox>> {
-        match &self.slot(shard)?.state().way {
+        match &self.slot(shard)?.state().route {
             ShardRoute::Here(inbox) => Some(inbox.clone()),
             ShardRoute::None | ShardRoute::There(_) => None,
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn way(&self, shard: ShardId) -> ShardRoute {
-        self.slot(shard).map_or(ShardRoute::None, |slot| slot.state().way.clone())
+    pub(crate) fn route(&self, shard: ShardId) -> ShardRoute {
+        self.slot(shard).map_or(ShardRoute::None, |slot| slot.state().route.clone())
     }
 
     /// The shards that this node owns.
@@ -222,7 +222,7 @@ impl RouteTable {
 
     /// The number of shards to which no route is known.
     pub(crate) fn lost(&self) -> usize {
-        self.0.slots.iter().filter(|slot| matches!(slot.state().way, ShardRoute::None)).count()
+        self.0.slots.iter().filter(|slot| matches!(slot.state().route, ShardRoute::None)).count()
     }
 
     /// All shards.
@@ -230,25 +230,25 @@ impl RouteTable {
         (0..u32::try_from(self.0.slots.len()).unwrap_or(u32::MAX)).map(ShardId)
     }
 
-    /// Reserves of this node that wait end with an empty answer.
+    /// Ends all waits of reserves of this node with an empty answer.
     pub(crate) fn end_waits(&self) {
         self.0.waits.send_replace(WaitsForOwner::Ended);
     }
 
-    /// Answers everything that waits for a route, because this node ends.
+    /// Answers everything that waits for a route with an error, because this node ends.
     pub(crate) fn refuse_all(&self, error: &CallError) {
         for slot in &self.0.slots {
-            let line = {
+            let waiting = {
                 let mut state = slot.state();
-                state.way = ShardRoute::None;
+                state.route = ShardRoute::None;
                 state.bytes = 0;
-                std::mem::take(&mut state.line)
+                std::mem::take(&mut state.waiting)
             };
-            line.into_values().for_each(|parcel| parcel.refuse(error));
+            waiting.into_values().for_each(|submission| submission.refuse(error));
         }
     }
 
-    /// Submissions sent to other nodes so far, by the names of these.
+    /// The number of submissions sent to each other node so far, by its name.
     pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
         let forwarded = self.0.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         forwarded.iter().map(|(name, n)| (name.clone(), *n)).collect()
@@ -262,7 +262,7 @@ impl RouteTable {
         }
     }
 
-    /// Submissions sent again because their shard had moved or could not be reached.
+    /// The number of submissions sent again because their shard had moved or could not be reached.
     pub(crate) fn sent_again(&self) -> u64 {
         self.0.again.load(Ordering::Relaxed)
     }
@@ -273,56 +273,65 @@ impl RouteTable {
 
     fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: WhenBusy, to: oneshot::Sender<Answers>) {
         name_waiters(&mut ops, self.0.node);
-        let mut parcel = PendingSubmission::new(shard, ops, patience, to, self.now());
+        let mut submission = PendingSubmission::new(shard, ops, patience, to, self.now());
         let Some(slot) = self.slot(shard) else {
-            parcel.why = Some(StoreError::new(ErrorKind::Unavailable, "there is no such shard"));
-            return parcel.refuse_without_owner();
+            submission.why = Some(StoreError::new(ErrorKind::Unavailable, "there is no such shard"));
+            return submission.refuse_without_owner();
         };
         let mut state = slot.state();
-        parcel.seq = state.next;
+        submission.seq = state.next;
         state.next += 1;
-        if !state.line.is_empty() || matches!(state.way, ShardRoute::None) {
-            let full = state.line.len() >= self.0.max_line || state.bytes >= self.0.max_line_bytes;
-            if full && !parcel.ops.iter().all(|op| op.operation().settles) {
+        if !state.waiting.is_empty() || matches!(state.route, ShardRoute::None) {
+            let full = state.waiting.len() >= self.0.max_waiting || state.bytes >= self.0.max_waiting_bytes;
+            if full && !submission.ops.iter().all(|op| op.operation().settles) {
                 drop(state);
-                return parcel.refuse(&CallError::Overloaded);
+                return submission.refuse(&CallError::Overloaded);
             }
-            self.stand(&mut state, parcel);
-        } else if let Some(parcel) = self.dispatch(&mut state, parcel) {
-            self.stand(&mut state, parcel);
+            self.wait_for_route(&mut state, submission);
+        } else if let Some(submission) = self.dispatch(&mut state, submission) {
+            self.wait_for_route(&mut state, submission);
         }
     }
 
-    /// Adds a submission to the line, in the order of submission.
-    fn stand(&self, state: &mut RouteState, mut parcel: PendingSubmission) {
-        parcel.stands(self.now());
-        state.bytes += parcel.weight;
-        let shard = parcel.shard;
-        state.line.insert(parcel.seq, parcel);
+    /// Puts a submission among those that wait for a route, in the order of submission.
+    fn wait_for_route(&self, state: &mut RouteState, mut submission: PendingSubmission) {
+        submission.begin_wait(self.now());
+        state.bytes += submission.weight;
+        let shard = submission.shard;
+        state.waiting.insert(submission.seq, submission);
         if state.pusher == RetryTask::None {
             state.pusher = RetryTask::Runs;
-            let ways = self.clone();
+            let routes = self.clone();
             self.0.runtime.spawn(async move {
-                let _end = ways.end_on_panic();
-                ways.push(shard).await;
+                let _end = routes.end_on_panic();
+                routes.retry_waiting(shard).await;
             });
         }
     }
 
     /// Sends a submission; returns it if it cannot be sent now.
-    fn dispatch(&self, state: &mut RouteState, mut parcel: PendingSubmission) -> Option<PendingSubmission> {
-        match &state.way {
-            ShardRoute::None => return Some(parcel),
+    fn dispatch(
+        &self,
+        state: &mut RouteState,
+        mut submission: PendingSubmission,
+    ) -> Option<PendingSubmission> {
+        match &state.route {
+            ShardRoute::None => return Some(submission),
             ShardRoute::Here(inbox) => {
                 let (answer, answers) = oneshot::channel();
-                let ops = parcel.ops.clone();
-                match inbox.offer(Submission { ops, answer, patience: parcel.patience, has_waited: false }) {
+                let ops = submission.ops.clone();
+                match inbox.offer(Submission {
+                    ops,
+                    answer,
+                    patience: submission.patience,
+                    has_waited: false,
+                }) {
                     Ok(()) => {
-                        let ways = self.clone();
+                        let routes = self.clone();
                         let lost = CallError::Lost("the driver ended before it answered");
                         self.0.runtime.spawn(async move {
-                            let _end = ways.end_on_panic();
-                            let ops = parcel.ops.len();
+                            let _end = routes.end_on_panic();
+                            let ops = submission.ops.len();
                             let outcome = async {
                                 PeerOutcome::Answered(
                                     answers
@@ -330,103 +339,105 @@ impl RouteTable {
                                         .unwrap_or_else(|_| (0..ops).map(|_| Err(lost.clone())).collect()),
                                 )
                             };
-                            ways.follow(parcel, outcome).await;
+                            routes.follow(submission, outcome).await;
                         });
                     }
-                    Err((CallError::Overloaded, _)) => parcel.refuse(&CallError::Overloaded),
+                    Err((CallError::Overloaded, _)) => submission.refuse(&CallError::Overloaded),
                     Err((error, _)) => {
-                        parcel.why = moved(&vec![Err(error)]);
-                        state.way = ShardRoute::None;
+                        submission.why = moved(&vec![Err(error)]);
+                        state.route = ShardRoute::None;
                         (self.0.look)();
-                        return Some(parcel);
+                        return Some(submission);
                     }
                 }
             }
-            ShardRoute::There(peer) => match peer.ask(parcel.shard, parcel.patience, &parcel.ops) {
+            ShardRoute::There(peer) => match peer.ask(submission.shard, submission.patience, &submission.ops)
+            {
                 Ok(outcome) => {
                     self.count_forward(&peer.node().name);
-                    let ways = self.clone();
+                    let routes = self.clone();
                     self.0.runtime.spawn(async move {
-                        let _end = ways.end_on_panic();
+                        let _end = routes.end_on_panic();
                         let outcome = async {
                             outcome
                                 .await
                                 .unwrap_or_else(|_| PeerOutcome::Lost("the connection is gone".into()))
                         };
-                        ways.follow(parcel, outcome).await;
+                        routes.follow(submission, outcome).await;
                     });
                 }
-                Err(NotSent::Overloaded) => parcel.refuse(&CallError::Overloaded),
+                Err(NotSent::Overloaded) => submission.refuse(&CallError::Overloaded),
                 Err(NotSent::TooLarge(limits)) => {
-                    return match parcel.without_large(limits, &self.0.runtime) {
+                    return match submission.without_large(limits, &self.0.runtime) {
                         FrameFit::Rest(rest) => self.dispatch(state, rest),
                         FrameFit::Nothing => None,
-                        FrameFit::Pieces(parcel) => {
-                            self.send_in_pieces(parcel, limits);
+                        FrameFit::Pieces(submission) => {
+                            self.send_in_pieces(submission, limits);
                             None
                         }
                     };
                 }
                 Err(NotSent::NotKnown(why)) => {
-                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
-                    parcel.refuse_without_owner();
+                    submission.why = Some(StoreError::new(ErrorKind::Unavailable, why));
+                    submission.refuse_without_owner();
                 }
                 Err(NotSent::Away(why)) => {
-                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
-                    return Some(parcel);
+                    submission.why = Some(StoreError::new(ErrorKind::Unavailable, why));
+                    return Some(submission);
                 }
             },
         }
         None
     }
 
-    /// Sends operations that the owner does not take together: one piece after the other, each when the one before is
-    /// answered, so that they are decided in their order. As in any submission, each is accepted or refused by itself.
-    fn send_in_pieces(&self, parcel: PendingSubmission, limits: FrameLimits) {
-        let (shard, patience) = (parcel.shard, parcel.patience);
-        let (pieces, to) = parcel.in_pieces(limits);
-        let ways = self.clone();
+    /// Sends operations that the owner does not accept in one frame, piece by piece. Each piece is sent when the one
+    /// before is answered, so the operations are decided in their order. Each is accepted or refused by itself, as in
+    /// any submission.
+    fn send_in_pieces(&self, submission: PendingSubmission, limits: FrameLimits) {
+        let (shard, patience) = (submission.shard, submission.patience);
+        let (pieces, to) = submission.split(limits);
+        let routes = self.clone();
         self.0.runtime.spawn(async move {
-            let _end = ways.end_on_panic();
+            let _end = routes.end_on_panic();
             let mut all = Answers::new();
             for piece in pieces {
                 let ops = piece.len();
-                if ways.0.shared.has_ended() {
-                    // What was asked before is answered; nobody takes the rest any more.
+                if routes.0.shared.has_ended() {
+                    // The answers so far stand; nobody accepts the rest any more.
                     all.extend((0..ops).map(|_| Err(CallError::Draining)));
                     continue;
                 }
                 let (answer, answers) = oneshot::channel();
-                ways.send(shard, piece, patience, answer);
+                routes.send(shard, piece, patience, answer);
                 let lost = || (0..ops).map(|_| Err(CallError::Lost("the shard gave no answer"))).collect();
                 all.extend(answers.await.unwrap_or_else(|_| lost()));
             }
             if let Err(answers) = to.send(all) {
-                undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op));
+                undo(&answers).into_iter().for_each(|op| routes.put_back(shard, op));
             }
         });
     }
 
     /// Waits for the outcome of a submission.
-    async fn follow(&self, mut parcel: PendingSubmission, outcome: impl Future<Output = PeerOutcome>) {
+    async fn follow(&self, mut submission: PendingSubmission, outcome: impl Future<Output = PeerOutcome>) {
         let mut outcome = std::pin::pin!(outcome);
-        let outcome = if parcel.waiters.is_empty() {
+        let outcome = if submission.waiters.is_empty() {
             outcome.await
         } else {
             let mut waits = self.0.waits.subscribe();
             let ended = tokio::select! {
                 biased;
                 outcome = &mut outcome => Some(outcome),
-                () = parcel.to.closed() => None,
-                // The sender lives as long as we do.
+                () = submission.to.closed() => None,
+                // The sender is part of this table.
                 Ok(_) = waits.wait_for(|waits| *waits == WaitsForOwner::Ended) => None,
             };
             match ended {
                 Some(outcome) => outcome,
-                // The shard ends the wait, and its answer comes as ever: empty, or with what it had granted before.
+                // The shard ends the wait and answers as always: with nothing, or with what it has granted before.
                 None => {
-                    for waiter in &parcel.waiters {
-                        self.put_back(parcel.shard, Op::CancelReserve { waiter: *waiter });
+                    for waiter in &submission.waiters {
+                        self.put_back(submission.shard, Op::CancelReserve { waiter: *waiter });
                     }
                     outcome.await
                 }
@@ -435,99 +446,102 @@ impl RouteTable {
         let (why, look) = match outcome {
             PeerOutcome::Answered(answers) => match moved(&answers) {
                 Some(why) => (why, OwnerLookup::Yes),
-                None => match unknown(&answers).filter(|_| parcel.is_repeatable()) {
+                None => match unknown(&answers).filter(|_| submission.is_repeatable()) {
                     Some(why) => (why, OwnerLookup::Yes),
-                    None => return self.deliver(parcel, answers),
+                    None => return self.deliver(submission, answers),
                 },
             },
             PeerOutcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::Yes),
             PeerOutcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No),
-            PeerOutcome::Lost(why) if parcel.is_repeatable() || mutant::is(Mutant::LostRetried) => {
+            PeerOutcome::Lost(why) if submission.is_repeatable() || mutant::is(Mutant::LostRetried) => {
                 (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No)
             }
-            PeerOutcome::Lost(why) => return parcel.refuse_unknown(&why),
+            PeerOutcome::Lost(why) => return submission.refuse_unknown(&why),
         };
-        parcel.why = Some(why);
-        self.again(parcel, look);
+        submission.why = Some(why);
+        self.again(submission, look);
     }
 
-    fn deliver(&self, parcel: PendingSubmission, answers: Answers) {
-        if parcel.why.is_some()
-            && let Some(slot) = self.slot(parcel.shard)
+    fn deliver(&self, submission: PendingSubmission, answers: Answers) {
+        if submission.why.is_some()
+            && let Some(slot) = self.slot(submission.shard)
         {
             slot.state().pause.reset();
         }
-        if let Err(answers) = parcel.to.send(answers) {
-            undo(&answers).into_iter().for_each(|op| self.put_back(parcel.shard, op));
+        if let Err(answers) = submission.to.send(answers) {
+            undo(&answers).into_iter().for_each(|op| self.put_back(submission.shard, op));
         }
     }
 
-    /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
-    fn again(&self, mut parcel: PendingSubmission, look: OwnerLookup) {
-        parcel.comes_back(self.now());
+    /// Puts a submission back among those that wait, in its old position: it was certainly not applied, or may be
+    /// applied twice.
+    fn again(&self, mut submission: PendingSubmission, look: OwnerLookup) {
+        submission.reduce_waits(self.now());
         self.0.again.fetch_add(1, Ordering::Relaxed);
         if look == OwnerLookup::Yes {
             (self.0.look)();
         }
         if self.0.shared.has_ended() {
-            return parcel.refuse(&CallError::Draining);
+            return submission.refuse(&CallError::Draining);
         }
-        let Some(slot) = self.slot(parcel.shard) else { return };
+        let Some(slot) = self.slot(submission.shard) else { return };
         let mut state = slot.state();
-        self.stand(&mut state, parcel);
+        self.wait_for_route(&mut state, submission);
     }
 
-    /// Retries the submissions of a line until it is empty.
-    async fn push(&self, shard: ShardId) {
+    /// Retries the submissions that wait for a shard until there are none.
+    async fn retry_waiting(&self, shard: ShardId) {
         let Some(slot) = self.slot(shard) else { return };
         loop {
             let pause = slot.state().pause.take();
-            // A new way pushes the line by itself; this is woken to see whether that was all.
+            // A new route sends them by itself; this task is woken to see whether any are left.
             let _ = tokio::time::timeout(pause, slot.changed.notified()).await;
             let mut state = slot.state();
             let waits_ended = *self.0.waits.borrow() == WaitsForOwner::Ended;
             let now = self.now();
             let over: Vec<u64> = state
-                .line
+                .waiting
                 .iter()
-                .filter(|(_, parcel)| {
-                    let ends = waits_ended && !parcel.waiters.is_empty();
-                    ends || parcel.is_over(PATIENCE, now) || parcel.is_given_up()
+                .filter(|(_, submission)| {
+                    let ends = waits_ended && !submission.waiters.is_empty();
+                    ends || submission.has_timed_out(OWNER_TIMEOUT, now) || submission.is_given_up()
                 })
                 .map(|(seq, _)| *seq)
                 .collect();
-            for parcel in over.into_iter().filter_map(|seq| state.line.remove(&seq)).collect::<Vec<_>>() {
-                if waits_ended && !parcel.waiters.is_empty() {
-                    end_wait(parcel);
+            for submission in
+                over.into_iter().filter_map(|seq| state.waiting.remove(&seq)).collect::<Vec<_>>()
+            {
+                if waits_ended && !submission.waiters.is_empty() {
+                    answer_empty(submission);
                 } else {
-                    parcel.refuse_without_owner();
+                    submission.refuse_without_owner();
                 }
             }
-            state.bytes = state.line.values().map(|parcel| parcel.weight).sum();
-            self.push_line(&mut state);
-            if state.line.is_empty() {
+            state.bytes = state.waiting.values().map(|submission| submission.weight).sum();
+            self.send_waiting(&mut state);
+            if state.waiting.is_empty() {
                 state.pusher = RetryTask::None;
                 return;
             }
         }
     }
 
-    /// Sends the submissions of a line in order, up to the first one that cannot be sent.
-    fn push_line(&self, state: &mut RouteState) {
-        if matches!(state.way, ShardRoute::None) && !state.line.is_empty() {
+    /// Sends the waiting submissions of a shard in order, up to the first one that cannot be sent.
+    fn send_waiting(&self, state: &mut RouteState) {
+        if matches!(state.route, ShardRoute::None) && !state.waiting.is_empty() {
             return (self.0.look)();
         }
-        while let Some((_, mut parcel)) = state.line.pop_first() {
-            parcel.leaves(self.now());
-            state.bytes = state.bytes.saturating_sub(parcel.weight);
-            if let Some(parcel) = self.dispatch(state, parcel) {
-                self.stand(state, parcel);
+        while let Some((_, mut submission)) = state.waiting.pop_first() {
+            submission.end_wait(self.now());
+            state.bytes = state.bytes.saturating_sub(submission.weight);
+            if let Some(submission) = self.dispatch(state, submission) {
+                self.wait_for_route(state, submission);
                 return;
             }
         }
     }
 
-    /// By the clock that runs, as all instants of a parcel.
+    /// The clock that is never stopped, as for all instants of a submission.
     fn now(&self) -> Duration {
         self.0.shared.clock().running()
     }
@@ -544,15 +558,15 @@ enum OwnerLookup {
     No,
 }
 
-/// A reserve that waited in line for its shard ends as one at the shard does.
-fn end_wait(parcel: PendingSubmission) {
+/// Ends the wait of a reserve without a route, with the answer that a shard would give.
+fn answer_empty(submission: PendingSubmission) {
     let empty = |op: &Op| match op {
         Op::Reserve(_) => Ok(Reply::Reserve(Reserved::Grants(Vec::new()))),
         _ => Err(CallError::Draining),
     };
-    let answers = parcel.ops.iter().map(empty).collect();
-    // Nobody there any more: nothing to tell.
-    let _ = parcel.to.send(answers);
+    let answers = submission.ops.iter().map(empty).collect();
+    // The caller may have gone.
+    let _ = submission.to.send(answers);
 }
 
 impl RouteSlot {

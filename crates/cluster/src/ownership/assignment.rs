@@ -1,12 +1,14 @@
-//! Which node should have which shard: the same on every node, out of the same list.
+//! The assignment of shards to nodes: each node computes the same one from the same list of nodes.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// For each shard the place of its node in `nodes`, which are names, in any order, none twice.
+/// For each shard, the index in `nodes` of the node that should own it. `nodes` holds names without duplicates, in any
+/// order.
 ///
-/// Every pair of a node and a shard has a score (rendezvous hashing: Thaler and Ravishankar, 1998). The best pair of all goes first, then the
-/// next that still can; a node has `shards / nodes` at least and one more at most. So a node that joins or leaves moves few shards but
-/// its own, and a node that comes again under its name gets what it had.
+/// Every pair of a node and a shard has a score (rendezvous hashing: Thaler and Ravishankar, 1998). The best pair is
+/// assigned first, then the next that is still possible; each node gets `shards / nodes`, rounded down or up. So a node
+/// that joins or leaves moves few shards beside its own, and a node that returns under its name gets the shards that it
+/// had.
 pub(crate) fn assign(nodes: &[&str], shards: u32) -> Vec<usize> {
     let mut owners = vec![usize::MAX; shards as usize];
     if nodes.is_empty() {
@@ -56,7 +58,7 @@ mod tests {
         nodes.iter().map(String::as_str).collect()
     }
 
-    /// By name.
+    /// The names of the owners.
     fn owners<'a>(nodes: &[&'a str], shards: u32) -> Vec<&'a str> {
         assign(nodes, shards).into_iter().map(|at| nodes[at]).collect()
     }
@@ -91,7 +93,7 @@ mod tests {
             let (before, after) = (owners(&without, shards), owners(&with, shards));
             let share = (shards as usize).div_ceil(with.len());
             let moved = moves(&before, &after);
-            // What the new one takes, and what is pushed on to keep the balance.
+            // The new node takes its share, and some shards move on to keep the balance.
             prop_assert!(moved <= 3 * share + 2, "{moved} of {shards} for {} nodes, a share is {share}", with.len());
         }
     }

@@ -1,4 +1,4 @@
-//! What the parts of a node share.
+//! The state that the parts of a node share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,28 +20,28 @@ pub(crate) struct Core {
     pub(crate) me: Node,
     pub(crate) shards: u32,
     pub(crate) lease: Duration,
-    pub(crate) ways: RouteTable,
+    pub(crate) routes: RouteTable,
     pub(crate) shared: Arc<DriverShared>,
     pub(crate) inbox: Arc<Inbox>,
-    /// Asks for a look at the owners of all shards.
+    /// Set when the owners of all shards must be read.
     pub(crate) look: Arc<AtomicBool>,
-    /// Another node says that who takes part may have changed, too.
+    /// Set when another node says that the members may have changed, too.
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
     pub(crate) locals: LocalCounters,
-    /// And when it was read, by [`Clock::running`](duewheel_shard::clock::Clock::running).
+    /// The cluster as last read, and when it was read by [`Clock::running`](duewheel_shard::clock::Clock::running).
     pub(crate) view: Mutex<(ClusterView, Duration)>,
-    /// For tests: the node is to end as if it had been killed.
+    /// For tests: the node shall end as if it had been killed.
     pub(crate) killed: AtomicBool,
 }
 
 impl Host for Core {
     fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>> {
-        self.ways.here(shard).ok_or_else(|| format!("node {} does not own it", self.me.name).into())
+        self.routes.here(shard).ok_or_else(|| format!("node {} does not own it", self.me.name).into())
     }
 
     fn put_back(&self, shard: ShardId, op: Op) {
-        self.ways.put_back(shard, op);
+        self.routes.put_back(shard, op);
     }
 
     fn nudged(&self) {

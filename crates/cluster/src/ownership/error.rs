@@ -1,43 +1,43 @@
-//! Why a node cannot take part.
+//! Why a node cannot join the cluster.
 
 use std::io;
 
 use duewheel_core::store::{Node, StoreError};
 
-/// Longest name of a node, and longest address, in bytes: a greeting has room for them.
+/// The longest name of a node and the longest address, in bytes, so that a greeting can hold them.
 pub(crate) const MAX_NAME: usize = 200;
 
 /// Why a node cannot join the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// What the nodes agree by refuses, or cannot be reached.
+    /// The coordinator refuses, or cannot be reached.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// Another living node has the name, or one that died has it until its lease is over.
+    /// Another living node has this name, or a dead one whose lease has not run out yet.
     #[error("another living node has the name {0:?}; each node needs its own")]
     NameTaken(String),
-    /// Without an address no other node can reach it, and there are some.
+    /// The node has no address, so no other node could reach it, and there are other nodes.
     #[error("this node has no address for other nodes (--advertise), but others take part: {0}")]
     NotAlone(String),
-    /// Another node runs without an address, and owns everything.
+    /// Another node runs without an address and owns all shards.
     #[error("node {0} takes part without an address for other nodes (--advertise), and owns everything")]
     OtherIsAlone(String),
-    /// Its name or address cannot be one.
+    /// The name or the address is not valid.
     #[error("a node's name and address have 1 to {MAX_NAME} bytes each")]
     BadName,
-    /// It cannot listen there.
+    /// The node cannot listen at this address.
     #[error("cannot listen for other nodes at {0}: {1}")]
     Listen(String, io::Error),
-    /// It cannot speak TLS with other nodes.
+    /// The node cannot set up TLS for connections to other nodes.
     #[error("cannot speak TLS with other nodes: {0}")]
     Tls(io::Error),
-    /// No thread could be started.
+    /// A thread could not be started.
     #[error("no thread could be started: {0}")]
     Thread(io::Error),
-    /// It ended while it started.
+    /// The node ended while it started.
     #[error("it ended while it started: {0}")]
     Ended(String),
-    /// The async runtime was shut down meanwhile.
+    /// The async runtime was shut down while the node started.
     #[error("the async runtime was shut down while starting")]
     Runtime,
 }

@@ -1,31 +1,31 @@
-//! Shards of a node whose drivers do not complete their rounds.
+//! Shards of this node whose drivers do not complete their rounds.
 
 use duewheel_core::id::ShardId;
 use duewheel_shard::health::{Health, ThreadIn};
 
-/// A driver that completes no round for this long counts as hanging.
+/// A driver that completes no round for this long, in ms, counts as hanging.
 const HANGS_MS: u64 = 10_000;
 
-/// Shards that are named; of others there is a number.
+/// The number of shards that a message names; further ones are only counted.
 const MAX_NAMED: usize = 8;
 
 /// The shards whose drivers hang, and what holds their threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HangingShards {
-    /// A store only if it has the threads of all of them.
+    /// What the threads of all these shards wait for; a store only if all of them wait in it.
     pub(crate) thread: ThreadIn,
-    /// Shards of the node that do not hang.
+    /// The number of shards of the node that do not hang.
     pub(crate) others: usize,
     shards: Vec<ShardId>,
     longest_ms: u64,
 }
 
 impl HangingShards {
-    /// Of all shards that a node serves; `None` if none of them hangs.
+    /// The hanging shards among those that a node serves; `None` if none hangs.
     pub(crate) fn among(shards: impl Iterator<Item = (ShardId, Health)>) -> Option<Self> {
         let (hanging, others): (Vec<_>, Vec<_>) =
             shards.partition(|(_, health)| health.tick_age_ms >= HANGS_MS);
-        // One that has just come back from its store is on its way to the next call, or to its next round.
+        // A driver that has just returned from its store is about to make the next call or to begin the next round.
         let in_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
         let all_in_store = hanging.iter().all(|(_, health)| in_store(health));
         Some(HangingShards {
@@ -36,7 +36,8 @@ impl HangingShards {
         })
     }
 
-    /// Which shards wait for their store, and for how long, in words; `None` if something else has a thread of theirs.
+    /// A sentence that names the shards that wait for their store, and for how long; `None` if a thread waits for
+    /// something else.
     pub(crate) fn waiting_for_store(&self) -> Option<String> {
         if self.thread != ThreadIn::Store {
             return None;
@@ -70,7 +71,7 @@ mod tests {
         HangingShards::among((0..).map(ShardId).zip(all.iter().map(health)))
     }
 
-    /// Story: a node whose shards hung in their store was killed for it, and the next one stood before the same store.
+    /// Story: a node whose shards hung in their store was killed for it, and its successor hung in the same store.
     #[test]
     fn a_node_is_held_up_by_its_store_only_if_no_shard_hangs_for_another_reason() {
         let of = |all: &[(u64, u64, ThreadIn)]| among(all).map(|hanging| (hanging.thread, hanging.others));

@@ -1,4 +1,4 @@
-//! The shards that this node owns or has owned since it started, for figures.
+//! Figures of the shards that this node owns or has owned since it started.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +10,29 @@ use duewheel_shard::inbox::Inbox;
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::shared::DriverShared;
 
-/// Clones are the same.
+/// The counters of these shards. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct LocalCounters(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
 
 impl LocalCounters {
-    /// A reign of this node begins.
+    /// Records that this node has become the owner of a shard.
     pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
         self.fold(shard);
         entry(&mut self.locked(), shard).begin(inbox, shared);
     }
 
-    /// It is over: what it has counted stays.
+    /// Records that this node is no longer the owner; the counts stay.
     pub(crate) fn fold(&self, shard: ShardId) {
         entry(&mut self.locked(), shard).fold();
     }
 
-    /// Nobody owned it for so long before this node took it.
+    /// Adds a time during which nobody owned the shard before this node took it.
     pub(crate) fn was_unowned(&self, shard: ShardId, time: Duration) {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         entry(&mut self.locked(), shard).add_unowned(ms);
     }
 
-    /// All of them, by number.
+    /// All shards, by number.
     pub(crate) fn all(&self) -> Vec<LocalShard> {
         self.locked().values().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! A node of a cluster: it takes part, owns some shards, and knows the way to the others.
+//! A node of a cluster: it joins, owns some shards, and routes operations to the owners of the others.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,21 +37,22 @@ use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConf
 /// The options of a node.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
-    /// The name of the node; no other living node has it.
+    /// The name of the node; no other living node has the same.
     pub name: String,
-    /// Where other nodes reach it, host and port; `None`: it is alone. A port 0 becomes the one that it listens on.
+    /// The address at which other nodes reach it, host and port; `None`: it is the only node. Port 0 stands for the
+    /// port at which it listens.
     pub advertise: Option<String>,
-    /// Where it listens, if that is not what it advertises.
+    /// The address at which it listens, if that differs from the advertised one.
     pub bind: Option<String>,
-    /// Number of shards of a new cluster.
+    /// The number of shards of a new cluster.
     pub shards_if_new: u32,
-    /// What it shows to other nodes; `None`: a key that is drawn at its start.
+    /// The certificates that it shows to other nodes; `None`: a key that is generated at the start.
     pub certificates: Option<PeerCertificates>,
-    /// Versions of the nodes' protocol that it speaks. Only tests have others.
+    /// The versions of the nodes' protocol that it speaks. Only tests change them.
     pub(crate) speaks: SupportedVersions,
     /// How long a new node must stay before this one gives up shards to it.
     pub settle_delay: Duration,
-    /// Seeds the jitter of backoffs; `None`: out of the clock.
+    /// The seed of the jitter of backoffs; `None`: taken from the clock.
     pub seed: Option<u64>,
     /// The quotas of all shards.
     pub quotas: QuotaSource,
@@ -77,13 +78,13 @@ impl FleetOptions {
 /// A node that has joined, with what a client needs.
 #[derive(Debug)]
 pub struct Started {
-    /// The way to all shards; the same as a trait object is what a router takes.
+    /// The access to all shards; a router takes it as a trait object.
     pub fleet: Arc<Fleet>,
-    /// Of the node: health, wishes, the end.
+    /// The state of the node: health, commands, its end.
     pub shared: Arc<DriverShared>,
-    /// Of the node: nothing is put in; its door and its wake-ups count.
+    /// The inbox of the node. It takes no operations; only its commands and wake-ups are used.
     pub inbox: Arc<Inbox>,
-    /// Sessions, and waiters if one wants, get numbers above this, and below it plus 2^32.
+    /// Numbers of sessions and waiters begin above this number and stay below it plus 2^32.
     pub sessions: u64,
 }
 
@@ -108,23 +109,23 @@ impl Shards for Fleet {
     }
 
     fn here(&self) -> Vec<ShardId> {
-        self.core.ways.all_here()
+        self.core.routes.all_here()
     }
 
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
-        self.core.ways.submit(shard, ops, patience)
+        self.core.routes.submit(shard, ops, patience)
     }
 }
 
 impl Fleet {
-    /// Takes part, and returns once the shards are open that this node should have and nobody else has, or after a lease and two
-    /// seconds. What others have they give up later.
+    /// Joins the cluster. It returns when all shards are open that this node should own and no other node owns, or
+    /// after a lease and two seconds. Shards that other nodes own are given up by them later.
     ///
     /// # Errors
     /// See [`FleetError`].
     ///
     /// # Cancel safety
-    /// When the future is dropped, the node leaves again, or its lease runs out.
+    /// When the future is dropped, the node leaves the cluster again, or its lease runs out.
     pub async fn start(
         coordinator: Arc<dyn Coordinator>,
         options: FleetOptions,
@@ -163,7 +164,7 @@ impl Fleet {
         let at_most = core.lease + Duration::from_secs(2);
         let ended = tokio::select! {
             biased;
-            // It gives up its end without a word when the thread ends; then there is an end to be had.
+            // When the thread ends it drops its sender without a message; then the reason of the end is known.
             Ok(_) = began.wait_for(|began| *began) => None,
             end = core.shared.ended() => Some(end),
             () = tokio::time::sleep(at_most) => None,
@@ -193,19 +194,20 @@ impl Fleet {
         seen
     }
 
-    /// Figures for people. Names are metric names without prefix: the first two are states, the others count since the start.
+    /// Figures for people. Names are metric names without prefix: the first two are states, the others count since the
+    /// start.
     pub fn figures(&self) -> [(&'static str, u64); 4] {
         [
-            ("shards_owned", self.core.ways.all_here().len() as u64),
-            ("shards_without_owner", self.core.ways.lost() as u64),
+            ("shards_owned", self.core.routes.all_here().len() as u64),
+            ("shards_without_owner", self.core.routes.lost() as u64),
             ("shard_moves_total", self.core.moves.load(Ordering::Relaxed)),
-            ("forwarded_again_total", self.core.ways.sent_again()),
+            ("forwarded_again_total", self.core.routes.sent_again()),
         ]
     }
 
-    /// Submissions sent to each other node since the start, by its name.
+    /// The number of submissions sent to each other node since the start, by its name.
     pub fn forwards(&self) -> Vec<(Box<str>, u64)> {
-        self.core.ways.forwards()
+        self.core.routes.forwards()
     }
 
     #[cfg(test)]
@@ -213,7 +215,8 @@ impl Fleet {
         &self.core
     }
 
-    /// Ends it as `kill -9` would, as far as others can see: nothing is closed, nobody is told. Its stores must have been cut off.
+    /// Ends the node as `kill -9` would, as far as others can see: nothing is closed and no node is notified. Its
+    /// stores must have been cut off.
     #[cfg(test)]
     pub(crate) fn kill(&self) {
         self.core.killed.store(true, Ordering::SeqCst);
@@ -245,13 +248,13 @@ async fn bind(advertise: &str, bind: Option<&str>) -> Result<(Option<TcpListener
     Ok((Some(listener), advertise))
 }
 
-/// A node on its way into the cluster. A name or a place that a dead node holds is free after its lease.
+/// A node that tries to join. The name and the address of a dead node are free when its lease has run out.
 pub(crate) struct Candidacy {
     candidate: Candidate,
     lease: Duration,
-    /// By [`Clock::running`].
+    /// When it gives up, by [`Clock::running`].
     until: Duration,
-    /// It has joined, and must see yet whether it can share with the others.
+    /// Set when it has joined and must still see whether it can share with the other nodes.
     joined: Option<Joined>,
 }
 
@@ -266,12 +269,12 @@ impl Candidacy {
         Candidacy { candidate, lease, until: now + lease + lease / 4, joined: None }
     }
 
-    /// Between two attempts, at most.
+    /// The longest pause between two attempts.
     pub(crate) fn pause(&self) -> Duration {
         (self.lease / 8).min(Duration::from_secs(1))
     }
 
-    /// Tries to take part; `None`: it is to try again after a pause. The coordinator's calls may wait.
+    /// Tries to join; `None`: the caller tries again after a pause. The calls of the coordinator may block.
     pub(crate) fn attempt(
         &mut self,
         coordinator: &dyn Coordinator,
@@ -315,7 +318,7 @@ async fn join(
 ) -> Result<Joined, FleetError> {
     loop {
         let (coordinator, now) = (coordinator.clone(), clock.running());
-        // The coordinator's calls may wait.
+        // The calls of the coordinator may block.
         let attempt = move || {
             let joined = candidacy.attempt(&*coordinator, now);
             (candidacy, joined)
@@ -338,7 +341,7 @@ pub(crate) struct Environment {
 }
 
 impl FleetOptions {
-    /// The seed of its shards and pauses: another one for each node.
+    /// The seed of its shards and pauses; each node has a different one.
     fn seed(&self, clock: &dyn Clock) -> u64 {
         let reading = clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
@@ -363,7 +366,7 @@ pub(crate) fn assemble(
     let lease = coordinator.lease();
     let Environment { clock, jitter, link, starter } = means;
     let shared = Arc::new(DriverShared::new(coordinator.level(), clock.clone()));
-    // A node has no engine: only the wall clock of this counts.
+    // A node has no engine, so only the wall clock of this reading is used.
     shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
     let inbox = Arc::new(Inbox::new(policy));
     let one = share_of(policy, shards);
@@ -377,13 +380,13 @@ pub(crate) fn assemble(
             }
         })
     };
-    let ways = RouteTable::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
+    let routes = RouteTable::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
     let view = ClusterView { me: me.clone(), nodes: Vec::new(), shards: Vec::new(), age: Duration::ZERO };
     let core = Arc::new(Core {
         me: me.clone(),
         shards,
         lease,
-        ways: ways.clone(),
+        routes: routes.clone(),
         shared,
         inbox,
         look,
@@ -409,7 +412,7 @@ pub(crate) fn assemble(
         starter,
     };
     let runtime = tokio::runtime::Handle::current();
-    let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
+    let owned = Owned::new(recipe, lease, &core.inbox, (&routes, &core.locals), &runtime);
     let presence = Presence::new(options.settle_delay);
     let parts =
         ReconcilerParts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };

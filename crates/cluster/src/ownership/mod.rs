@@ -1,4 +1,4 @@
-//! A node's life: it takes part, opens the shards that it should own, and gives up those that it should not.
+//! The life of a node: it joins, opens the shards that it should own, and gives up those that it should not own.
 
 mod assignment;
 pub(crate) mod core;

@@ -1,4 +1,4 @@
-//! The shards of this node: opened, served, given up. Each has its own thread, store and engine.
+//! The shards of this node: opening, serving, giving up. Each shard has its own thread, store and engine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::ownership::hanging::HangingShards;
 use crate::ownership::locals::LocalCounters;
 use crate::ownership::view::ShardStage;
 
-/// Number of shards that are opened at a time: each reads what must be in memory.
+/// The number of shards that are opened at a time: each reads what must be in memory.
 const MAX_OPENING: usize = 4;
 
-/// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
+/// How long a shard may be without its store before its node reports it: an owner that opens it again takes less.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
 /// What a node needs to open a shard.
@@ -36,7 +36,7 @@ pub(crate) struct ShardConfig {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) me: Node,
     pub(crate) shards: u32,
-    /// Of one shard.
+    /// The limits of one shard.
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
     pub(crate) quotas: QuotaSource,
@@ -45,12 +45,12 @@ pub(crate) struct ShardConfig {
     pub(crate) starter: Arc<dyn Starter>,
 }
 
-/// Starts shards, on threads of their own or stepped by a simulation.
+/// Starts shards: on threads of their own, or stepped by a simulation.
 pub(crate) trait Starter: Send + Sync {
-    /// Opens a shard, and has it served until it ends. `tell` hears whether it opens, on whatever thread.
+    /// Opens a shard and serves it until it ends. `tell` is called with the result of the opening, on any thread.
     ///
     /// # Errors
-    /// No thread can be started. Then nobody is told.
+    /// The thread could not be started. Then `tell` is not called.
     fn start(&self, opening: Opening, tell: OpeningCallback) -> io::Result<()>;
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Opening {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// Each shard opens on a thread, and has another one from then on.
+/// Opens each shard on a thread, and serves it on another one.
 #[derive(Debug)]
 pub(crate) struct OnThreads;
 
@@ -84,19 +84,19 @@ impl Starter for OnThreads {
     }
 }
 
-/// The shards that this node opens, owns or closes. Only the thread of the reconciler uses it.
+/// The shards that this node opens, owns or closes. Only the reconciler's thread uses it.
 pub(crate) struct Owned {
     recipe: Arc<ShardConfig>,
     states: Vec<OwnershipState>,
     opened: mpsc::Receiver<OpeningResult>,
     opener: mpsc::Sender<OpeningResult>,
     inbox: Arc<Inbox>,
-    ways: RouteTable,
-    /// What is counted of them, for figures.
+    routes: RouteTable,
+    /// The counters of the shards, for figures.
     locals: LocalCounters,
     runtime: tokio::runtime::Handle,
     pauses: [Duration; 2],
-    /// Shards that this node should serve and whose store does not let it.
+    /// Shards that this node should serve and whose store prevents it.
     ill: BTreeMap<ShardId, ShardFault>,
 }
 
@@ -113,7 +113,7 @@ type OpeningResult = (ShardId, Result<Shard, NotOpened>);
 /// Why a shard does not open.
 pub(crate) enum NotOpened {
     Refused(StartError),
-    /// A bug.
+    /// The thread panicked, which is a bug.
     Panicked(String),
 }
 
@@ -124,14 +124,14 @@ impl NotOpened {
 }
 
 enum OwnershipState {
-    /// Not here. Not to be opened before `until`, by [`Clock::running`].
+    /// The shard is not here, and is not opened before `until`, by [`Clock::running`].
     Away {
         until: Duration,
         pause: RetryPause,
     },
     Opening {
         pause: RetryPause,
-        /// Somebody else should have it by now.
+        /// Another node should own it by now.
         unwanted: bool,
     },
     Serving(ServedShard),
@@ -146,15 +146,15 @@ struct ServedShard {
 /// The shards whose state has changed since the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Opened, or given up.
+    /// The number of shards that were opened or given up.
     pub(crate) moved: usize,
-    /// Ended by themselves, or not opened.
+    /// The number of shards that ended by themselves or did not open.
     pub(crate) failed: usize,
-    /// What ends the node.
+    /// The fault that ends the node, if there is one.
     pub(crate) fatal: Option<Fatal>,
 }
 
-/// What ends the node.
+/// A fault that ends the node.
 #[derive(Debug)]
 pub(crate) enum Fatal {
     Bug(String),
@@ -172,11 +172,11 @@ impl Owned {
         recipe: ShardConfig,
         lease: Duration,
         inbox: &Arc<Inbox>,
-        (ways, locals): (&RouteTable, &LocalCounters),
+        (routes, locals): (&RouteTable, &LocalCounters),
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (opener, opened) = mpsc::channel();
-        // Mostly one waits for a lease to run out, or for the other owner to give the shard up.
+        // The usual reasons: a lease has not run out yet, or the other owner has not given the shard up yet.
         let pauses = [(lease / 64).max(Duration::from_millis(10)), (lease / 2).min(Duration::from_secs(5))];
         let now = recipe.clock.running();
         let away = |_| OwnershipState::Away {
@@ -189,7 +189,7 @@ impl Owned {
             opened,
             opener,
             inbox: inbox.clone(),
-            ways: ways.clone(),
+            routes: routes.clone(),
             locals: locals.clone(),
             runtime: runtime.clone(),
             pauses,
@@ -217,7 +217,7 @@ impl Owned {
             if matches!(self.states[at], OwnershipState::Serving(_)) {
                 tracing::warn!(%shard, why = here.shared.health().trouble, "a shard of this node ended");
                 changes.failed += 1;
-                self.ways.forget(shard, &ShardRoute::Here(here.inbox.clone()));
+                self.routes.forget(shard, &ShardRoute::Here(here.inbox.clone()));
             } else {
                 tracing::info!(%shard, "gave a shard up");
             }
@@ -228,8 +228,8 @@ impl Owned {
         changes
     }
 
-    /// Opens a shard, if it is time to, and if not too many are being opened; `hanging` of these do not count, because a
-    /// part of the coordinator hangs that has nothing to do with this shard.
+    /// Opens a shard, if its pause is over and not too many are being opened. Of those, `hanging` do not count: they
+    /// wait for a part of the coordinator that this shard does not need.
     pub(crate) fn open(&mut self, shard: ShardId, hanging: usize) {
         let opening = self.states.iter().filter(|s| matches!(s, OwnershipState::Opening { .. })).count();
         let Some(OwnershipState::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
@@ -239,7 +239,7 @@ impl Owned {
         let pause = pause.clone();
         let (opener, inbox) = (self.opener.clone(), self.inbox.clone());
         let tell = Box::new(move |opened| {
-            // A fleet that is gone takes nothing: the shard is dropped, and stops.
+            // The fleet is gone: the shard is dropped, and stops.
             let _ = opener.send((shard, opened));
             inbox.wake();
         });
@@ -253,13 +253,13 @@ impl Owned {
         };
     }
 
-    /// Gives a shard up: what waits there ends, what was accepted becomes durable, and its lease goes back.
+    /// Gives a shard up: waits there end, accepted changes become durable, and its lease is returned.
     pub(crate) fn close(&mut self, shard: ShardId) {
         let away = self.away(Duration::ZERO);
         let Some(state) = self.states.get_mut(shard.0 as usize) else { return };
         match std::mem::replace(state, away) {
             OwnershipState::Serving(here) => {
-                self.ways.forget(shard, &ShardRoute::Here(here.inbox.clone()));
+                self.routes.forget(shard, &ShardRoute::Here(here.inbox.clone()));
                 here.inbox.close_door(Admission::Closed(CallError::Draining));
                 here.shared.wish(ThreadCommand::Stop, &here.inbox);
                 self.states[shard.0 as usize] = OwnershipState::Closing(here);
@@ -274,7 +274,7 @@ impl Owned {
     }
 
     /// The route to a shard, if this node serves it.
-    pub(crate) fn way(&self, shard: ShardId) -> Option<ShardRoute> {
+    pub(crate) fn route(&self, shard: ShardId) -> Option<ShardRoute> {
         match self.states.get(shard.0 as usize) {
             Some(OwnershipState::Serving(here)) => Some(ShardRoute::Here(here.inbox.clone())),
             Some(
@@ -335,12 +335,12 @@ impl Owned {
         self.ill.insert(shard, ShardFault { since, why, lasting });
     }
 
-    /// Somebody else serves it, or is to.
+    /// Records that another node serves the shard or is about to.
     pub(crate) fn is_elsewhere(&mut self, shard: ShardId) {
         self.ill.remove(&shard);
     }
 
-    /// What the answers of all shards here have reached that came last; `None` without a shard.
+    /// The lowest level that the latest answers of all shards here have reached; `None` without a shard.
     pub(crate) fn level(&self) -> Option<Level> {
         self.here().map(|here| here.shared.level()).reduce(Level::and)
     }
@@ -368,7 +368,7 @@ impl Owned {
                 if unwanted {
                     self.close(shard);
                 } else {
-                    self.ways.set(shard, ShardRoute::Here(inbox));
+                    self.routes.set(shard, ShardRoute::Here(inbox));
                 }
             }
             Err(error) => {
@@ -394,14 +394,14 @@ impl Owned {
         }
     }
 
-    /// A shard that ends is off the table at once, whatever the fleet's thread is doing.
+    /// Removes the route as soon as the shard ends, whatever the fleet's thread is doing.
     fn watch(&self, shard: ShardId, inbox: &Arc<Inbox>, shared: &Arc<DriverShared>) {
-        let (ways, fleet, shared) = (self.ways.clone(), self.inbox.clone(), shared.clone());
-        let way = ShardRoute::Here(inbox.clone());
+        let (routes, fleet, shared) = (self.routes.clone(), self.inbox.clone(), shared.clone());
+        let route = ShardRoute::Here(inbox.clone());
         self.runtime.spawn(async move {
-            // However it ended: what became of it is looked at in its turn.
+            // The reason is handled when the reconciler looks next.
             let _: DriverEnd = shared.ended().await;
-            ways.forget(shard, &way);
+            routes.forget(shard, &route);
             fleet.wake();
         });
     }
@@ -425,7 +425,7 @@ fn stage(state: &OwnershipState) -> ShardStage {
         OwnershipState::Away { .. } => ShardStage::Away,
         OwnershipState::Opening { unwanted: false, .. } => ShardStage::Opening,
         OwnershipState::Serving(_) => ShardStage::Serving,
-        // Whoever gives up what can be given up must not find it again in each round.
+        // A counter that is folded once must not be found again in each round.
         OwnershipState::Opening { unwanted: true, .. } | OwnershipState::Closing(_) => ShardStage::Closing,
     }
 }
@@ -436,9 +436,9 @@ impl ShardConfig {
         let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
         let config = Config {
             policy: self.policy.clone(),
-            // Another for each shard, and for each life of a node.
+            // A different seed for each shard and each start of a node.
             seed: self.seed ^ (u64::from(shard.0) << 32 | u64::from(self.me.number)).rotate_left(17),
-            // Connections live on when a shard moves; their nodes say when they close.
+            // Connections outlive a move of a shard; their nodes report when they close.
             bound: BoundLeases::Keep,
             ids: Ids::of(shard, self.shards),
             ..Config::default()
@@ -449,9 +449,10 @@ impl ShardConfig {
 
 /// The limits of one shard, derived from those of its node.
 ///
-/// What bounds memory and what is held in sum is divided by the number of all shards: one node may have to own them all, when the others are
-/// gone, and takes no more memory then than it was given. So a node of several uses a part of its budget, and may be given more. What bounds
-/// one request, one queue's look or one message stays. Each part has a least size, below which a shard would be slow.
+/// Limits of memory and of totals are divided by the number of all shards: one node may have to own all of them when
+/// the others are gone, and must not use more memory then than it was given. So a node of a larger cluster uses only a
+/// part of its budget and may be given more. Limits of one request, one queue or one message stay as they are. Each
+/// share has a least size, below which a shard would be slow.
 pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
     let n = shards.max(1) as usize;
     let part = |whole: usize, least: usize| whole.div_ceil(n).max(least.min(whole));

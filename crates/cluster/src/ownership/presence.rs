@@ -1,46 +1,49 @@
-//! Which of the nodes that take part count when shards are shared out.
+//! Which of the members count when shards are assigned.
 //!
-//! A node that comes and goes (a process that crashes again and again, a bad cable) would take its share along each time, and each move
-//! costs its shard a pause. When a node goes, its shards must go to others; when it comes, nothing hurries. So a node that is new counts
-//! only once it has stayed for a while. Until then it takes requests for all shards, as every node does, and owns none.
+//! A node that joins and leaves again and again (a process that crashes, a bad cable) would move its share of the
+//! shards each time, and each move interrupts a shard. When a node leaves, others must take its shards at once; when it
+//! joins, there is no hurry. So a new node counts only once it has stayed for a while. Until then it takes requests for
+//! all shards, as every node does, and owns none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use duewheel_core::store::{Node, Owner};
 
-/// How long a node that comes must stay before others give shards up to it, if nothing else is said.
+/// The default time that a new node must stay before others give up shards to it.
 pub const DEFAULT_SETTLE_DELAY: Duration = Duration::from_secs(10);
 
-/// Since when each node has been a member without a break, as one node sees it.
+/// Since when each node has been a member without interruption, as seen by this node.
 #[derive(Debug)]
 pub(crate) struct Presence {
     delay: Duration,
-    /// By the number of the node: one that starts again has another.
+    /// By the number of the node: a node that starts again has a new number.
     since: BTreeMap<u32, Duration>,
 }
 
 impl Presence {
-    /// No node is known yet.
+    /// Creates it without nodes.
     pub(crate) fn new(delay: Duration) -> Self {
         Presence { delay, since: BTreeMap::new() }
     }
 
-    /// These are there, and no others. `now` is time since any fixed moment.
+    /// Records that exactly these nodes are members. `now` is the time since any fixed moment.
     pub(crate) fn saw(&mut self, now: Duration, nodes: &[Node]) {
         self.since.retain(|number, _| nodes.iter().any(|node| node.number == *number));
         self.saw_some(now, nodes);
     }
 
-    /// These are there; of the others nothing is known, as just after what the nodes agree by was away from all of them.
+    /// Records that these nodes are members; about others nothing is known, for example just after an outage of the
+    /// coordinator that all nodes have seen.
     pub(crate) fn saw_some(&mut self, now: Duration, nodes: &[Node]) {
         for node in nodes {
             self.since.entry(node.number).or_insert(now);
         }
     }
 
-    /// Those of `nodes` among which shards are shared out: who has stayed long enough, and who owns one. While nobody has stayed long
-    /// enough, as far as is known here, the cluster or this node is new, and all count.
+    /// The members of `nodes` that count for the assignment: those that have stayed long enough, and those that own a
+    /// shard. If no node has stayed long enough as far as this node knows, the cluster or this node is new, and all
+    /// count.
     pub(crate) fn settled<'a>(
         &self,
         now: Duration,

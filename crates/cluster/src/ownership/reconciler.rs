@@ -1,7 +1,8 @@
-//! The fleet's own thread: it says that the node is alive, looks who owns what, takes shards and gives them up.
+//! The reconciler: a thread that renews the node's membership, reads who owns which shard, takes shards and gives them
+//! up.
 //!
-//! It is a thread and no task because the coordinator's calls may wait. Nothing else waits for it: shards that are owned serve on while it
-//! hangs, and one that ends is off the table without it.
+//! It is a thread and no task because the calls of the coordinator may block. Nothing else waits for it: owned shards
+//! are served while it hangs, and the route to a shard that ends is removed without it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,23 +31,24 @@ use crate::ownership::presence::Presence;
 use crate::ownership::view::{ClusterView, ShardStage, ShardView};
 use crate::transport::{Host, Peer, TransportConfig};
 
-/// How long the thread sleeps at most: health shows when it came round last.
+/// The longest sleep of the thread; health shows when it came round last.
 const NAP: Duration = Duration::from_millis(250);
 
-/// Shards that are given up at a time: the next one when another node has taken one of these. So none of many waits for long.
+/// The number of shards that are given up at a time. The next one follows when another node has taken one of these, so
+/// no shard is without an owner for long.
 const MAX_MOVING: usize = 4;
 
-/// Others take the shards of a dead node within its lease and this.
+/// Other nodes take the shards of a dead node within its lease and this time.
 const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Shards that a sentence names.
+/// The number of shards that a sentence names.
 const MAX_NAMED: usize = 8;
 
-/// Between two looks at shards that close, and at answers that leave, at the node's end.
+/// The pause between two looks at shards that close, and at answers that leave, when the node ends.
 const CLOSING: Duration = Duration::from_millis(10);
 const TALKING: Duration = Duration::from_millis(5);
 
-/// How long the node waits at its end until answers have left.
+/// How long a node that ends waits until its answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Keeps the shards of a node in step with the assignment until the node ends.
@@ -54,7 +56,7 @@ pub(crate) struct Reconciler {
     core: Arc<Core>,
     coordinator: Arc<dyn Coordinator>,
     owned: Owned,
-    /// Among whom shards are shared out.
+    /// The nodes among which shards are assigned.
     presence: Presence,
     clock: Arc<dyn Clock>,
     jitter: Jitter,
@@ -62,38 +64,38 @@ pub(crate) struct Reconciler {
     max_queued: usize,
     runtime: tokio::runtime::Handle,
     peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
-    /// Those that take part no more, until the last answer.
+    /// Nodes that have left, until their last answer has come.
     parted: Vec<(Arc<Peer>, AbortHandle)>,
-    /// As the coordinator said last.
+    /// The members, as the coordinator reported them last.
     nodes: Vec<Node>,
     owners: Vec<Option<Owner>>,
-    /// Since when, and why, the coordinator does not say who owns a shard; its entry in `owners` is as of before.
+    /// For each shard whose owner the coordinator does not report: since when, and why. Its entry in `owners` is older.
     unknown: Vec<Option<(Duration, Box<str>)>>,
-    /// The node that owned a shard last, whether it does now or not.
+    /// The node that owned each shard last, whether it does now or not.
     last_owners: Vec<Option<u32>>,
-    /// When shards were given up that nobody has taken yet.
+    /// When each shard was given up, if no other node has taken it yet.
     given: Vec<Option<Duration>>,
-    /// Whose each shard should be: places in `assigned`. Empty: not known.
+    /// The node that should own each shard, as an index into `assigned`. Empty: not known.
     wanted: Vec<usize>,
-    /// The names by which that was computed.
+    /// The names of the nodes from which `wanted` was computed.
     assigned: Vec<Box<str>>,
     next_beat: Duration,
-    /// Not before: what is looked at too often is slow for all.
+    /// The earliest instant of the next look: frequent looks are slow for all nodes.
     next_look: Duration,
     heard: Duration,
-    /// Until then no shard goes to another node.
+    /// Until this instant no shard moves to another node.
     calm_until: Duration,
-    /// What is wrong with taking part; shards have troubles of their own.
+    /// What is wrong with the membership; faults of shards are kept apart.
     trouble: Option<String>,
-    /// When it was read who owns what, if nobody has been shown that yet.
+    /// When the owners were read, if the view does not show it yet.
     looked: Option<Duration>,
-    /// Since when nobody owns a shard, as far as this node has seen it.
+    /// Since when each shard has had no owner, as far as this node has seen.
     unowned: Vec<Option<Duration>>,
     began: watch::Sender<bool>,
-    /// What answers other nodes.
+    /// The task that answers other nodes.
     listening: Option<AbortHandle>,
     ending: EndPhase,
-    /// Why it ends, once that is known.
+    /// Why the node ends, once that is known.
     end: Option<DriverEnd>,
 }
 
@@ -102,9 +104,9 @@ pub(crate) struct Reconciler {
 enum EndPhase {
     NotYet,
     Begins,
-    /// Its shards close, and have until then.
+    /// The shards close, until this instant at most.
     Shards(Duration),
-    /// Its last answers leave, and have until then.
+    /// The last answers leave, until this instant at most.
     Words(Duration),
     Done,
 }
@@ -158,25 +160,25 @@ impl Reconciler {
         }
     }
 
-    /// What answers other nodes ends with it.
+    /// Ties the task that answers other nodes to the life of this one.
     pub(crate) fn listens(&mut self, listening: Option<AbortHandle>) {
         self.listening = listening;
     }
 
-    /// Tells when all shards have been opened that this node should have.
+    /// A receiver that becomes true when all shards are open that this node should own.
     pub(crate) fn began(&self) -> watch::Receiver<bool> {
         self.began.subscribe()
     }
 
-    /// The thread's life.
+    /// Runs on the thread until the node ends.
     pub(crate) fn run(mut self) {
         while let Some(nap) = self.turn() {
             self.core.inbox.wait_for_wake(nap);
         }
     }
 
-    /// Takes a turn. Returns how long to wait for the next one, unless the node's inbox is woken; `None`: the node has
-    /// ended. It does not wait itself, but for the coordinator's calls.
+    /// Takes one turn. Returns the longest time to wait for the next one, unless the node's inbox is woken; `None`: the
+    /// node has ended. It blocks only in calls of the coordinator.
     pub(crate) fn turn(&mut self) -> Option<Duration> {
         let ending = self.ending;
         let turned = catch_unwind(AssertUnwindSafe(|| match ending {
@@ -216,7 +218,7 @@ impl Reconciler {
             return Some(DriverEnd::Failed(bug.clone()));
         }
         if self.core.shared.wished(ThreadCommand::EndWaits) {
-            self.core.ways.end_waits();
+            self.core.routes.end_waits();
         }
         if self.core.shared.wished(ThreadCommand::Stop) {
             return Some(DriverEnd::Stopped);
@@ -238,7 +240,7 @@ impl Reconciler {
         None
     }
 
-    /// The node takes no more requests.
+    /// Begins the end: the node accepts no more requests.
     fn begin_end(&mut self, end: DriverEnd) -> Option<Duration> {
         self.core.inbox.close_door(Admission::Closed(match &end {
             DriverEnd::Stopped => CallError::Draining,
@@ -252,10 +254,10 @@ impl Reconciler {
         Some(Duration::ZERO)
     }
 
-    /// Gives everything up: shards are closed, answers leave, the others are told.
+    /// Closes the shards, waits until answers have left, and notifies the other nodes.
     fn give_up(&mut self) -> Option<Duration> {
-        self.core.ways.end_waits();
-        for shard in self.core.ways.shards() {
+        self.core.routes.end_waits();
+        for shard in self.core.routes.shards() {
             self.owned.close(shard);
         }
         self.ending = EndPhase::Shards(self.now() + self.core.lease.max(Duration::from_secs(5)));
@@ -294,7 +296,7 @@ impl Reconciler {
         if let DriverEnd::Fenced(why) | DriverEnd::Failed(why) = &end {
             tracing::error!(%why, "the node ended");
         }
-        self.core.ways.refuse_all(&CallError::Draining);
+        self.core.routes.refuse_all(&CallError::Draining);
         if let Some(listening) = self.listening.take() {
             listening.abort();
         }
@@ -302,7 +304,7 @@ impl Reconciler {
             peer.close("this node ended");
             task.abort();
         }
-        for shard in self.core.ways.shards() {
+        for shard in self.core.routes.shards() {
             self.owned.close(shard);
         }
         self.ending = EndPhase::Done;
@@ -310,7 +312,7 @@ impl Reconciler {
         None
     }
 
-    /// By the clock that runs, as all instants here.
+    /// The clock that is never stopped, as for all instants here.
     fn now(&self) -> Duration {
         self.clock.running()
     }
@@ -334,16 +336,16 @@ impl Reconciler {
         }
     }
 
-    /// Says that the node is alive.
+    /// Renews the membership of the node.
     fn beat(&mut self) -> Option<DriverEnd> {
         let lease = self.core.lease;
-        // From the beginning of the call, so that beats keep their distance however long a call takes.
+        // Counted from the beginning of the call, so that renewals keep their distance however long a call takes.
         let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
         self.next_beat = self.now() + self.jitter.of(if self.is_uneasy() { uneasy } else { lease / 4 });
         match self.core.shared.in_store(|| self.coordinator.beat(&self.core.me)) {
             Ok(nodes) => {
                 if self.since(self.heard) >= lease / 2 {
-                    // Others come back when this one does; until they have, each has only what it had.
+                    // Other nodes return when this one does; until they have, each keeps the shards that it had.
                     self.calm_until = self.now() + retry(lease);
                     self.next_beat = self.now() + self.jitter.of(uneasy);
                 }
@@ -381,7 +383,7 @@ impl Reconciler {
         None
     }
 
-    /// An operator may have replaced the secret by which nodes know each other.
+    /// An operator may have replaced the secret by which nodes authenticate each other.
     fn learn_secrets(&self) {
         if self.core.me.advertise.is_empty() {
             return; // it speaks with nobody
@@ -394,7 +396,7 @@ impl Reconciler {
         }
     }
 
-    /// Reads who owns what, and sets the ways.
+    /// Reads the owners of shards and sets the routes.
     fn look(&mut self) {
         self.next_look =
             self.now() + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
@@ -428,7 +430,7 @@ impl Reconciler {
             let owner = self.owners[at].clone();
             let number = owner.as_ref().map(|owner| owner.node.number);
             if number.is_some() && number != self.last_owners[at] {
-                // The node that takes a shard counts it, and no other.
+                // Only the node that takes a shard counts the time.
                 if self.last_owners[at].is_some() && number == Some(self.core.me.number) {
                     self.core.moves.fetch_add(1, Ordering::Relaxed);
                 }
@@ -447,11 +449,11 @@ impl Reconciler {
             }
             let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
             if elsewhere.is_some() && self.owned.stage(shard) == ShardStage::Serving {
-                // Its lease here is over: it cannot write any more, and would find that out later.
+                // The lease of this node has ended: it cannot write any more, and would notice that later.
                 tracing::warn!(%shard, "a shard of this node has another owner");
                 self.owned.close(shard);
             }
-            let way = match (self.owned.way(shard), elsewhere) {
+            let route = match (self.owned.route(shard), elsewhere) {
                 (Some(here), _) => here,
                 (None, Some(owner)) => self
                     .peers
@@ -459,14 +461,14 @@ impl Reconciler {
                     .map_or(ShardRoute::None, |(peer, _)| ShardRoute::There(peer.clone())),
                 (None, None) => ShardRoute::None,
             };
-            self.core.ways.set(shard, way);
+            self.core.routes.set(shard, route);
         }
         self.looked = Some(self.now());
     }
 
-    /// Takes the shards that this node should have and nobody has, and gives up those that it should not have.
+    /// Takes the shards that this node should own and nobody owns, and gives up those that it should not own.
     fn plan(&mut self) {
-        // Alone means alone: others that take part all the same get nothing from here.
+        // A node without an address gives no shards to others that join all the same.
         let nodes: Vec<Node> = if self.core.me.advertise.is_empty() {
             self.nodes.iter().filter(|node| node.number == self.core.me.number).cloned().collect()
         } else {
@@ -485,7 +487,7 @@ impl Reconciler {
         let calm = self.now() < self.calm_until;
         let mut missing = 0;
         let lease = self.core.lease;
-        // What nobody takes for so long keeps no other from moving.
+        // A shard that no node takes for long does not keep others from moving.
         let mut moving = self.given.iter().flatten().filter(|given| self.since(**given) < lease).count();
         let hangs =
             |at: &usize| self.unknown[*at].is_some() && self.owned.stage(shard(*at)) == ShardStage::Opening;
@@ -495,7 +497,7 @@ impl Reconciler {
             let name = &self.assigned[*owner];
             let is_mine = *name == self.core.me.name;
             if self.unknown[at].is_some() {
-                // It can be neither taken nor handed over.
+                // The shard can be neither taken nor handed over.
                 missing += usize::from(is_mine && self.owned.stage(shard) != ShardStage::Serving);
                 continue;
             }
@@ -505,7 +507,8 @@ impl Reconciler {
             if is_mine {
                 let other = self.owners[at].as_ref().map(|owner| owner.node.number);
                 let other = other.filter(|number| *number != self.core.me.number);
-                // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.
+                // A living owner gives the shard up when this node has stayed long enough; the lease of a dead one is
+                // about to run out.
                 let lives = |number| self.nodes.iter().any(|node| node.number == number);
                 let waits = self.owned.stage(shard) != ShardStage::Serving && !other.is_some_and(lives);
                 missing += usize::from(waits);
@@ -529,7 +532,7 @@ impl Reconciler {
         }
     }
 
-    /// Connects to those that are new, and parts from those that are gone.
+    /// Connects to new nodes, and disconnects from those that have left.
     fn meet(&mut self) {
         let owners = self.owners.iter().flatten().map(|owner| &owner.node);
         let others: BTreeMap<u32, &Node> = self
@@ -562,9 +565,9 @@ impl Reconciler {
         }
     }
 
-    /// Whether a node or an owner may be dead: then it is to be known soon.
+    /// Whether a node or an owner may be dead, so that the next look should come soon.
     fn is_uneasy(&self) -> bool {
-        self.core.ways.lost() > 0 || self.peers.values().any(|(peer, _)| !peer.is_up())
+        self.core.routes.lost() > 0 || self.peers.values().any(|(peer, _)| !peer.is_up())
     }
 
     fn nudge(&self) {
@@ -573,7 +576,7 @@ impl Reconciler {
         }
     }
 
-    /// For those who look at the node.
+    /// Updates the view and the health of the node.
     fn tell(&mut self) {
         let hanging = self.owned.hanging();
         match hanging.as_ref().map(|hanging| (hanging.thread, hanging.others)) {
@@ -597,20 +600,20 @@ impl Reconciler {
         let mut strays = Vec::new();
         self.core.inbox.take(&mut strays);
         for stray in strays {
-            // Nothing is put in here: front ends go to shards.
+            // This inbox takes no operations: front ends use those of shards.
             let refused =
                 stray.ops.iter().map(|_| Err(CallError::Closed("a node decides nothing"))).collect();
             let _ = stray.answer.send(refused);
         }
     }
 
-    /// Says which shards nobody has taken for longer than a node's death explains.
+    /// Names the shards that have had no owner for longer than the death of a node explains.
     fn without_owner(&self) -> Option<String> {
         let (longest, shards) = self.for_long(self.unowned.iter().copied())?;
         Some(format!("for up to {longest} s shards have had no owner: {shards}"))
     }
 
-    /// Says of which shards it has not been known for as long who owns them.
+    /// Names the shards whose owner has not been known for as long.
     fn not_known(&self) -> Option<String> {
         let since = |unknown: &Option<(Duration, Box<str>)>| unknown.as_ref().map(|(since, _)| *since);
         let (longest, shards) = self.for_long(self.unknown.iter().map(since))?;
@@ -618,7 +621,8 @@ impl Reconciler {
         Some(format!("for up to {longest} s it has not been known who owns shards {shards}: {why}"))
     }
 
-    /// The longest of these times in s, and the names of the shards, if a time is longer than a node's death explains.
+    /// The longest of these times in seconds, and the names of the shards, if a time is longer than the death of a node
+    /// explains.
     fn for_long(&self, since: impl Iterator<Item = Option<Duration>>) -> Option<(u64, String)> {
         let most = self.core.lease + TAKEN_WITHIN;
         let times = since.map(|since| since.map_or(Duration::ZERO, |since| self.since(since)));
@@ -630,7 +634,7 @@ impl Reconciler {
         Some((longest.as_secs(), format!("{}{more}", shown.join(", "))))
     }
 
-    /// For who has stayed how long.
+    /// The time by which [`Presence`] measures how long nodes have stayed.
     fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.clock.read().elapsed_ns)
     }
@@ -663,7 +667,7 @@ impl Reconciler {
         if waits { nap.min((self.core.lease / 64).max(Duration::from_millis(5))) } else { nap }
     }
 
-    /// Whether a shard is nobody's that should be this node's.
+    /// Whether a shard that this node should own has no owner.
     fn misses(&self) -> bool {
         self.wanted.iter().enumerate().any(|(at, wanted)| {
             self.assigned[*wanted] == self.core.me.name
@@ -674,7 +678,7 @@ impl Reconciler {
     }
 }
 
-/// When a coordinator that is away is tried again.
+/// When to try again while the coordinator cannot be reached.
 fn retry(lease: Duration) -> Duration {
     (lease / 8).min(Duration::from_secs(1))
 }

@@ -1,4 +1,4 @@
-//! The cluster as this node sees it, for people.
+//! The cluster as one node sees it, for people.
 
 use std::time::Duration;
 
@@ -10,46 +10,46 @@ use duewheel_core::store::Node;
 pub struct ClusterView {
     /// This node.
     pub me: Node,
-    /// All nodes that take part, this one included, by name.
+    /// All members by name, this node included.
     pub nodes: Vec<Node>,
     /// All shards, in order.
     pub shards: Vec<ShardView>,
-    /// How long ago all of this was read from what the nodes agree by.
+    /// How long ago this view was read from the coordinator.
     pub age: Duration,
 }
 
 /// A shard as one node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardView {
-    /// Which one.
+    /// The number of the shard.
     pub shard: ShardId,
     /// The name of the node that owns it, while its lease runs.
     pub owner: Option<Box<str>>,
-    /// Why it is not known whether it has an owner, if it is not.
+    /// Why it is not known whether the shard has an owner; `None` if it is known.
     pub unknown: Option<Box<str>>,
-    /// The owner's reign.
+    /// The epoch of the owner.
     pub epoch: Option<Epoch>,
     /// The name of the node that should own it.
     pub wanted: Option<Box<str>>,
-    /// What it is to this node.
+    /// The stage of the shard at this node.
     pub here: ShardStage,
 }
 
-/// What a shard is to a node.
+/// The stage of a shard at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardStage {
-    /// Not here.
+    /// The node does not serve the shard.
     Away,
-    /// It takes it, and reads what must be in memory.
+    /// The node takes the shard and reads what must be in memory.
     Opening,
-    /// It serves it.
+    /// The node serves the shard.
     Serving,
-    /// It gives it up, as soon as it is open if it was being opened.
+    /// The node gives the shard up, once it is open if it was being opened.
     Closing,
 }
 
 impl ShardStage {
-    /// The word for it in JSON.
+    /// The name of the stage in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             ShardStage::Away => "away",

@@ -1,13 +1,14 @@
-//! Operations that concern several shards: asked of all, and their answers merged ([`crate::routing::merge`]).
+//! Operations that concern several shards: they are sent to all, and the answers are merged
+//! ([`crate::routing::merge`]).
 //!
 //! | operation | when a shard fails |
 //! |---|---|
-//! | looks: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never a smaller answer |
-//! | configure, pause, resume, purge | an error, outcome unknown: the others have done it. Each may be asked again |
-//! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until there are as many as wanted |
-//! | a session has closed | it is told in the background, for a bounded time; leases end by themselves |
+//! | reads: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never an incomplete answer |
+//! | configure, pause, resume, purge | an error, outcome unknown: the other shards have applied it. Each may be repeated |
+//! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until enough messages are done |
+//! | a session has closed | the shard is told in the background, for a bounded time; leases end by themselves |
 //!
-//! Asking for more than one shard is no transaction: a look shows each shard at a moment of its own.
+//! A broadcast is no transaction: a read shows each shard at a different moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use duewheel_core::policy::QueueSettings;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::WhenBusy;
-use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, ListingMerge};
+use duewheel_shard::listing::{ListPosition, ListPositions, Listing, ListingMerge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
@@ -29,16 +30,16 @@ use crate::routing::partition::by_shard;
 use crate::routing::reserve::of_shard;
 use crate::routing::router::{NOT_ROUTED, Router};
 
-/// Number of attempts to tell a shard that a session has closed; they take about five minutes.
+/// The number of attempts to tell a shard that a session has closed; they take about five minutes.
 const TELL: u32 = 64;
-/// Smallest number of rows that each shard is asked for at a time.
+/// The smallest number of rows that each shard is asked for at a time.
 const LEAST_ROWS: usize = 16;
-/// Largest number of rounds in which shards are asked for one page; after them the page may be short.
+/// The largest number of rounds in which shards are asked for one page; after them the page may be short.
 const ROUNDS: usize = 16;
 
 impl Router {
-    /// Asks several shards, and makes one answer of theirs: all that [`Routing::All`] and [`Routing::Leases`] stand for in the
-    /// table.
+    /// Asks several shards and merges their answers: for all operations with [`Routing::All`] or [`Routing::Leases`] in
+    /// the table.
     ///
     /// [`Routing::All`]: duewheel_core::engine::Routing::All
     /// [`Routing::Leases`]: duewheel_core::engine::Routing::Leases
@@ -51,13 +52,13 @@ impl Router {
                 answer.unwrap_or(Err(CallError::NO_ANSWER))
             }
             Op::Undelivered { leases } => {
-                let part = |(shard, leases)| {
-                    let part = Op::undelivered(leases);
-                    self.sessions.watch(part.op(), shard);
-                    (shard, part)
+                let of_shard = |(shard, leases)| {
+                    let undelivered = Op::undelivered(leases);
+                    self.sessions.watch(undelivered.op(), shard);
+                    (shard, undelivered)
                 };
-                let parts = by_shard(&leases, self.count()).into_iter().map(part).collect();
-                self.ask_shards(parts, patience).await.map(|_| Reply::Done)
+                let asked = by_shard(&leases, self.count()).into_iter().map(of_shard).collect();
+                self.ask_shards(asked, patience).await.map(|_| Reply::Done)
             }
             Op::FireMany { queue, max } => {
                 self.until_enough(max, |max| Op::fire_many(queue.clone(), max)).await
@@ -72,12 +73,12 @@ impl Router {
             Op::List { queue, state, after: None, limit } => {
                 let listing = self.pages(queue, state, None, limit).await?;
                 match listing.next {
-                    // Its place is not one of a single shard.
-                    Some(_) => Err(CallError::WRONG_PLACES),
+                    // The position is not one within a single shard.
+                    Some(_) => Err(CallError::WRONG_POSITIONS),
                     None => Ok(Reply::Page(Page { views: listing.views, ..Page::default() })),
                 }
             }
-            Op::List { after: Some(_), .. } => Err(CallError::WRONG_PLACES),
+            Op::List { after: Some(_), .. } => Err(CallError::WRONG_POSITIONS),
             Op::Queue { queue } => {
                 let views = self.all(Op::queue(queue.clone()), patience).await?;
                 Ok(Reply::Queues(self.merged(queue, views)))
@@ -92,15 +93,15 @@ impl Router {
             }
             Op::Stats => {
                 let stats = merge::stats(self.all(Op::stats(), patience).await?);
-                let waiters = self.with_lines(|lines, _, _| lines.len() as u64);
+                let waiters = self.with_demands(|demands, _, _| demands.len() as u64);
                 let queues = stats.queues.max(self.holds().len() as u64);
                 Ok(Reply::Stats(Box::new(Stats { waiters, queues, ..stats })))
             }
             Op::Configure { queue, settings } => self.configure(queue, settings, patience).await,
             Op::Pause { queue, for_ms } => {
-                let told = self.all(Op::pause(queue, for_ms), patience).await?;
-                let told = told.into_iter().collect::<Result<Vec<_>, _>>();
-                Ok(told.map_or_else(Reply::Configure, |told| switched(&told)))
+                let applied = self.all(Op::pause(queue, for_ms), patience).await?;
+                let applied = applied.into_iter().collect::<Result<Vec<_>, _>>();
+                Ok(applied.map_or_else(Reply::Configure, |applied| switched(&applied)))
             }
             Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue), patience).await?)),
             Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
@@ -114,16 +115,17 @@ impl Router {
                 let dues = self.all(Op::next_due(), patience).await?;
                 Ok(Reply::NextDue(dues.into_iter().flatten().min()))
             }
-            // The test `every_operation_goes_where_the_table_says` asks for each.
+            // The test `every_operation_goes_where_the_table_says` calls each of these.
             _ => Err(NOT_ROUTED),
         }
     }
 
-    /// What this node knows of a queue, if anything. Asked after the shards: who has been given something since does not wait.
+    /// What this node knows of a queue, if anything. It is read after the shards are asked, so consumers that have
+    /// received something since are not counted as waiting.
     fn own(&self, queue: &QueueName) -> Option<LocalQueue> {
         let holds = self.holds().get(queue).copied().unwrap_or_default();
-        let (waiting, standing) = self.with_lines(|lines, _, _| lines.count(queue));
-        let own = LocalQueue { holds, waiting, standing };
+        let (waiting, total) = self.with_demands(|demands, _, _| demands.count(queue));
+        let own = LocalQueue { holds, waiting, total };
         (own != LocalQueue::default()).then_some(own)
     }
 
@@ -168,7 +170,7 @@ impl Router {
         })
     }
 
-    /// Asks one shard after the other until the wanted number of messages is done.
+    /// Asks one shard after the other until enough messages are done.
     async fn until_enough(
         &self,
         max: usize,
@@ -197,13 +199,13 @@ impl Router {
         Ok(Reply::Count(merge::sum(counts)))
     }
 
-    /// The view of one queue, out of what the shards and this node know.
+    /// The view of one queue, merged from the views of the shards and the knowledge of this node.
     fn merged(&self, queue: QueueName, views: Vec<Option<QueueView>>) -> Vec<QueueView> {
         let own = self.own(&queue).map(|own| (queue, own));
         merge::queues([views.into_iter().flatten().collect()], own.into_iter().collect())
     }
 
-    /// Applies settings in all shards; the refusal of any shard is the answer.
+    /// Applies settings in all shards; if a shard refuses, its refusal is the answer.
     async fn configure(
         &self,
         queue: QueueName,
@@ -217,12 +219,13 @@ impl Router {
         };
         let level = merge::reached(answers.iter().map(|answer| answer.level));
         let views = answers.into_iter().map(|answer| Some(*answer.what)).collect();
-        // It is answered although nothing of it stays, as one engine does.
+        // The change is answered although no setting stays, as one engine answers it.
         let view = self.merged(queue.clone(), views).pop().unwrap_or_else(|| merge::empty_queue(queue));
         Ok(Reply::Configured(Applied { what: Some(Box::new(view)), level }))
     }
 
-    /// Queues by name. A shard's page is complete up to its last name, so the merged one is up to the first of those.
+    /// Lists queues by name. A shard's page is complete up to its last name, so the merged page is complete up to the
+    /// smallest of these names.
     async fn queues(&self, mut after: Option<QueueName>, limit: usize) -> Result<Reply, CallError> {
         let limit = limit.min(self.policy.max_page);
         let mut found = Vec::new();
@@ -253,17 +256,17 @@ impl Router {
         for (name, &holds) in self.holds().range((from, Bound::Unbounded)) {
             own.insert(name.clone(), LocalQueue { holds, ..LocalQueue::default() });
         }
-        self.with_lines(|lines, _, _| {
-            for (name, waiting, standing) in lines.queues(after) {
+        self.with_demands(|demands, _, _| {
+            for (name, waiting, total) in demands.queues(after) {
                 let of = own.entry(name.clone()).or_default();
-                (of.waiting, of.standing) = (waiting, standing);
+                (of.waiting, of.total) = (waiting, total);
             }
         });
         own
     }
 
     async fn histogram(&self, queue: Option<QueueName>, mut columns: Columns) -> Result<Reply, CallError> {
-        // Once is enough unless a resolution changes meanwhile.
+        // One round is enough unless a resolution changes meanwhile.
         let mut again = 3;
         loop {
             let asked = Op::histogram(queue.clone(), columns.from, columns.to, columns.columns);
@@ -284,17 +287,18 @@ impl Router {
         Ok(self.ask_shards(asked, WhenBusy::Refuse).await?.into_iter().flatten().min())
     }
 
-    /// A connection is gone: the shards at which it may have leases are told. Those that cannot be told at once hear of it later.
+    /// Tells the shards at which a connection may have leases that it has closed. Shards that cannot be told at once
+    /// are told later.
     async fn close(self: &Arc<Self>, session: SessionId) {
-        self.with_lines(|lines, now, out| lines.close(now, session, out));
+        self.with_demands(|demands, now, out| demands.close(now, session, out));
         let tell =
             |shard| (shard, self.shards.submit(shard, vec![Op::SessionClosed { session }], WhenBusy::Refuse));
-        let told: Vec<(ShardId, Pending)> = self.sessions.close(session).into_iter().map(tell).collect();
-        for (shard, pending) in told {
+        let pending: Vec<(ShardId, Pending)> = self.sessions.close(session).into_iter().map(tell).collect();
+        for (shard, pending) in pending {
             if !matches!(pending.await.as_slice(), [Ok(_)]) {
                 let me = self.clone();
                 let op = Op::SessionClosed { session };
-                self.spawn(async move { me.insist(shard, op, TELL).await });
+                self.spawn(async move { me.retry_until_applied(shard, op, TELL).await });
             }
         }
     }
@@ -304,26 +308,26 @@ impl Router {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
         let shards = self.count() as usize;
-        let places = after.unwrap_or_else(|| ListPlaces::new(vec![ListPlace::START; shards]));
-        if places.as_slice().len() != shards {
-            return Err(CallError::WRONG_PLACES);
+        let positions = after.unwrap_or_else(|| ListPositions::new(vec![ListPosition::START; shards]));
+        if positions.as_slice().len() != shards {
+            return Err(CallError::WRONG_POSITIONS);
         }
         let limit = limit.clamp(1, self.policy.max_page);
-        // Each has about its share of the page; who has more is asked again.
+        // Each shard is asked for about its share of the page; those with more messages are asked again.
         let rows = (limit / shards * 2).max(LEAST_ROWS).min(limit);
-        let mut merge = ListingMerge::new(state, places, limit, self.policy.load_bytes);
+        let mut merge = ListingMerge::new(state, positions, limit, self.policy.load_bytes);
         for _ in 0..ROUNDS {
             let wants = merge.wants();
             if wants.is_empty() {
                 break;
             }
-            let ask = |&(at, place): &(usize, _)| {
+            let ask = |&(at, position): &(usize, _)| {
                 let shard = ShardId(u32::try_from(at).unwrap_or(0));
-                (shard, Op::list(queue.clone(), state, Some(place), rows))
+                (shard, Op::list(queue.clone(), state, Some(position), rows))
             };
             let pages = self.ask_shards(wants.iter().map(ask).collect(), WhenBusy::Refuse).await?;
             for (&(at, _), page) in wants.iter().zip(pages) {
@@ -336,7 +340,7 @@ impl Router {
 }
 
 /// The answer to a pause or a resume that all shards have applied.
-fn switched(told: &[Applied<()>]) -> Reply {
-    let level = merge::reached(told.iter().map(|told| told.level));
+fn switched(applied: &[Applied<()>]) -> Reply {
+    let level = merge::reached(applied.iter().map(|shard| shard.level));
     Reply::Configured(Applied { what: None, level })
 }

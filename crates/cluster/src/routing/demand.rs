@@ -1,24 +1,26 @@
-//! Lines of this node's consumers, one for each queue. Sans I/O: calls in, [`Action`]s out, time is an argument.
+//! The waiting consumers of this node, a list for each queue. Sans I/O: calls come in, [`Action`]s go out, time is an
+//! argument.
 //!
-//! However many consumers wait, the node waits once for a queue at each shard: there it has a *post*.
+//! However many consumers wait, the node has one waiter for each queue at each shard, with these states:
 //!
 //! ```text
-//!          ┌──────────────── dry, or told in vain (after a pause that grows) ◀───────────────┐
-//!          ▼                                                                                 │
-//!        Bare ──somebody waits──▶ Armed ──"there is something"──▶ Told ──first in line──▶ Asking
-//!                (reserve, max 0)  │ error                          ▲                        │
-//!                                  ▼                                └── everybody got all ◀──┘
-//!                               Failed, armed again after a pause
+//!          ┌────────── nothing left, or notified in vain (after a pause that grows) ◀──────────┐
+//!          ▼                                                                                   │
+//!        Idle ──a demand──▶ Armed ──"there is a message"──▶ Notified ──first demands──▶ Asking
+//!               (reserve, max 0) │ error                       ▲                           │
+//!                                ▼                             └── all got what they want ◀┘
+//!                             Failed, armed again after a pause
 //! ```
 //!
-//! While others wait behind them, the post is armed again at once, right behind what was asked.
+//! While further consumers wait, the shard's waiter is armed again at once, right behind the request.
 //!
-//! The first demands in line are *asked for* at a shard that has told: as reserves that do not wait, a few in one submission. Meanwhile they stand in no
-//! line, so a demand is at one shard at a time. Those that get nothing come back to their old places. Posts stay armed for a while after the last
-//! demand has left: consumers come again.
+//! When a shard has notified the node, the first demands of the list are *asked for* at that shard: as reserves that do
+//! not wait, a few in one submission. Meanwhile they are in no list, so a demand is at one shard at a time. Demands
+//! that get nothing return to their positions. Waiters at shards stay armed for a while after the last demand has left,
+//! because consumers come back.
 //!
-//! First come, first served; but one that is asked for at a shard which turns out to have nothing (another node was faster) may be overtaken
-//! meanwhile, and so may any by a reserve that does not wait.
+//! Demands are served in the order of arrival, with two exceptions: a demand may be overtaken while it is asked for at
+//! a shard that has nothing after all (another node was faster), and by any reserve that does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,29 +35,31 @@ use tokio::sync::oneshot;
 
 use crate::routing::sessions::MS;
 
-/// How long a post waits at its shard before it is armed again, in ms.
+/// How long a waiter stays at its shard before it is armed again, in ms.
 pub(crate) const POST_WAIT_MS: u64 = 30_000;
-/// How long a line without demands keeps its posts, in ns.
+/// How long a list without demands keeps its waiters at shards, in ns.
 const LINGER: u64 = 5_000 * MS;
-/// Demands of one submission, at most. It begins with one and doubles as long as all get what they want.
+/// The largest number of demands in one submission. The number begins with one and doubles as long as all demands get
+/// what they want.
 const MOST: usize = 64;
-/// The pause after being told in vain twice; doubled up to the longest. The first time another node has been faster, most likely.
+/// The pause after two notifications in vain, doubled up to the longest. After the first one there is none: most likely
+/// another node was faster.
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(64);
-/// The pause after an error; doubled up to the longest, and up to a quarter shorter at random.
+/// The pause after an error, doubled up to the longest, and up to a quarter shorter at random.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// An action for the caller to carry out. After each one but `Answer`, the caller calls the method that is named.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Wait at a shard until it has something; then [`Demands::told`] or [`Demands::not_told`].
+    /// Wait at a shard until it has a message; then call [`Demands::notified`] or [`Demands::wait_failed`].
     Arm { queue: QueueName, shard: ShardId, waiter: WaiterId },
     /// End the wait at a shard; no call follows.
     Withdraw { shard: ShardId, waiter: WaiterId },
-    /// Reserve for these; then [`Demands::asked`].
+    /// Reserve for these demands; then call [`Demands::asked`].
     Ask { queue: QueueName, shard: ShardId, demands: Vec<(Arrival, Reserve)> },
-    /// Find out when the first lease of a session really ends; then [`Demands::looked`].
+    /// Ask the shards when the first lease of a session ends; then call [`Demands::looked`].
     Look { arrival: Arrival, session: SessionId },
     /// Answer a demand.
     Answer { to: oneshot::Sender<Answers>, with: Result<Reserved, CallError> },
@@ -68,7 +72,8 @@ pub(crate) struct Arrival(u64);
 /// The grants of a shard for one demand.
 pub(crate) type ShardGrants = (Arrival, Result<Vec<Grant>, CallError>);
 
-/// All lines. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], but for the pauses of posts ([`Demands::at`]).
+/// All waiting demands. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], except the pauses after errors
+/// ([`Demands::at`]).
 #[derive(Debug)]
 pub(crate) struct Demands {
     shards: usize,
@@ -77,15 +82,15 @@ pub(crate) struct Demands {
     by_name: BTreeMap<WaiterId, Arrival>,
     by_session: BTreeSet<(SessionId, Arrival)>,
     by_time: BTreeSet<(u64, Arrival)>,
-    lines: BTreeMap<QueueName, QueueDemands>,
-    /// When lines have been idle for long.
+    queues: BTreeMap<QueueName, QueueDemands>,
+    /// When lists have been without demands for so long that their waiters are withdrawn.
     alarms: BTreeSet<(u64, QueueName)>,
-    /// When posts have rested: by the clock that runs even where a test holds the other one.
+    /// When pauses of waiters end, by the clock that runs even while a test holds the other one.
     rests: BTreeSet<(u64, QueueName)>,
     running: u64,
     arrivals: u64,
     next_waiter: u64,
-    /// Of pauses after errors, out of the names of waiters: nodes have different ones.
+    /// The jitter of pauses after errors, seeded by the names of waiters, which differ between nodes.
     jitter: Jitter,
 }
 
@@ -98,53 +103,53 @@ pub(crate) struct WaitingReserve {
     pub(crate) deadline: u64,
     /// When the reserve ends early because a lease of its session is about to run out.
     pub(crate) soon: Option<u64>,
-    pub(crate) stand: DemandState,
+    pub(crate) state: DemandState,
 }
 
 /// The state of a demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DemandState {
-    /// The demand waits in the lines of its queues.
+    /// The demand is in the lists of its queues.
     #[default]
-    InLine,
+    Waiting,
     /// A shard was asked on its behalf, and has not answered yet.
     Away,
-    /// A shard was asked, and the wait ended meanwhile: the demand does not return to its lines.
+    /// A shard was asked, and the wait has ended meanwhile: the demand does not return to its lists.
     Leaving,
 }
 
 #[derive(Debug)]
 struct QueueDemands {
     waiting: BTreeSet<Arrival>,
-    /// Those, and the ones that are away.
-    standing: usize,
-    posts: Vec<ShardWaiter>,
-    /// Where to look first for something.
+    /// The number of demands in `waiting` and of those that are being asked for.
+    total: usize,
+    shard_waiters: Vec<ShardWaiter>,
+    /// The shard at which the search for messages begins.
     turn: usize,
-    /// Since when the line has no demands.
+    /// Since when the list has been without demands.
     idle: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct ShardWaiter {
     state: ShardWaiterState,
-    /// How often in a row it told, and then had nothing.
+    /// How many times in a row the shard has notified the node and then had nothing.
     misses: u32,
     failures: u32,
-    /// Why it could not be waited there last, until it could.
+    /// The last error of a wait at the shard, until a wait succeeds.
     failing: Option<CallError>,
-    /// Demands of the next submission.
+    /// The largest number of demands in the next submission.
     most: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShardWaiterState {
-    Bare,
+    Idle,
     Armed {
         waiter: WaiterId,
         since: u64,
     },
-    Told,
+    Notified,
     Asking,
     /// The shard had nothing after all, or failed; the wait there begins again after a pause.
     Resting {
@@ -153,7 +158,7 @@ enum ShardWaiterState {
 }
 
 impl Demands {
-    /// No lines, at so many shards. Waiters at shards get names behind `names`.
+    /// Creates it without demands, for this number of shards. Waiters at shards get names behind `names`.
     pub(crate) fn new(shards: u32, max_demands: usize, names: u64) -> Self {
         Demands {
             shards: usize::try_from(shards).unwrap_or(1),
@@ -162,7 +167,7 @@ impl Demands {
             by_name: BTreeMap::new(),
             by_session: BTreeSet::new(),
             by_time: BTreeSet::new(),
-            lines: BTreeMap::new(),
+            queues: BTreeMap::new(),
             alarms: BTreeSet::new(),
             rests: BTreeSet::new(),
             running: 0,
@@ -172,7 +177,7 @@ impl Demands {
         }
     }
 
-    /// What [`crate::Clock::running`] shows, in ns. To be told before anything else.
+    /// Sets the time of [`duewheel_shard::clock::Clock::running`], in ns. To be called before any other method.
     pub(crate) fn at(&mut self, running: u64) {
         self.running = running;
     }
@@ -185,18 +190,18 @@ impl Demands {
         self.arrivals += 1;
         let arrival = Arrival(self.arrivals);
         let Reserve { waiter, session, queues, .. } = &demand.reserve;
-        // A name that is given twice belongs to the later one.
+        // A name that is used twice belongs to the later demand.
         self.by_name.insert(*waiter, arrival);
         if *session != SessionId::NONE {
             self.by_session.insert((*session, arrival));
         }
         let queues = queues.clone();
-        self.demands.insert(arrival, WaitingReserve { stand: DemandState::Away, ..demand });
+        self.demands.insert(arrival, WaitingReserve { state: DemandState::Away, ..demand });
         for queue in &queues {
             let shards = self.shards;
-            let line = self.lines.entry(queue.clone()).or_insert_with(|| QueueDemands::new(shards));
-            line.standing += 1;
-            line.idle = None;
+            let demands = self.queues.entry(queue.clone()).or_insert_with(|| QueueDemands::new(shards));
+            demands.total += 1;
+            demands.idle = None;
         }
         self.come_back(now, arrival, out);
         for queue in &queues {
@@ -205,8 +210,8 @@ impl Demands {
         }
     }
 
-    /// Handles the answer of a shard that was waited at: it has a message, or the wait there is over.
-    pub(crate) fn told(
+    /// Handles the answer of a shard at which the node waited: it has a message, or the wait there is over.
+    pub(crate) fn notified(
         &mut self,
         now: u64,
         queue: &QueueName,
@@ -214,22 +219,22 @@ impl Demands {
         waiter: WaiterId,
         out: &mut Vec<Action>,
     ) {
-        let Some(post) = self.post(queue, shard) else { return };
-        let ShardWaiterState::Armed { waiter: armed, since } = post.state else { return };
+        let Some(shard_waiter) = self.shard_waiter(queue, shard) else { return };
+        let ShardWaiterState::Armed { waiter: armed, since } = shard_waiter.state else { return };
         if armed != waiter {
             return;
         }
-        (post.failures, post.failing) = (0, None);
+        (shard_waiter.failures, shard_waiter.failing) = (0, None);
         if now.saturating_sub(since) >= POST_WAIT_MS * MS {
-            // Armed anew it tells at once if there is something.
+            // An armed waiter notifies at once if there is a message.
             return self.arm(now, queue, shard, out);
         }
-        post.state = ShardWaiterState::Told;
+        shard_waiter.state = ShardWaiterState::Notified;
         self.pump(now, queue, out);
     }
 
     /// Handles the failure of a wait at a shard.
-    pub(crate) fn not_told(
+    pub(crate) fn wait_failed(
         &mut self,
         now: u64,
         queue: &QueueName,
@@ -238,7 +243,7 @@ impl Demands {
         error: CallError,
         out: &mut Vec<Action>,
     ) {
-        let armed = self.post(queue, shard).map(|post| post.state);
+        let armed = self.shard_waiter(queue, shard).map(|shard_waiter| shard_waiter.state);
         if matches!(armed, Some(ShardWaiterState::Armed { waiter: armed, .. }) if armed == waiter) {
             self.fail(now, queue, shard, error, out);
         }
@@ -255,7 +260,7 @@ impl Demands {
     ) {
         let mut gave = ShardOutcome::Full;
         let mut got = 0;
-        let mut lines: Vec<QueueName> = Vec::new();
+        let mut queues: Vec<QueueName> = Vec::new();
         for (arrival, answer) in asked {
             let Some(demand) = self.demands.get(&arrival) else { continue };
             match answer {
@@ -270,43 +275,47 @@ impl Demands {
                 Ok(_) => gave = gave.or(ShardOutcome::Dry),
                 Err(error) => gave = ShardOutcome::Failed(error),
             }
-            lines.extend(demand.reserve.queues.iter().cloned());
+            queues.extend(demand.reserve.queues.iter().cloned());
             self.come_back(now, arrival, out);
         }
-        if let Some(post) = self.post(queue, shard) {
-            post.misses = if got > 0 { 0 } else { post.misses.saturating_add(1) };
-            post.most = if matches!(gave, ShardOutcome::Full) { (post.most * 2).min(MOST) } else { 1 };
-            match (post.state, gave) {
+        if let Some(shard_waiter) = self.shard_waiter(queue, shard) {
+            shard_waiter.misses = if got > 0 { 0 } else { shard_waiter.misses.saturating_add(1) };
+            shard_waiter.most =
+                if matches!(gave, ShardOutcome::Full) { (shard_waiter.most * 2).min(MOST) } else { 1 };
+            match (shard_waiter.state, gave) {
                 (ShardWaiterState::Asking, ShardOutcome::Failed(error)) => {
                     self.fail(now, queue, shard, error, out)
                 }
-                (ShardWaiterState::Asking, ShardOutcome::Full) => post.state = ShardWaiterState::Told,
-                (ShardWaiterState::Asking, ShardOutcome::Dry) => match post.misses.checked_sub(2) {
+                (ShardWaiterState::Asking, ShardOutcome::Full) => {
+                    shard_waiter.state = ShardWaiterState::Notified
+                }
+                (ShardWaiterState::Asking, ShardOutcome::Dry) => match shard_waiter.misses.checked_sub(2) {
                     None => self.arm(now, queue, shard, out),
                     Some(times) => self.rest(doubled(FIRST_REST, LONGEST_REST, times), queue, shard),
                 },
-                // It was armed behind what was asked, and tells how it goes on.
+                // The waiter was armed behind the request, and its notification decides.
                 (
-                    ShardWaiterState::Bare
+                    ShardWaiterState::Idle
                     | ShardWaiterState::Armed { .. }
-                    | ShardWaiterState::Told
+                    | ShardWaiterState::Notified
                     | ShardWaiterState::Resting { .. },
                     ShardOutcome::Failed(_) | ShardOutcome::Full | ShardOutcome::Dry,
                 ) => {}
             }
         }
-        lines.push(queue.clone());
-        lines.sort_unstable();
-        lines.dedup();
-        for queue in &lines {
+        queues.push(queue.clone());
+        queues.sort_unstable();
+        queues.dedup();
+        for queue in &queues {
             self.pump(now, queue, out);
         }
     }
 
-    /// When the first lease of a demand's session ends, as the shards have it.
+    /// Handles the answer to [`Action::Look`]: when the first lease of a demand's session ends, according to the
+    /// shards.
     pub(crate) fn looked(&mut self, now: u64, arrival: Arrival, soon: Option<u64>, out: &mut Vec<Action>) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        if demand.stand != DemandState::Leaving && soon.is_some_and(|soon| soon <= now) {
+        if demand.state != DemandState::Leaving && soon.is_some_and(|soon| soon <= now) {
             return self.answer(now, arrival, Ok(Reserved::DeadlineSoon), out);
         }
         demand.soon = soon;
@@ -317,10 +326,13 @@ impl Demands {
         }
     }
 
-    /// A shard has nothing of these queues any more: somebody took it who did not stand in line.
+    /// Records that a shard has no more messages of these queues: a reserve that does not wait has taken them.
     pub(crate) fn dry(&mut self, now: u64, queues: &[QueueName], shard: ShardId, out: &mut Vec<Action>) {
         for queue in queues {
-            if self.post(queue, shard).is_some_and(|post| post.state == ShardWaiterState::Told) {
+            if self
+                .shard_waiter(queue, shard)
+                .is_some_and(|shard_waiter| shard_waiter.state == ShardWaiterState::Notified)
+            {
                 self.arm(now, queue, shard, out);
             }
         }
@@ -356,9 +368,9 @@ impl Demands {
             && time <= now
         {
             self.by_time.pop_first();
-            // Those that are away are looked at when they come back.
+            // Demands that are being asked for are checked when they return.
             if let Some(demand) = self.demands.get(&arrival)
-                && demand.stand == DemandState::InLine
+                && demand.state == DemandState::Waiting
             {
                 self.step_out(arrival);
                 self.come_back(now, arrival, out);
@@ -378,7 +390,7 @@ impl Demands {
         }
     }
 
-    /// In how many ns to call [`Demands::tick`].
+    /// The time in ns until [`Demands::tick`] is to be called.
     pub(crate) fn next_wakeup(&self, now: u64) -> Option<u64> {
         let time = self.by_time.first().map(|(time, _)| time.saturating_sub(now));
         let alarm = self.alarms.first().map(|(time, _)| time.saturating_sub(now));
@@ -386,65 +398,70 @@ impl Demands {
         [time, alarm, rest].into_iter().flatten().min()
     }
 
-    /// How many wait in a queue's line, and how many stand there altogether.
+    /// The number of demands in a queue's list, and of all demands that want it.
     pub(crate) fn count(&self, queue: &QueueName) -> (usize, usize) {
-        self.lines.get(queue).map_or((0, 0), |line| (line.waiting.len(), line.standing))
+        self.queues.get(queue).map_or((0, 0), |demands| (demands.waiting.len(), demands.total))
     }
 
-    /// How much before the end of a lease a demand wants to know of it, in ms.
+    /// How much before the end of a lease a demand is to be answered, in ms.
     pub(crate) fn margin(&self, arrival: Arrival) -> Option<u64> {
         self.demands.get(&arrival)?.reserve.deadline_margin_ms
     }
 
-    /// How many demands there are.
+    /// The number of demands.
     pub(crate) fn len(&self) -> usize {
         self.demands.len()
     }
 
-    /// The queues that somebody waits for, behind a name.
+    /// The queues with demands, behind a name, with the numbers of [`Demands::count`].
     pub(crate) fn queues<'a>(
         &'a self,
         after: Option<&QueueName>,
     ) -> impl Iterator<Item = (&'a QueueName, usize, usize)> + 'a {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
-        let lines = self.lines.range((from, Bound::Unbounded));
-        lines.filter(|(_, line)| line.standing > 0).map(|(name, l)| (name, l.waiting.len(), l.standing))
+        let queues = self.queues.range((from, Bound::Unbounded));
+        queues.filter(|(_, demands)| demands.total > 0).map(|(name, l)| (name, l.waiting.len(), l.total))
     }
 
-    /// Shards that have something of one of these queues.
-    pub(crate) fn have_told(&self, queues: &[QueueName]) -> Vec<ShardId> {
-        let told = |shard: &ShardId| {
-            let post = |queue| self.lines.get(queue).and_then(|line| line.posts.get(shard.0 as usize));
-            queues.iter().filter_map(post).any(|post| post.state == ShardWaiterState::Told)
+    /// The shards that have notified the node of messages of one of these queues.
+    pub(crate) fn notified_shards(&self, queues: &[QueueName]) -> Vec<ShardId> {
+        let notified = |shard: &ShardId| {
+            let shard_waiter = |queue| {
+                self.queues.get(queue).and_then(|demands| demands.shard_waiters.get(shard.0 as usize))
+            };
+            queues
+                .iter()
+                .filter_map(shard_waiter)
+                .any(|shard_waiter| shard_waiter.state == ShardWaiterState::Notified)
         };
-        (0..u32::try_from(self.shards).unwrap_or(u32::MAX)).map(ShardId).filter(told).collect()
+        (0..u32::try_from(self.shards).unwrap_or(u32::MAX)).map(ShardId).filter(notified).collect()
     }
 
-    /// The same, if nobody waits for what they have.
-    pub(crate) fn have_more(&self, queues: &[QueueName]) -> Vec<ShardId> {
-        let waits = |queue| self.lines.get(queue).is_some_and(|line| !line.waiting.is_empty());
-        if queues.iter().any(waits) { Vec::new() } else { self.have_told(queues) }
+    /// The same shards, without those whose messages a demand waits for.
+    pub(crate) fn shards_with_more(&self, queues: &[QueueName]) -> Vec<ShardId> {
+        let waits = |queue| self.queues.get(queue).is_some_and(|demands| !demands.waiting.is_empty());
+        if queues.iter().any(waits) { Vec::new() } else { self.notified_shards(queues) }
     }
 
-    fn post(&mut self, queue: &QueueName, shard: ShardId) -> Option<&mut ShardWaiter> {
-        self.lines.get_mut(queue)?.posts.get_mut(shard.0 as usize)
+    fn shard_waiter(&mut self, queue: &QueueName, shard: ShardId) -> Option<&mut ShardWaiter> {
+        self.queues.get_mut(queue)?.shard_waiters.get_mut(shard.0 as usize)
     }
 
-    /// Asks for the first demands in line, at the shards that have something.
+    /// Asks for the first demands of a list, at the shards that have messages.
     fn pump(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         loop {
-            let Some(line) = self.lines.get_mut(queue) else { return };
-            let Some(at) = line.next_told().filter(|_| !line.waiting.is_empty()) else { return };
-            let most = line.posts[at].most;
-            let first: Vec<Arrival> = line.waiting.iter().copied().take(most).collect();
+            let Some(demands) = self.queues.get_mut(queue) else { return };
+            let Some(at) = demands.next_notified().filter(|_| !demands.waiting.is_empty()) else { return };
+            let most = demands.shard_waiters[at].most;
+            let first: Vec<Arrival> = demands.waiting.iter().copied().take(most).collect();
             let mut demands = Vec::with_capacity(first.len());
             for arrival in first {
                 let Some(demand) = self.demands.get(&arrival) else { continue };
                 if demand.answer.is_closed() {
                     self.leave(now, arrival);
                 } else if demand.reserve.max == 0 {
-                    // It only wants to be told, too.
+                    // A demand for no message waits only for the notification.
                     self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
                 } else {
                     demands.push((arrival, demand.reserve.clone()));
@@ -456,53 +473,53 @@ impl Demands {
             }
             let shard = ShardId(u32::try_from(at).unwrap_or(0));
             out.push(Action::Ask { queue: queue.clone(), shard, demands });
-            let Some(line) = self.lines.get_mut(queue) else { return };
-            line.posts[at].state = ShardWaiterState::Asking;
-            // The next in line is not asked for in vain: the shard says at once if there is more. One that has told in vain does not get to
-            // say so again before it has answered.
-            if !line.waiting.is_empty() && line.posts[at].misses == 0 {
+            let Some(demands) = self.queues.get_mut(queue) else { return };
+            demands.shard_waiters[at].state = ShardWaiterState::Asking;
+            // If the shard has more, its waiter says so at once, and the next demands are not asked for in vain. After
+            // a notification in vain the waiter is armed only when the shard has answered.
+            if !demands.waiting.is_empty() && demands.shard_waiters[at].misses == 0 {
                 self.arm(now, queue, shard, out);
             }
         }
     }
 
-    /// Takes a demand out of its lines, for a while.
+    /// Takes a demand out of its lists while it is asked for.
     fn step_out(&mut self, arrival: Arrival) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        demand.stand = DemandState::Away;
+        demand.state = DemandState::Away;
         self.by_time.remove(&(demand.wakeup(), arrival));
         for queue in &demand.reserve.queues {
-            if let Some(line) = self.lines.get_mut(queue) {
-                line.waiting.remove(&arrival);
+            if let Some(demands) = self.queues.get_mut(queue) {
+                demands.waiting.remove(&arrival);
             }
         }
     }
 
-    /// Returns a demand to its lines, unless its wait has ended.
+    /// Returns a demand to its lists, unless its wait has ended.
     fn come_back(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {
         let Some(demand) = self.demands.get_mut(&arrival) else { return };
-        if demand.stand != DemandState::Leaving && demand.soon.is_some_and(|soon| soon <= now) {
+        if demand.state != DemandState::Leaving && demand.soon.is_some_and(|soon| soon <= now) {
             demand.soon = None;
             return out.push(Action::Look { arrival, session: demand.reserve.session });
         }
-        if demand.stand == DemandState::Leaving || demand.deadline <= now {
+        if demand.state == DemandState::Leaving || demand.deadline <= now {
             return self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
         }
-        demand.stand = DemandState::InLine;
+        demand.state = DemandState::Waiting;
         self.by_time.insert((demand.wakeup(), arrival));
         for queue in &demand.reserve.queues {
-            if let Some(line) = self.lines.get_mut(queue) {
-                line.waiting.insert(arrival);
+            if let Some(demands) = self.queues.get_mut(queue) {
+                demands.waiting.insert(arrival);
             }
         }
     }
 
     fn send_away(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {
         match self.demands.get_mut(&arrival) {
-            Some(demand) if demand.stand == DemandState::InLine => {
+            Some(demand) if demand.state == DemandState::Waiting => {
                 self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
             }
-            Some(demand) => demand.stand = DemandState::Leaving,
+            Some(demand) => demand.state = DemandState::Leaving,
             None => {}
         }
     }
@@ -528,10 +545,10 @@ impl Demands {
         }
         self.by_session.remove(&(demand.reserve.session, arrival));
         for queue in &demand.reserve.queues {
-            let Some(line) = self.lines.get_mut(queue) else { continue };
-            line.standing -= 1;
-            if line.standing == 0 {
-                line.idle = Some(now);
+            let Some(demands) = self.queues.get_mut(queue) else { continue };
+            demands.total -= 1;
+            if demands.total == 0 {
+                demands.idle = Some(now);
                 self.alarms.insert((now.saturating_add(LINGER), queue.clone()));
             }
         }
@@ -540,61 +557,64 @@ impl Demands {
 
     /// Begins a wait at each shard where none is in progress.
     fn arm_all(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
-        let Some(line) = self.lines.get(queue) else { return };
-        let bare = |(at, post): (usize, &ShardWaiter)| (post.state == ShardWaiterState::Bare).then_some(at);
-        let bare: Vec<usize> = line.posts.iter().enumerate().filter_map(bare).collect();
-        for at in bare {
+        let Some(demands) = self.queues.get(queue) else { return };
+        let idle = |(at, shard_waiter): (usize, &ShardWaiter)| {
+            (shard_waiter.state == ShardWaiterState::Idle).then_some(at)
+        };
+        let idle: Vec<usize> = demands.shard_waiters.iter().enumerate().filter_map(idle).collect();
+        for at in idle {
             self.arm(now, queue, ShardId(u32::try_from(at).unwrap_or(0)), out);
         }
     }
 
-    /// Begins a wait at a shard, if the line has demands.
+    /// Begins a wait at a shard, if the list has demands.
     fn arm(&mut self, now: u64, queue: &QueueName, shard: ShardId, out: &mut Vec<Action>) {
-        let Some(line) = self.lines.get_mut(queue) else { return };
-        let standing = line.standing;
-        let Some(post) = line.posts.get_mut(shard.0 as usize) else { return };
-        if standing == 0 {
-            post.state = ShardWaiterState::Bare;
+        let Some(demands) = self.queues.get_mut(queue) else { return };
+        let total = demands.total;
+        let Some(shard_waiter) = demands.shard_waiters.get_mut(shard.0 as usize) else { return };
+        if total == 0 {
+            shard_waiter.state = ShardWaiterState::Idle;
             return;
         }
         self.next_waiter += 1;
         let waiter = WaiterId(self.next_waiter);
-        post.state = ShardWaiterState::Armed { waiter, since: now };
+        shard_waiter.state = ShardWaiterState::Armed { waiter, since: now };
         out.push(Action::Arm { queue: queue.clone(), shard, waiter });
     }
 
     fn rest(&mut self, length: Duration, queue: &QueueName, shard: ShardId) {
         let until = self.running.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
-        if let Some(post) = self.post(queue, shard) {
-            post.state = ShardWaiterState::Resting { until };
+        if let Some(shard_waiter) = self.shard_waiter(queue, shard) {
+            shard_waiter.state = ShardWaiterState::Resting { until };
             self.rests.insert((until, queue.clone()));
         }
     }
 
-    /// Handles the failure of a shard. When all shards have failed, the demands in line are answered with the error.
+    /// Handles the failure of a shard. When all shards have failed, the demands in the list are answered with the
+    /// error.
     fn fail(&mut self, now: u64, queue: &QueueName, shard: ShardId, error: CallError, out: &mut Vec<Action>) {
-        let Some(line) = self.lines.get_mut(queue) else { return };
-        let Some(post) = line.posts.get_mut(shard.0 as usize) else { return };
-        let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, post.failures);
-        post.failures = post.failures.saturating_add(1);
-        post.failing = Some(error.clone());
-        let all_fail = line.posts.iter().all(|post| post.failing.is_some());
-        let waiting: Vec<Arrival> = if all_fail { line.waiting.iter().copied().collect() } else { vec![] };
+        let Some(demands) = self.queues.get_mut(queue) else { return };
+        let Some(shard_waiter) = demands.shard_waiters.get_mut(shard.0 as usize) else { return };
+        let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, shard_waiter.failures);
+        shard_waiter.failures = shard_waiter.failures.saturating_add(1);
+        shard_waiter.failing = Some(error.clone());
+        let all_fail = demands.shard_waiters.iter().all(|shard_waiter| shard_waiter.failing.is_some());
+        let waiting: Vec<Arrival> = if all_fail { demands.waiting.iter().copied().collect() } else { vec![] };
         self.rest(self.jitter.of(pause), queue, shard);
         for arrival in waiting {
             self.answer(now, arrival, Err(error.clone()), out);
         }
     }
 
-    /// Ends the waits at shards for a line that has been empty for long.
+    /// Ends the waits at shards for a list that has been without demands for long.
     fn leave_alone(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
-        let Some(line) = self.lines.get(queue) else { return };
-        if line.idle.is_none_or(|since| now < since.saturating_add(LINGER)) {
+        let Some(demands) = self.queues.get(queue) else { return };
+        if demands.idle.is_none_or(|since| now < since.saturating_add(LINGER)) {
             return;
         }
-        let Some(line) = self.lines.remove(queue) else { return };
-        for (post, shard) in line.posts.iter().zip((0..).map(ShardId)) {
-            if let ShardWaiterState::Armed { waiter, .. } = post.state {
+        let Some(demands) = self.queues.remove(queue) else { return };
+        for (shard_waiter, shard) in demands.shard_waiters.iter().zip((0..).map(ShardId)) {
+            if let ShardWaiterState::Armed { waiter, .. } = shard_waiter.state {
                 out.push(Action::Withdraw { shard, waiter });
             }
         }
@@ -602,17 +622,17 @@ impl Demands {
 
     /// Begins the waits again whose pause is over.
     fn arm_rested(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
-        let Some(line) = self.lines.get(queue) else { return };
+        let Some(demands) = self.queues.get(queue) else { return };
         let running = self.running;
-        let rested = |(at, post): (usize, &ShardWaiter)| match post.state {
+        let rested = |(at, shard_waiter): (usize, &ShardWaiter)| match shard_waiter.state {
             ShardWaiterState::Resting { until } if until <= running => Some(at),
             ShardWaiterState::Resting { .. }
-            | ShardWaiterState::Bare
+            | ShardWaiterState::Idle
             | ShardWaiterState::Armed { .. }
-            | ShardWaiterState::Told
+            | ShardWaiterState::Notified
             | ShardWaiterState::Asking => None,
         };
-        let rested: Vec<usize> = line.posts.iter().enumerate().filter_map(rested).collect();
+        let rested: Vec<usize> = demands.shard_waiters.iter().enumerate().filter_map(rested).collect();
         for at in rested {
             self.arm(now, queue, ShardId(u32::try_from(at).unwrap_or(0)), out);
         }
@@ -642,16 +662,23 @@ impl WaitingReserve {
 
 impl QueueDemands {
     fn new(shards: usize) -> Self {
-        let post =
-            ShardWaiter { state: ShardWaiterState::Bare, misses: 0, failures: 0, failing: None, most: 1 };
-        QueueDemands { waiting: BTreeSet::new(), standing: 0, posts: vec![post; shards], turn: 0, idle: None }
+        let shard_waiter =
+            ShardWaiter { state: ShardWaiterState::Idle, misses: 0, failures: 0, failing: None, most: 1 };
+        QueueDemands {
+            waiting: BTreeSet::new(),
+            total: 0,
+            shard_waiters: vec![shard_waiter; shards],
+            turn: 0,
+            idle: None,
+        }
     }
 
-    /// A shard that has told; each in its turn.
-    fn next_told(&mut self) -> Option<usize> {
-        let n = self.posts.len();
-        let at =
-            (0..n).map(|i| (self.turn + i) % n).find(|&at| self.posts[at].state == ShardWaiterState::Told)?;
+    /// The next shard that has notified the node, in turn.
+    fn next_notified(&mut self) -> Option<usize> {
+        let n = self.shard_waiters.len();
+        let at = (0..n)
+            .map(|i| (self.turn + i) % n)
+            .find(|&at| self.shard_waiters[at].state == ShardWaiterState::Notified)?;
         self.turn = (at + 1) % n;
         Some(at)
     }

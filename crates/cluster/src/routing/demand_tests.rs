@@ -8,9 +8,9 @@ use duewheel_core::time::WallMs;
 
 use super::*;
 
-/// Demands, and what they want; a moment goes by with each thing that happens.
+/// Demands, and the actions that they want; each call moves the clock a little.
 struct Rig {
-    lines: Demands,
+    demands: Demands,
     now: u64,
     out: Vec<Action>,
     waiters: u64,
@@ -25,7 +25,7 @@ fn queue(name: &str) -> QueueName {
 
 impl Rig {
     fn new(shards: u32) -> Self {
-        Rig { lines: Demands::new(shards, 1_000, 0), now: 0, out: Vec::new(), waiters: 1 << 30, ids: 0 }
+        Rig { demands: Demands::new(shards, 1_000, 0), now: 0, out: Vec::new(), waiters: 1 << 30, ids: 0 }
     }
 
     fn join(&mut self, queues: &[&str], max: usize, wait: u64) -> (WaiterId, Receiver) {
@@ -43,12 +43,12 @@ impl Rig {
         };
         let (answer, receiver) = oneshot::channel();
         let deadline = self.now + wait * MS;
-        let demand = WaitingReserve { reserve, answer, deadline, soon: None, stand: DemandState::InLine };
-        self.lines.join(self.now, demand, &mut self.out);
+        let demand = WaitingReserve { reserve, answer, deadline, soon: None, state: DemandState::Waiting };
+        self.demands.join(self.now, demand, &mut self.out);
         (waiter, receiver)
     }
 
-    /// What was wanted since the last look, in words; answers are sent.
+    /// The actions wanted since the last call, as text; answers are sent.
     fn wants(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         for action in std::mem::take(&mut self.out) {
@@ -74,16 +74,23 @@ impl Rig {
         words
     }
 
-    fn told(&mut self, name: &str, shard: u32, waiter: u64) {
-        self.lines.told(self.now, &queue(name), ShardId(shard), WaiterId(waiter), &mut self.out);
+    fn notified(&mut self, name: &str, shard: u32, waiter: u64) {
+        self.demands.notified(self.now, &queue(name), ShardId(shard), WaiterId(waiter), &mut self.out);
     }
 
-    fn not_told(&mut self, name: &str, shard: u32, waiter: u64) {
+    fn wait_failed(&mut self, name: &str, shard: u32, waiter: u64) {
         let error = CallError::Overloaded;
-        self.lines.not_told(self.now, &queue(name), ShardId(shard), WaiterId(waiter), error, &mut self.out);
+        self.demands.wait_failed(
+            self.now,
+            &queue(name),
+            ShardId(shard),
+            WaiterId(waiter),
+            error,
+            &mut self.out,
+        );
     }
 
-    /// A shard has given so many to each of these.
+    /// A shard has answered: each of these waiters got this number of messages.
     fn asked(&mut self, name: &str, shard: u32, gave: &[(u64, usize)]) {
         let grants = |n: usize| {
             (0..n)
@@ -95,18 +102,18 @@ impl Rig {
         };
         let mut grants = grants;
         let asked = gave.iter().map(|&(who, n)| (Arrival(who), Ok(grants(n)))).collect();
-        self.lines.asked(self.now, &queue(name), ShardId(shard), asked, &mut self.out);
+        self.demands.asked(self.now, &queue(name), ShardId(shard), asked, &mut self.out);
     }
 
     fn failed(&mut self, name: &str, shard: u32, who: &[u64]) {
         let asked = who.iter().map(|&who| (Arrival(who), Err(CallError::Overloaded))).collect();
-        self.lines.asked(self.now, &queue(name), ShardId(shard), asked, &mut self.out);
+        self.demands.asked(self.now, &queue(name), ShardId(shard), asked, &mut self.out);
     }
 
     fn pass(&mut self, ms: u64) {
         self.now += ms * MS;
-        self.lines.at(self.now);
-        self.lines.tick(self.now, &mut self.out);
+        self.demands.at(self.now);
+        self.demands.tick(self.now, &mut self.out);
     }
 }
 
@@ -139,11 +146,11 @@ fn one_post_at_each_shard_and_the_first_in_line_is_asked_for() {
     assert_eq!(rig.wants(), ["arm q 0 as 1", "arm q 1 as 2"]);
     let _second = rig.join(&["q"], 1, 9_000);
     assert!(rig.wants().is_empty(), "the posts are there");
-    rig.told("q", 1, 2);
+    rig.notified("q", 1, 2);
     assert_eq!(rig.wants(), ["ask q 1 for [1]", "arm q 1 as 3"], "it says if there is more for the next");
     rig.asked("q", 1, &[(1, 1)]);
     assert_eq!(rig.wants(), ["answer 1"]);
-    rig.told("q", 1, 3);
+    rig.notified("q", 1, 3);
     assert_eq!(rig.wants(), ["ask q 1 for [2]"]);
     rig.asked("q", 1, &[(2, 1)]);
     assert_eq!(rig.wants(), ["answer 1"]);
@@ -158,14 +165,14 @@ fn more_are_asked_for_together_as_long_as_all_get_something() {
     let mut rig = Rig::new(1);
     let _all: Vec<_> = (0..8).map(|_| rig.join(&["q"], 1, 9_000)).collect();
     rig.wants();
-    rig.told("q", 0, 1);
+    rig.notified("q", 0, 1);
     assert_eq!(rig.wants(), ["ask q 0 for [1]", "arm q 0 as 2"]);
     rig.asked("q", 0, &[(1, 1)]);
-    rig.told("q", 0, 2);
+    rig.notified("q", 0, 2);
     assert_eq!(rig.wants(), ["answer 1", "ask q 0 for [2, 3]", "arm q 0 as 3"]);
     rig.asked("q", 0, &[(2, 1), (3, 0)]);
     assert_eq!(rig.wants(), ["answer 1"]);
-    rig.told("q", 0, 3);
+    rig.notified("q", 0, 3);
     assert_eq!(rig.wants(), ["ask q 0 for [3]", "arm q 0 as 4"], "back in its place, and fewer again");
 }
 
@@ -177,7 +184,7 @@ fn who_tells_in_vain_is_asked_after_longer_and_longer_pauses() {
     let mut pauses = Vec::new();
     rig.wants();
     for _ in 0..12 {
-        rig.told("q", 0, waiter);
+        rig.notified("q", 0, waiter);
         assert_eq!(rig.wants(), ["ask q 0 for [1]"]);
         rig.asked("q", 0, &[(1, 0)]);
         let mut pause = 0;
@@ -194,7 +201,7 @@ fn who_tells_in_vain_is_asked_after_longer_and_longer_pauses() {
         pauses.push(pause);
     }
     assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 64, 64, 64, 64]);
-    rig.told("q", 0, waiter);
+    rig.notified("q", 0, waiter);
     rig.asked("q", 0, &[(1, 1)]);
     let _two = rig.join(&["q"], 1, 900_000);
     rig.asked("q", 0, &[(2, 0)]);
@@ -206,15 +213,15 @@ fn nobody_is_asked_for_twice_at_a_time() {
     let mut rig = Rig::new(2);
     let _one = rig.join(&["a", "b"], 1, 9_000);
     assert_eq!(rig.wants().len(), 4);
-    rig.told("a", 0, 1);
-    rig.told("b", 1, 4);
+    rig.notified("a", 0, 1);
+    rig.notified("b", 1, 4);
     assert_eq!(rig.wants(), ["ask a 0 for [1]"]);
     rig.asked("a", 0, &[(1, 0)]);
     assert_eq!(rig.wants(), ["arm a 0 as 5", "ask b 1 for [1]"], "the other one has something, too");
     rig.asked("b", 1, &[(1, 1)]);
     assert_eq!(rig.wants(), ["answer 1"]);
     assert_eq!(
-        (rig.lines.len(), rig.lines.count(&queue("a")), rig.lines.count(&queue("b"))),
+        (rig.demands.len(), rig.demands.count(&queue("a")), rig.demands.count(&queue("b"))),
         (0, (0, 0), (0, 0))
     );
 }
@@ -224,16 +231,16 @@ fn a_wait_that_is_over_while_it_is_asked_for_ends_with_the_answer() {
     for gave in [0, 1] {
         let mut rig = Rig::new(1);
         let (waiter, _receiver) = rig.join(&["q"], 1, 50);
-        rig.told("q", 0, 1);
+        rig.notified("q", 0, 1);
         rig.wants();
         if gave == 0 {
-            rig.lines.cancel(rig.now, waiter, &mut rig.out);
+            rig.demands.cancel(rig.now, waiter, &mut rig.out);
         }
         rig.pass(60);
         assert!(rig.wants().is_empty());
         rig.asked("q", 0, &[(1, gave)]);
         assert_eq!(rig.wants(), [format!("answer {gave}")]);
-        assert_eq!(rig.lines.len(), 0);
+        assert_eq!(rig.demands.len(), 0);
     }
 }
 
@@ -244,21 +251,21 @@ fn waits_end_by_time_by_name_and_by_session() {
     let (second, _receiver) = rig.join(&["q"], 1, 500);
     let (third, _receiver2) = rig.join(&["q"], 1, 500);
     rig.wants();
-    assert_eq!(rig.lines.next_wakeup(rig.now), Some(50 * MS));
+    assert_eq!(rig.demands.next_wakeup(rig.now), Some(50 * MS));
     rig.pass(49);
     assert!(rig.wants().is_empty());
     rig.pass(1);
     assert_eq!(rig.wants(), ["answer 0"]);
-    rig.lines.cancel(rig.now, second, &mut rig.out);
+    rig.demands.cancel(rig.now, second, &mut rig.out);
     assert_eq!(rig.wants(), ["answer 0"]);
-    rig.lines.close(rig.now, SessionId(third.0), &mut rig.out);
+    rig.demands.close(rig.now, SessionId(third.0), &mut rig.out);
     assert_eq!(rig.wants(), ["answer 0"]);
-    assert_eq!(rig.lines.len(), 0);
+    assert_eq!(rig.demands.len(), 0);
     rig.pass(4_999);
     assert!(rig.wants().is_empty());
     rig.pass(1);
     assert_eq!(rig.wants(), ["withdraw 1 at 0"]);
-    assert!(rig.lines.lines.is_empty() && rig.lines.next_wakeup(rig.now).is_none(), "nothing is left");
+    assert!(rig.demands.demands.is_empty() && rig.demands.next_wakeup(rig.now).is_none(), "nothing is left");
 }
 
 #[test]
@@ -268,9 +275,9 @@ fn a_demand_that_nobody_waits_for_is_passed_over() {
     let _second = rig.join(&["q"], 1, 9_000);
     rig.wants();
     drop(receiver);
-    rig.told("q", 0, 1);
+    rig.notified("q", 0, 1);
     assert_eq!(rig.wants(), ["ask q 0 for [2]"]);
-    assert_eq!(rig.lines.len(), 1);
+    assert_eq!(rig.demands.len(), 1);
 }
 
 #[test]
@@ -278,11 +285,11 @@ fn when_all_shards_fail_whoever_waits_hears_of_it() {
     let mut rig = Rig::new(2);
     let _one = rig.join(&["q"], 1, 900_000);
     rig.wants();
-    rig.not_told("q", 0, 1);
+    rig.wait_failed("q", 0, 1);
     assert!(rig.wants().is_empty(), "the other may have something");
     rig.pass(100);
     assert_eq!(rig.wants(), ["arm q 0 as 3"]);
-    rig.told("q", 1, 2);
+    rig.notified("q", 1, 2);
     assert_eq!(rig.wants(), ["ask q 1 for [1]"]);
     rig.failed("q", 1, &[1]);
     assert!(rig.wants()[0].starts_with("answer too many"), "both have failed by now");
@@ -294,12 +301,12 @@ fn a_late_answer_of_an_earlier_wait_means_nothing() {
     let _one = rig.join(&["q"], 1, 900_000);
     rig.wants();
     rig.pass(30_000);
-    rig.told("q", 0, 1);
+    rig.notified("q", 0, 1);
     assert_eq!(rig.wants(), ["arm q 0 as 2"], "its own wait was over");
-    rig.told("q", 0, 1);
-    rig.not_told("q", 0, 1);
+    rig.notified("q", 0, 1);
+    rig.wait_failed("q", 0, 1);
     assert!(rig.wants().is_empty());
-    rig.told("q", 0, 2);
+    rig.notified("q", 0, 2);
     assert_eq!(rig.wants(), ["ask q 0 for [1]"]);
 }
 
@@ -308,21 +315,21 @@ fn the_first_lease_of_a_session_is_looked_at_before_its_end_is_near() {
     let mut rig = Rig::new(1);
     let (_, _receiver) = rig.join(&["q"], 1, 900_000);
     let arrival = Arrival(1);
-    let demand = rig.lines.demands.get_mut(&arrival).unwrap();
+    let demand = rig.demands.demands.get_mut(&arrival).unwrap();
     let wakeup = demand.wakeup();
-    rig.lines.by_time.remove(&(wakeup, arrival));
-    rig.lines.demands.get_mut(&arrival).unwrap().soon = Some(10 * MS);
-    rig.lines.by_time.insert((10 * MS, arrival));
+    rig.demands.by_time.remove(&(wakeup, arrival));
+    rig.demands.demands.get_mut(&arrival).unwrap().soon = Some(10 * MS);
+    rig.demands.by_time.insert((10 * MS, arrival));
     rig.wants();
     rig.pass(10);
     assert_eq!(rig.wants(), ["look for 1"]);
-    rig.told("q", 0, 1);
+    rig.notified("q", 0, 1);
     assert!(rig.wants().is_empty(), "it is away");
-    rig.lines.looked(rig.now, arrival, Some(30 * MS), &mut rig.out);
+    rig.demands.looked(rig.now, arrival, Some(30 * MS), &mut rig.out);
     assert_eq!(rig.wants(), ["ask q 0 for [1]"], "later than it seemed");
     rig.pass(20);
     rig.asked("q", 0, &[(1, 0)]);
     assert_eq!(rig.wants(), ["look for 1", "arm q 0 as 2"]);
-    rig.lines.looked(rig.now, arrival, Some(30 * MS), &mut rig.out);
+    rig.demands.looked(rig.now, arrival, Some(30 * MS), &mut rig.out);
     assert_eq!(rig.wants(), ["answer DeadlineSoon"]);
 }

@@ -1,4 +1,4 @@
-//! One answer out of those of all shards. Pure.
+//! Merges the answers of all shards into one. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use duewheel_core::record::{Pause, Totals};
 use duewheel_core::store::Level;
 use duewheel_core::time::WallMs;
 
-/// The part of a queue's view that this node knows by itself.
+/// The part of a queue's view that only this node knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LocalQueue {
     /// The number of holds of each `Hold`.
     pub(crate) holds: [u32; 3],
-    /// Reserves that wait in its line.
+    /// The number of reserves in its waiting list.
     pub(crate) waiting: usize,
-    /// Those, and the ones that are being served.
-    pub(crate) standing: usize,
+    /// The number of those, and of the ones that are being served.
+    pub(crate) total: usize,
 }
 
 /// The view of a queue that has nothing.
@@ -42,7 +42,7 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
     }
 }
 
-/// What the shards say of one queue. Numbers are added; what is set in one shard at least is shown as set.
+/// Adds the view of another shard. Numbers are summed; a setting of at least one shard is shown.
 pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     into.counts = counts(into.counts, other.counts);
     into.urgent += other.urgent;
@@ -57,7 +57,8 @@ pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     into.rates.enqueued_milli += other.rates.enqueued_milli;
     into.rates.granted_milli += other.rates.granted_milli;
     into.rates.acked_milli += other.rates.acked_milli;
-    // Everywhere the same, unless setting them has failed at some shards, or they last no longer than messages are there.
+    // Settings are the same in all shards, unless setting them has failed at some of them, or they last only while
+    // there are messages.
     let is_set = |s: &QueueSettings| (*s != QueueSettings::default(), s.lasting == Lasting::Always);
     if is_set(&other.settings) > is_set(&into.settings) {
         into.settings = other.settings;
@@ -71,8 +72,8 @@ pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     (into.pause, into.pause_left_ms) = if length(others) > length(mine) { others } else { mine };
 }
 
-/// Queues by name, out of what the shards and this node know. Holds and waiting reserves are those of this node: what the shards count as
-/// waiting are nodes. A queue of which nothing else is there is left out.
+/// Queues by name, merged from what the shards and this node know. Holds and waiting reserves are those of this node:
+/// what shards count as waiting are nodes. A queue without anything else is left out.
 pub(crate) fn queues(
     shards: impl IntoIterator<Item = Vec<QueueView>>,
     own: BTreeMap<QueueName, LocalQueue>,
@@ -101,12 +102,12 @@ pub(crate) fn queues(
     all.into_values().collect()
 }
 
-/// What all shards have reached that applied a change.
+/// The lowest level that the shards have reached that applied a change.
 pub(crate) fn reached(levels: impl Iterator<Item = Level>) -> Level {
     levels.reduce(Level::and).unwrap_or_default()
 }
 
-/// How many a change of several shards has changed, and what all of them have reached.
+/// The number of messages changed in all shards, and the lowest level that they have reached.
 pub(crate) fn sum(shards: Vec<Applied<u64>>) -> Applied<u64> {
     let both = |a: Applied<u64>, b: Applied<u64>| Applied {
         what: a.what.saturating_add(b.what),
@@ -125,7 +126,7 @@ fn counts(a: Counts, b: Counts) -> Counts {
     }
 }
 
-/// A queue is paused in all shards at once, so that is one pause.
+/// A queue is paused in all shards at once, so that counts as one pause.
 fn totals(a: Totals, b: Totals) -> Totals {
     Totals {
         enqueued: a.enqueued.saturating_add(b.enqueued),
@@ -140,8 +141,8 @@ fn totals(a: Totals, b: Totals) -> Totals {
     }
 }
 
-/// Figures of all shards. Each shard counts the queues that it has something of, so there are at least as many as in the shard with the most.
-/// Waiting reserves are counted by whoever has the lines.
+/// Figures of all shards. Each shard counts the queues of which it has something, so the cluster has at least as many
+/// as the shard with the most. Waiting reserves are counted by the node.
 pub(crate) fn stats(shards: Vec<Stats>) -> Stats {
     shards.into_iter().fold(Stats::default(), |mut sum, one| {
         sum.counts = counts(sum.counts, one.counts);
@@ -163,7 +164,8 @@ pub(crate) fn stats(shards: Vec<Stats>) -> Stats {
     })
 }
 
-/// Use of each quota over all shards, by prefix. While nodes have different quotas, the first shard's word for a prefix counts.
+/// The use of each quota over all shards, by prefix. While nodes have different quotas, the limit that the first shard
+/// reports for a prefix is shown.
 pub(crate) fn quotas(shards: Vec<Vec<QuotaUse>>) -> Vec<QuotaUse> {
     let mut all: BTreeMap<Box<str>, QuotaUse> = BTreeMap::new();
     for one in shards.into_iter().flatten() {
@@ -188,8 +190,8 @@ pub(crate) struct Columns {
     pub(crate) columns: usize,
 }
 
-/// The columns of the coarsest one, if there are others. Asked for these, a shard with a finer resolution has them, too: resolutions are
-/// doubled, and columns are multiples of them.
+/// The columns of the coarsest histogram, if the histograms differ. A shard with a finer resolution can answer with
+/// these columns, too: resolutions are doubled, and columns are multiples of them.
 pub(crate) fn common_columns(all: &[Histogram]) -> Option<Columns> {
     let coarsest = all.iter().max_by_key(|h| (h.resolution_ms, h.width_ms))?;
     let differs = |h: &&Histogram| !is_empty(h) && !fits(h, coarsest);
@@ -210,8 +212,8 @@ fn is_empty(h: &Histogram) -> bool {
     h.before == 0 && h.after == 0 && h.counts.iter().all(|n| *n == 0)
 }
 
-/// One histogram. Where the columns of two do not fit, each narrow one is counted where it begins, and the resolution says how far off that may
-/// be.
+/// Merges histograms. Where the columns of two do not match, each narrow column is counted where it begins, and the
+/// resolution shows the possible error.
 pub(crate) fn histogram(all: Vec<Histogram>) -> Option<Histogram> {
     let mut merged = all.iter().max_by_key(|h| (h.resolution_ms, h.width_ms))?.clone();
     merged.counts.fill(0);
@@ -241,8 +243,8 @@ pub(crate) fn histogram(all: Vec<Histogram>) -> Option<Histogram> {
     Some(merged)
 }
 
-/// One ring: those of the shards turned so that their pointers stand where that of the first one does. Engine time is each shard's own, so
-/// their pointers differ; how far ahead of the pointer a message is stays true.
+/// Merges rings: those of the other shards are turned so that their pointers meet that of the first one. Each shard has
+/// its own engine time, so their pointers differ; the distance of a message from the pointer stays right.
 pub(crate) fn wheel(shards: Vec<WheelView>) -> Option<WheelView> {
     let mut shards = shards.into_iter();
     let mut merged = shards.next()?;
@@ -261,7 +263,8 @@ pub(crate) fn wheel(shards: Vec<WheelView>) -> Option<WheelView> {
     Some(merged)
 }
 
-/// The first message of a state: ready, by priority, due time, id; scheduled, by due time; dead, by when it died; leased, by id.
+/// The first message of a state: ready, by priority, due time, id; scheduled, by due time; dead, by when it died;
+/// leased, by id.
 pub(crate) fn first(state: State, found: impl Iterator<Item = Box<View>>) -> Option<Box<View>> {
     found.min_by_key(|view| {
         let (priority, time) = match state {
@@ -313,7 +316,7 @@ mod tests {
             waiters: 9,
             ..view("q", 2)
         };
-        let own = LocalQueue { holds: [1, 2, 3], waiting: 4, standing: 5 };
+        let own = LocalQueue { holds: [1, 2, 3], waiting: 4, total: 5 };
         let merged = queues([vec![a], vec![b]], BTreeMap::from([(name("q"), own)]));
         let wanted = QueueView {
             oldest_ready: Some(WallMs(5)),
@@ -369,7 +372,7 @@ mod tests {
         let all = vec![columns(60, 60, 60, &[1, 2, 3]), columns(0, 120, 120, &[4, 5])];
         let wanted = Columns { from: WallMs(0), to: WallMs(240), columns: 2 };
         assert_eq!(common_columns(&all), Some(wanted));
-        // As they are, they can only be counted roughly, and that is said.
+        // With different columns the sum is approximate, and the result says so.
         let merged = histogram(all).unwrap();
         assert_eq!((merged.counts, merged.resolution_ms), (vec![5, 10], 120));
         let nothing = Histogram { before: 0, after: 0, ..columns(60, 60, 60, &[0]) };

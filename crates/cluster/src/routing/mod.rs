@@ -1,4 +1,4 @@
-//! Which shard an operation belongs to, and one answer out of those of several shards.
+//! Routing: the shard of each operation, and merged answers of several shards.
 
 mod broadcast;
 mod demand;

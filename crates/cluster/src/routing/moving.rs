@@ -1,8 +1,8 @@
-//! New messages that any shard may take move on when the share of a quota is used up at one.
+//! Moves new messages without a shard of their own to another shard when a quota is used up at the first one.
 //!
-//! Each shard keeps its own share of a quota, so one may refuse while others have some left. A message that belongs to no shard is offered to
-//! the others, one after the other, but not to those that have refused one of the same tenant lately: a tenant that goes on against its quota
-//! does not multiply.
+//! Each shard has its own share of a quota, so one may refuse while others have some left. A message that belongs to no
+//! particular shard is offered to the other shards, one after the other, but not to those that have refused one of the
+//! same tenant lately: a tenant that keeps writing against its quota causes no multiple of its requests.
 
 use duewheel_core::engine::{EnqueueRefusal, Op, Reply};
 use duewheel_core::id::ShardId;
@@ -12,7 +12,8 @@ use duewheel_shard::inbox::WhenBusy;
 use crate::routing::router::Router;
 
 impl Router {
-    /// Offers what `first` has refused for a quota to the other shards. `movable` are places among the answers, and operations.
+    /// Offers the operations that `first` has refused for a quota to the other shards. `movable` holds operations with
+    /// their indexes among the answers.
     pub(super) async fn move_on(
         &self,
         first: ShardId,
@@ -39,13 +40,13 @@ impl Router {
             if offered.is_empty() {
                 continue;
             }
-            let (places, ops): (Vec<usize>, Vec<Op>) = offered.into_iter().unzip();
+            let (indexes, ops): (Vec<usize>, Vec<Op>) = offered.into_iter().unzip();
             let answers = self.shards.submit(asked, ops, WhenBusy::Refuse).await;
             let now = self.running();
-            for (at, answer) in places.into_iter().zip(answers) {
+            for (at, answer) in indexes.into_iter().zip(answers) {
                 match &answer {
                     Ok(Reply::Enqueue(Ok(_))) => came[at] = answer,
-                    // Nobody knows whether it was taken: that is the news.
+                    // The outcome of the second offer is unknown, and so is the answer.
                     Err(error) if error.outcome() == Outcome::Unknown => came[at] = answer,
                     answer => {
                         if let Some(quota) = refused_by(answer) {
@@ -58,7 +59,7 @@ impl Router {
     }
 }
 
-/// The quota for which an enqueue was refused, if that is why.
+/// The quota for which an enqueue was refused, if that is the reason.
 fn refused_by(answer: &Result<Reply, CallError>) -> Option<&str> {
     match answer {
         Ok(Reply::Enqueue(Err(EnqueueRefusal::OverQuota(over)))) => Some(&over.quota),

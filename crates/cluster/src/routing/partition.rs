@@ -1,15 +1,16 @@
-//! Which shard an operation belongs to.
+//! Partition: the shard of each operation.
 //!
 //! | operation | shard |
 //! |---|---|
 //! | on an id | [`ShardId::of`] the id |
 //! | on a key, and the enqueue of a message with one | XXH3-64 of queue, a zero byte, key; modulo the number of shards |
 //! | the enqueue of a message without a key, with a `dedupe_id` | the same, of queue, a zero byte, `dedupe_id` |
-//! | any other enqueue | whichever is near |
+//! | any other enqueue | any shard; those of this node first |
 //! | on a queue, on a session, on everything | all |
 //!
-//! Data lies where this has put it, so it must never change. What follows from it: a `dedupe_id` is known in its shard alone, so one that is used
-//! with two keys, or once with a key and once without, may stand for two messages.
+//! Messages are stored where this function has put them, so it must never change. One consequence: a `dedupe_id` is
+//! known only in its shard, so one that is used with two keys, or once with a key and once without, may stand for two
+//! messages.
 
 use duewheel_core::engine::{Named, Op, Routing};
 use duewheel_core::id::{LeaseToken, MessageId, ShardId};
@@ -19,13 +20,13 @@ use xxhash_rust::xxh3::Xxh3;
 /// The shards to which an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// To this shard.
+    /// This shard.
     To(ShardId),
-    /// To any one.
+    /// Any shard.
     Any,
-    /// To several, and their answers are merged.
+    /// Several shards, whose answers are merged.
     Many,
-    /// Nowhere: it is about this node's connections.
+    /// No shard: the operation is about connections of this node.
     Node,
 }
 

@@ -1,15 +1,17 @@
 //! Reserves over many shards.
 //!
-//! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
-//!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
-//!   asked again. When one does not answer for 100 ms, the others are sent a probe, all side by side, and those that do not answer it are left out,
-//!   too: however many shards hang, the answer takes no longer than if one did. A probe takes nothing, so nothing has to go back. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
-//!   granted something that did not arrive.
-//! * One that waits takes its place in line ([`crate::routing::demand`]), and is asked for where something is.
-//! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
-//!   not wait, those of this node: nobody's messages wait for a round through the cluster.
+//! * A reserve that does not wait asks one shard after the other until it gets something: first those that have
+//!   announced messages, then those of this node, then the others, starting with a different one each time. A shard
+//!   that fails, or does not answer within a second, is left out, and is not asked again for a second. When a shard
+//!   does not answer within 100 ms, all others are sent a probe at the same time, and those that do not answer the
+//!   probe are left out, too: the answer takes no longer when many shards hang than when one does. A probe takes
+//!   nothing, so nothing has to be returned. If the reserve got nothing, its answer is empty when at least one shard
+//!   has said so, and an error when no shard has answered or when one may have granted something that did not arrive.
+//! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is asked for where messages are.
+//! * Once it has something and its consumer wants more, only those shards are asked that have announced more, and those
+//!   of this node if the reserve does not wait: no message waits for a round through the cluster.
 //!
-//! Whatever was granted is either answered or given back.
+//! Everything that is granted is either answered or returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -32,9 +34,9 @@ use crate::routing::demand::{Action, Arrival, DemandState, POST_WAIT_MS, ShardGr
 use crate::routing::router::Router;
 use crate::routing::sessions::MS;
 
-/// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long one shard is waited for before the others are probed.
+/// How long a shard may take to grant. After that the answer is not awaited any more, and its grants are returned.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
+/// How long one shard is awaited before the others are probed.
 const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
@@ -45,7 +47,7 @@ impl Router {
         &self,
         mut reserve: Reserve,
         to: oneshot::Sender<Answers>,
-        room: Option<CallBudgetShare>,
+        share: Option<CallBudgetShare>,
     ) {
         reserve.max = reserve.max.min(self.policy.max_reserve);
         reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);
@@ -55,15 +57,15 @@ impl Router {
         let now = self.now();
         let soon = self.soon(&reserve, now);
         let deadline = now.saturating_add(reserve.wait_ms.saturating_mul(MS));
-        let demand = WaitingReserve { reserve, answer: to, deadline, soon, stand: DemandState::InLine };
+        let demand = WaitingReserve { reserve, answer: to, deadline, soon, state: DemandState::Waiting };
         let waits = demand.deadline > now && !self.has_ended();
         if waits && soon.is_none_or(|soon| soon > now) {
-            return self.with_lines(|lines, now, out| lines.join(now, demand, out));
+            return self.with_demands(|demands, now, out| demands.join(now, demand, out));
         }
         let Some(me) = self.me.upgrade() else { return };
         self.spawn(async move {
             me.take_or_leave(demand).await;
-            drop(room);
+            drop(share);
         });
     }
 
@@ -81,22 +83,22 @@ impl Router {
             let session = demand.reserve.session;
             let soon = self.look(session, demand.reserve.deadline_margin_ms).await;
             if soon.is_some_and(|soon| soon <= self.now()) {
-                return self.say(demand.answer, Ok(Reserved::DeadlineSoon));
+                return self.answer_demand(demand.answer, Ok(Reserved::DeadlineSoon));
             }
-            // A lease has been extended or settled elsewhere.
+            // A lease was extended or settled elsewhere.
             demand.soon = soon;
             if demand.deadline > self.now() && !self.has_ended() {
-                return self.with_lines(|lines, now, out| lines.join(now, demand, out));
+                return self.with_demands(|demands, now, out| demands.join(now, demand, out));
             }
         }
-        self.say(demand.answer, asked);
+        self.answer_demand(demand.answer, asked);
     }
 
-    /// Asks one shard after the other, but those that hang side by side.
+    /// Asks one shard after the other; when one hangs, probes the others at the same time.
     async fn sweep(&self, demand: &WaitingReserve) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
-        let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
-        let mut near = told.clone();
+        let notified = self.with_demands(|demands, _, _| demands.notified_shards(&reserve.queues));
+        let mut near = notified.clone();
         near.extend(self.in_turn(self.shards.here()));
         let all = (0..self.count()).map(ShardId).collect();
         let mut order = near.clone();
@@ -134,7 +136,7 @@ impl Router {
             };
             match answer {
                 Ok(()) => answered = true,
-                // One that may have granted something is the news: whoever is told that nothing was applied believes it.
+                // A shard that may have granted something decides the error: callers rely on "not applied".
                 Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -153,7 +155,7 @@ impl Router {
         shards
     }
 
-    /// Leaves out those that did not answer lately, if others are left.
+    /// Leaves out the shards that did not answer lately, if others are left.
     fn leave_out_away(&self, order: &mut Vec<ShardId>) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         if away.is_empty() {
@@ -166,16 +168,16 @@ impl Router {
         }
     }
 
-    /// Whether another message can be taken without going over what is asked for, however large it is.
+    /// Whether the reserve may take another message of any size without exceeding its limits.
     fn has_room(&self, reserve: &Reserve, got: &[Grant]) -> bool {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let largest = self.policy.max_body + self.policy.max_headers + Key::MAX;
         got.len() < reserve.max && (got.is_empty() || bytes.saturating_add(largest) <= reserve.max_bytes)
     }
 
-    /// Asks a shard for something that changes nothing, at once; the answer comes with the future.
+    /// Sends a shard a request that changes nothing; the future returns the answer.
     fn probe(&self, shard: ShardId) -> Probe {
-        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], WhenBusy::Refuse))
+        tokio::time::timeout(TIME_LIMIT, self.shards.submit(shard, vec![Op::NextDue], WhenBusy::Refuse))
     }
 
     /// Whether a shard has answered a probe.
@@ -187,7 +189,7 @@ impl Router {
             return Err(CallError::Store { error, outcome: Outcome::NotApplied });
         };
         match answers.pop() {
-            // One that has too much to do is there.
+            // A shard that is overloaded is alive.
             Some(Ok(_) | Err(CallError::Overloaded)) => Ok(()),
             Some(Err(error)) => {
                 self.is_away(shard);
@@ -212,13 +214,14 @@ impl Router {
         let answer = self.ask(shard, vec![more]).await.pop();
         let grants = answer.unwrap_or(Err(CallError::NO_ANSWER))?;
         if grants.len() < max {
-            self.with_lines(|lines, now, out| lines.dry(now, &queues, shard, out));
+            self.with_demands(|demands, now, out| demands.dry(now, &queues, shard, out));
         }
         got.extend(grants);
         Ok(())
     }
 
-    /// Asks a shard for what it has for these demands, without waiting. It is asked at once, and the answers come with the future.
+    /// Asks a shard for messages for these demands, without waiting. The request is sent at once; the future returns
+    /// the answers.
     fn ask(
         &self,
         shard: ShardId,
@@ -236,8 +239,8 @@ impl Router {
         let pending = self.shards.submit(shard, ops, WhenBusy::Refuse);
         let me = self.me.clone();
         async move {
-            // Without a receiver the grants go back by themselves.
-            let answers = tokio::time::timeout(PATIENCE, pending).await;
+            // When the receiver is dropped, the grants are returned.
+            let answers = tokio::time::timeout(TIME_LIMIT, pending).await;
             let (Ok(answers), Some(me)) = (answers, me.upgrade()) else {
                 let error = unavailable(shard, "did not answer in time");
                 if let Some(me) = me.upgrade() {
@@ -265,7 +268,7 @@ impl Router {
                 self.sessions.granted(session, wished, &grants, asked);
                 Ok(grants)
             }
-            // It was asked without a margin, so no lease can be about to run out.
+            // The request had no margin, so no lease can be about to run out.
             Ok(Reserved::HeldBack(_) | Reserved::DeadlineSoon) => Ok(Vec::new()),
             Ok(Reserved::Overloaded | Reserved::TooManyQueues) => Err(CallError::Overloaded),
             Err(CallError::Overloaded) => Err(CallError::Overloaded),
@@ -281,16 +284,16 @@ impl Router {
         self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, until);
     }
 
-    /// Carries out the actions of the lines.
+    /// Carries out the actions of the waiting lists.
     pub(super) fn act(self: &Arc<Self>, action: Action) {
         match action {
-            Action::Answer { to, with } => self.say(to, with),
+            Action::Answer { to, with } => self.answer_demand(to, with),
             Action::Withdraw { shard, waiter } => {
                 drop(self.shards.submit(shard, vec![Op::CancelReserve { waiter }], WhenBusy::Refuse));
             }
             Action::Arm { queue, shard, waiter } => {
-                let post = post(queue.clone(), waiter);
-                let pending = self.shards.submit(shard, vec![Op::Reserve(post)], WhenBusy::Refuse);
+                let shard_waiter = shard_waiter(queue.clone(), waiter);
+                let pending = self.shards.submit(shard, vec![Op::Reserve(shard_waiter)], WhenBusy::Refuse);
                 let me = self.me.clone();
                 self.spawn(async move {
                     let answer = pending.await.pop();
@@ -307,9 +310,9 @@ impl Router {
             Action::Look { arrival, session } => {
                 let me = self.clone();
                 self.spawn(async move {
-                    let margin = me.with_lines(|lines, _, _| lines.margin(arrival));
+                    let margin = me.with_demands(|demands, _, _| demands.margin(arrival));
                     let soon = me.look(session, margin).await;
-                    me.with_lines(|lines, now, out| lines.looked(now, arrival, soon, out));
+                    me.with_demands(|demands, now, out| demands.looked(now, arrival, soon, out));
                 });
             }
         }
@@ -324,15 +327,16 @@ impl Router {
     ) {
         let error = match Client::answer_to::<Reserve>(answer) {
             Ok(Reserved::Grants(_) | Reserved::HeldBack(_) | Reserved::DeadlineSoon) => {
-                return self.with_lines(|lines, now, out| lines.told(now, queue, shard, waiter, out));
+                return self
+                    .with_demands(|demands, now, out| demands.notified(now, queue, shard, waiter, out));
             }
             Ok(Reserved::Overloaded | Reserved::TooManyQueues) => CallError::Overloaded,
             Err(error) => of_shard(shard, error),
         };
-        self.with_lines(|lines, now, out| lines.not_told(now, queue, shard, waiter, error, out));
+        self.with_demands(|demands, now, out| demands.wait_failed(now, queue, shard, waiter, error, out));
     }
 
-    /// Adds messages of other shards to the answers of a shard, and hands all to the demands in line.
+    /// Adds messages of other shards to the answers of a shard, and answers the demands.
     async fn serve(
         self: Arc<Self>,
         queue: QueueName,
@@ -345,21 +349,22 @@ impl Router {
             if grants.is_empty() || !self.has_room(reserve, grants) {
                 continue;
             }
-            for more in self.with_lines(|lines, _, _| lines.have_more(&reserve.queues)) {
+            for more in self.with_demands(|demands, _, _| demands.shards_with_more(&reserve.queues)) {
                 if more == shard || !self.has_room(reserve, grants) {
                     continue;
                 }
-                // What is there is answered, and waits for no more than one that hangs.
+                // What has been granted is answered at once, without waiting for a shard that hangs.
                 if self.ask_more(more, reserve, grants).await.is_err() {
                     break;
                 }
             }
         }
         let asked: Vec<ShardGrants> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
-        self.with_lines(|lines, now, out| lines.asked(now, &queue, shard, asked, out));
+        self.with_demands(|demands, now, out| demands.asked(now, &queue, shard, asked, out));
     }
 
-    /// When a lease of the session is about to run out, as the shards have it; as this node knows if they cannot be asked.
+    /// When a lease of the session is about to run out, according to the shards; if they cannot be asked, as far as
+    /// this node knows.
     async fn look(&self, session: SessionId, margin_ms: Option<u64>) -> Option<u64> {
         let margin = margin_ms?.saturating_mul(MS);
         let asked = self.now();
@@ -371,7 +376,7 @@ impl Router {
     }
 
     /// Answers a demand; grants that cannot be delivered are returned.
-    fn say(&self, to: oneshot::Sender<Answers>, with: Result<Reserved, CallError>) {
+    fn answer_demand(&self, to: oneshot::Sender<Answers>, with: Result<Reserved, CallError>) {
         if let Err(unsent) = to.send(vec![with.map(Reply::Reserve)]) {
             self.take_back(unsent);
         }
@@ -381,8 +386,8 @@ impl Router {
 /// A probe of a shard, with its time-out.
 type Probe = tokio::time::Timeout<Pending>;
 
-/// Waits for one queue, and wants nothing of it.
-fn post(queue: QueueName, waiter: WaiterId) -> Reserve {
+/// A reserve that waits for a message of one queue and takes none.
+fn shard_waiter(queue: QueueName, waiter: WaiterId) -> Reserve {
     Reserve {
         waiter,
         queues: vec![queue],
@@ -395,7 +400,7 @@ fn post(queue: QueueName, waiter: WaiterId) -> Reserve {
     }
 }
 
-/// An error that names the shard it comes from.
+/// Adds the shard to the text of an error.
 pub(super) fn of_shard(shard: ShardId, error: CallError) -> CallError {
     match error {
         CallError::Overloaded => CallError::Overloaded,

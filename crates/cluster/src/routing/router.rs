@@ -1,13 +1,15 @@
-//! The way to many shards: takes operations as one engine would, brings each where it belongs, and answers in order.
+//! The router takes operations as one engine would, sends each to its shard, and answers in order.
 //!
-//! Operations of one submission that belong to one shard each go out together, in order within a shard. One that concerns several shards waits for
-//! those before it, and those behind it wait for it. An error of one shard is the answer to its own operations only.
+//! Operations of one submission that each belong to one shard are sent together, and keep their order within a shard.
+//! An operation that concerns several shards waits for those before it, and those behind it wait for it. An error of
+//! one shard answers only its own operations.
 //!
-//! What concerns this node's connections stays here: who waits ([`crate::routing::demand`]), who holds a queue, which leases a session has
-//! ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of the node that is asked, and a hold keeps a queue visible at its node; its
-//! totals are those of the shards, which forget them when a queue is empty there.
+//! What concerns connections of this node is kept here: which consumers wait ([`crate::routing::demand`]), who holds a
+//! queue, which leases a session has ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of
+//! the node that is asked, and a hold keeps a queue visible at its node; its totals are those of the shards, which
+//! forget them when the queue is empty there.
 //!
-//! With one shard everything goes straight to it, unsplit: reserves, sessions and holds, too.
+//! With one shard, all submissions go to it unsplit, including reserves, sessions and holds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -28,7 +30,7 @@ use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Answers, Inbox, WhenBusy};
-use duewheel_shard::listing::{ListPlaces, Listing};
+use duewheel_shard::listing::{ListPositions, Listing};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
@@ -42,15 +44,15 @@ use crate::routing::sessions::{LeaseEffect, Sessions};
 use crate::routing::used_up::ExhaustedShards;
 use crate::shards::Shards;
 
-/// Messages without a key go to one shard so many at a time.
+/// The number of messages without a key that go to one shard before the next one gets some.
 const TOGETHER: usize = 64;
-/// How often the lines look at a clock that a test moves.
+/// The interval at which a clock that a test moves is read.
 const LOOK: Duration = Duration::from_millis(2);
-/// They look at any other clock at least so often.
+/// The longest interval at which any other clock is read.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Number of attempts to return grants that could not be delivered.
+/// The number of attempts to return grants that could not be delivered.
 const GIVE_BACK: u32 = 8;
-/// The pause between two attempts to tell a shard something; doubled up to the longest.
+/// The pause between two attempts to tell a shard something, doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The error for an operation that the table routes here and the router does not know, which is a bug.
@@ -70,14 +72,14 @@ pub struct Router {
     pub(super) used_up: ExhaustedShards,
     /// Shards that did not answer lately, and until when they are not asked for messages.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
-    rooms: Arc<CallBudget>,
-    /// Of pauses, out of the names of waiters: nodes have different ones.
+    budget: Arc<CallBudget>,
+    /// The jitter of pauses, seeded by the names of waiters, which differ between nodes.
     jitter: Jitter,
-    lines: Mutex<Demands>,
+    demands: Mutex<Demands>,
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
-    /// The shard that is next, where any shard will do.
+    /// The shard that is next for operations that any shard can take.
     turn: AtomicUsize,
-    /// When the lines are checked next, by [`Clock::running`].
+    /// When the waiting lists are checked next, by [`Clock::running`].
     alarm: AtomicU64,
     changed: Arc<Notify>,
     ended: AtomicBool,
@@ -92,9 +94,9 @@ impl fmt::Debug for Router {
 /// A step of a submission: operations that are sent together.
 #[derive(Debug)]
 enum DispatchStep {
-    /// Operations of one shard each, and their places among the answers.
+    /// Operations of one shard each, and operations that this node decides, with their indexes among the answers.
     Side(Vec<(ShardId, Vec<(usize, Op)>)>, Vec<(usize, Op)>),
-    /// One that concerns several shards.
+    /// An operation that concerns several shards, with its index.
     Alone(usize, Op),
 }
 
@@ -102,19 +104,20 @@ enum DispatchStep {
 #[derive(Debug)]
 struct ShardBatch {
     shard: ShardId,
-    places: Vec<usize>,
+    indexes: Vec<usize>,
     watches: Vec<(usize, LeaseEffect)>,
-    /// Those that settle, if they stand next to others: a refusal for want of room is not for them.
+    /// Operations that settle, if the batch has others, too: they are not refused for want of space.
     settling: Vec<(usize, Op)>,
-    /// Those that any shard may take, if there are quotas: one whose share is used up need not be the last word.
+    /// Enqueues that any shard may take, if there are quotas: when a quota refuses one, another shard may accept it.
     movable: Vec<(usize, Op)>,
     pending: Pending,
     asked: u64,
 }
 
 impl Router {
-    /// Over these shards, for the node that has this inbox. Names of waiting reserves at shards are numbers behind `names`, which no other node
-    /// gives. Its tasks run on `runtime`, and end when it is dropped; a panic in one of them ends the node.
+    /// Routes to these shards, for the node that has this inbox. Names of waiting reserves at shards are numbers behind
+    /// `names`, which no other node uses. Its tasks run on `runtime`, and end when it is dropped; a panic in one of
+    /// them ends the node.
     pub fn new(
         shards: Arc<dyn Shards>,
         policy: Policy,
@@ -130,9 +133,9 @@ impl Router {
             quotas,
             used_up: ExhaustedShards::default(),
             away: Mutex::default(),
-            rooms: CallBudget::new(&policy),
+            budget: CallBudget::new(&policy),
             jitter: Jitter::seeded(names),
-            lines: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
+            demands: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
             holds: Mutex::default(),
             turn: AtomicUsize::new(0),
             alarm: AtomicU64::new(u64::MAX),
@@ -168,7 +171,7 @@ impl Router {
         self.clock.read().elapsed_ns
     }
 
-    /// Time that passes even where a test holds the clock, for pauses.
+    /// The time that passes even while a test holds the clock, for pauses.
     pub(super) fn running(&self) -> u64 {
         u64::try_from(self.clock.running().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -181,15 +184,15 @@ impl Router {
         self.turn.fetch_add(1, SeqCst)
     }
 
-    /// Changes the lines and carries out the actions that follow.
-    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Demands, u64, &mut Vec<Action>) -> T) -> T {
+    /// Changes the waiting lists and carries out the actions that follow.
+    pub(super) fn with_demands<T>(&self, change: impl FnOnce(&mut Demands, u64, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let result = {
-            let mut lines = lock(&self.lines);
+            let mut demands = lock(&self.demands);
             let (now, running) = (self.now(), self.running());
-            lines.at(running);
-            let result = change(&mut lines, now, &mut actions);
-            let wakeup = lines.next_wakeup(now).map_or(u64::MAX, |ns| running.saturating_add(ns));
+            demands.at(running);
+            let result = change(&mut demands, now, &mut actions);
+            let wakeup = demands.next_wakeup(now).map_or(u64::MAX, |ns| running.saturating_add(ns));
             if wakeup < self.alarm.swap(wakeup, SeqCst) {
                 self.changed.notify_one();
             }
@@ -199,15 +202,15 @@ impl Router {
         result
     }
 
-    /// Lets time do its work on the lines. Returns how long nothing is to be done, if anything ever is.
+    /// Handles what is due in the waiting lists. Returns the time until the next call, if one is needed.
     fn tick(&self) -> Option<Duration> {
         let mut actions = Vec::new();
         let sleep = {
-            let mut lines = lock(&self.lines);
+            let mut demands = lock(&self.demands);
             let (now, running) = (self.now(), self.running());
-            lines.at(running);
-            lines.tick(now, &mut actions);
-            let wakeup = lines.next_wakeup(now);
+            demands.at(running);
+            demands.tick(now, &mut actions);
+            let wakeup = demands.next_wakeup(now);
             self.alarm.store(wakeup.map_or(u64::MAX, |ns| running.saturating_add(ns)), SeqCst);
             wakeup.map(Duration::from_nanos)
         };
@@ -222,7 +225,7 @@ impl Router {
         }
     }
 
-    /// A shard for what belongs nowhere: one of this node, else any; each in its turn.
+    /// A shard for operations without one: those of this node first, in turn.
     fn any(&self) -> ShardId {
         let here = self.shards.here();
         let turn = self.next_turn();
@@ -235,7 +238,7 @@ impl Router {
     fn steps(&self, ops: Vec<Op>) -> VecDeque<DispatchStep> {
         let mut steps = VecDeque::new();
         let (mut any, mut left) = (ShardId(0), 0);
-        for (place, op) in ops.into_iter().enumerate() {
+        for (index, op) in ops.into_iter().enumerate() {
             let to = match placement(&op, self.count()) {
                 Placement::To(shard) => Some(shard),
                 Placement::Any => {
@@ -247,7 +250,7 @@ impl Router {
                 }
                 Placement::Node => None,
                 Placement::Many => {
-                    steps.push_back(DispatchStep::Alone(place, op));
+                    steps.push_back(DispatchStep::Alone(index, op));
                     continue;
                 }
             };
@@ -256,23 +259,23 @@ impl Router {
             }
             let Some(DispatchStep::Side(groups, own)) = steps.back_mut() else { continue };
             let Some(shard) = to else {
-                own.push((place, op));
+                own.push((index, op));
                 continue;
             };
             match groups.iter_mut().find(|(of, _)| *of == shard) {
-                Some((_, group)) => group.push((place, op)),
-                None => groups.push((shard, vec![(place, op)])),
+                Some((_, group)) => group.push((index, op)),
+                None => groups.push((shard, vec![(index, op)])),
             }
         }
         steps
     }
 
-    /// Sends operations of one shard on their way.
+    /// Sends operations to one shard.
     fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: WhenBusy) -> ShardBatch {
         let settles = |(_, op): &(usize, Op)| op.operation().settles;
         let is_mixed = ops.iter().any(settles) && !ops.iter().all(settles);
         let settling = ops.iter().filter(|one| is_mixed && settles(one)).cloned().collect();
-        let watch = |(place, op): &(usize, Op)| Some((*place, self.sessions.watch(op, shard)?));
+        let watch = |(index, op): &(usize, Op)| Some((*index, self.sessions.watch(op, shard)?));
         let watches = ops.iter().filter_map(watch).collect();
         let movable = if self.quotas.are_set() {
             ops.iter().filter(|(_, op)| placement(op, self.count()) == Placement::Any).cloned().collect()
@@ -280,44 +283,45 @@ impl Router {
             Vec::new()
         };
         let asked = self.now();
-        let (places, ops) = ops.into_iter().unzip();
+        let (indexes, ops) = ops.into_iter().unzip();
         let pending = self.shards.submit(shard, ops, patience);
-        ShardBatch { shard, places, watches, settling, movable, pending, asked }
+        ShardBatch { shard, indexes, watches, settling, movable, pending, asked }
     }
 
-    /// Takes the answers to what [`Router::send`] has sent.
+    /// Receives the answers to what [`Router::send`] has sent.
     async fn receive(&self, group: ShardBatch, answers: &mut [Option<Result<Reply, CallError>>]) {
-        let ShardBatch { shard, places, watches, settling, movable, pending, asked } = group;
+        let ShardBatch { shard, indexes, watches, settling, movable, pending, asked } = group;
         let mut came = pending.await;
         if !movable.is_empty() {
-            let at = |place: usize| places.iter().position(|p| *p == place);
-            let movable = movable.into_iter().filter_map(|(place, op)| Some((at(place)?, op))).collect();
+            let at = |index: usize| indexes.iter().position(|p| *p == index);
+            let movable = movable.into_iter().filter_map(|(index, op)| Some((at(index)?, op))).collect();
             self.move_on(shard, movable, &mut came).await;
         }
         if !settling.is_empty() && came.iter().all(|a| matches!(a, Err(CallError::Overloaded))) {
-            // One after the other under way, as they stood.
+            // The repeated operations are all sent before the first answer is awaited, in their order.
             let again: Vec<_> = settling
                 .into_iter()
-                .map(|(place, op)| (place, self.shards.submit(shard, vec![op], WhenBusy::Refuse)))
+                .map(|(index, op)| (index, self.shards.submit(shard, vec![op], WhenBusy::Refuse)))
                 .collect();
-            for (place, pending) in again {
+            for (index, pending) in again {
                 let answer = pending.await.pop();
-                if let (Some(at), Some(answer)) = (places.iter().position(|p| *p == place), answer) {
+                if let (Some(at), Some(answer)) = (indexes.iter().position(|p| *p == index), answer) {
                     came[at] = answer;
                 }
             }
         }
-        for (place, answer) in places.into_iter().zip(came) {
-            if let Some((_, watch)) = watches.iter().find(|(at, _)| *at == place) {
+        for (index, answer) in indexes.into_iter().zip(came) {
+            if let Some((_, watch)) = watches.iter().find(|(at, _)| *at == index) {
                 self.sessions.answered(*watch, &answer, asked);
             }
-            if let Some(slot) = answers.get_mut(place) {
+            if let Some(slot) = answers.get_mut(index) {
                 *slot = Some(answer);
             }
         }
     }
 
-    /// What is decided here: all that [`Routing::Node`](duewheel_core::engine::Routing::Node) stands for in the table.
+    /// Decides operations at this node: all that have [`Routing::Node`](duewheel_core::engine::Routing::Node) in the
+    /// table.
     fn decide(&self, op: Op) -> Result<Reply, CallError> {
         match op {
             Op::Hold { queue, how } => {
@@ -326,21 +330,23 @@ impl Router {
                 }
             }
             Op::LetGo { queue, how } => self.let_go(&queue, how),
-            Op::CancelReserve { waiter } => self.with_lines(|lines, now, out| lines.cancel(now, waiter, out)),
-            // The test `every_operation_goes_where_the_table_says` asks for each.
+            Op::CancelReserve { waiter } => {
+                self.with_demands(|demands, now, out| demands.cancel(now, waiter, out))
+            }
+            // The test `every_operation_goes_where_the_table_says` calls each of these.
             _ => return Err(NOT_ROUTED),
         }
         Ok(Reply::Done)
     }
 
-    /// Whether the queue is held: it is not if it would be one too many.
+    /// Holds a queue; false if the node holds too many already.
     fn hold(&self, queue: QueueName, how: Hold) -> bool {
         let mut holds = lock(&self.holds);
-        let room = holds.contains_key(&queue) || holds.len() < self.policy.max_queues;
-        if room {
+        let fits = holds.contains_key(&queue) || holds.len() < self.policy.max_queues;
+        if fits {
             holds.entry(queue).or_default()[how as usize] += 1;
         }
-        room
+        fits
     }
 
     fn let_go(&self, queue: &QueueName, how: Hold) {
@@ -352,12 +358,12 @@ impl Router {
         }
     }
 
-    /// Who holds a queue, for each `Hold`.
+    /// The number of holds of each queue, for each `Hold`.
     pub(super) fn holds(&self) -> MutexGuard<'_, BTreeMap<QueueName, [u32; 3]>> {
         lock(&self.holds)
     }
 
-    /// Does the steps of a submission, the first of which has begun, and answers.
+    /// Runs the steps of a submission, the first of which has begun, and answers.
     async fn work(
         self: Arc<Self>,
         begun: Vec<ShardBatch>,
@@ -376,9 +382,9 @@ impl Router {
                         self.receive(group, &mut answers).await;
                     }
                 }
-                DispatchStep::Alone(place, op) => {
+                DispatchStep::Alone(index, op) => {
                     let answer = Box::pin(self.many(op, patience)).await;
-                    if let Some(slot) = answers.get_mut(place) {
+                    if let Some(slot) = answers.get_mut(index) {
                         *slot = Some(answer);
                     }
                 }
@@ -394,8 +400,8 @@ impl Router {
         answers: &mut [Option<Result<Reply, CallError>>],
         patience: WhenBusy,
     ) -> Vec<ShardBatch> {
-        for (place, op) in own {
-            if let Some(slot) = answers.get_mut(place) {
+        for (index, op) in own {
+            if let Some(slot) = answers.get_mut(index) {
                 *slot = Some(self.decide(op));
             }
         }
@@ -417,13 +423,13 @@ impl Router {
             let Some(me) = self.me.upgrade() else { return };
             let op = Op::Undelivered { leases };
             self.sessions.watch(&op, shard);
-            self.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
+            self.spawn(async move { me.retry_until_applied(shard, op, GIVE_BACK).await });
         }
     }
 
     /// Repeats an operation until a shard has applied it, at most `times`; if all attempts fail, leases end by
     /// themselves.
-    pub(super) async fn insist(&self, shard: ShardId, op: Op, times: u32) {
+    pub(super) async fn retry_until_applied(&self, shard: ShardId, op: Op, times: u32) {
         let mut pause = RetryPause::new(FIRST_PAUSE, LONGEST_PAUSE, &self.jitter);
         let operation = op.operation().name;
         for _ in 0..times {
@@ -436,21 +442,21 @@ impl Router {
     }
 
     /// Submits to the only shard.
-    fn straight(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
-        // Those that wait are not under way meanwhile.
+    fn submit_unsplit(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
+        // Reserves that wait do not use the budget meanwhile.
         let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));
-        let room = self.rooms.take(&ops);
-        if room.is_none() {
+        let share = self.budget.take(&ops);
+        if share.is_none() {
             return Err((CallError::Overloaded, ops));
         }
         let pending = self.shards.submit(ShardId(0), ops, patience);
-        Ok(pending.holding(room.filter(|_| !waits)))
+        Ok(pending.holding(share.filter(|_| !waits)))
     }
 }
 
 impl Route for Router {
     fn waiting(&self) -> Option<u64> {
-        (self.count() != 1).then(|| self.with_lines(|lines, _, _| lines.len() as u64))
+        (self.count() != 1).then(|| self.with_demands(|demands, _, _| demands.len() as u64))
     }
 
     fn local_shards(&self) -> Vec<LocalShard> {
@@ -459,9 +465,9 @@ impl Route for Router {
 
     fn offer(&self, mut ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
         if self.count() == 1 {
-            return self.straight(ops, patience);
+            return self.submit_unsplit(ops, patience);
         }
-        let (Some(room), Some(me)) = (self.rooms.take(&ops), self.me.upgrade()) else {
+        let (Some(share), Some(me)) = (self.budget.take(&ops), self.me.upgrade()) else {
             return Err((CallError::Overloaded, ops));
         };
         let n = ops.len();
@@ -470,12 +476,12 @@ impl Route for Router {
             && matches!(ops.first(), Some(Op::Reserve(_)))
             && let Some(Op::Reserve(reserve)) = ops.pop()
         {
-            self.reserve(reserve, to, Some(room));
+            self.reserve(reserve, to, Some(share));
             return Ok(Pending::new(answers, n));
         }
         let mut steps = self.steps(ops);
         let mut slots: Vec<_> = (0..n).map(|_| None).collect();
-        // At once, so that two submissions to one shard keep their order.
+        // Sent before this call returns, so that two submissions to one shard keep their order.
         let mut begun = Vec::new();
         match steps.pop_front() {
             Some(DispatchStep::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
@@ -487,17 +493,17 @@ impl Route for Router {
             return Ok(Pending::new(answers, n));
         }
         let is_whole = |group: &ShardBatch| {
-            group.places.len() == n && group.watches.is_empty() && group.movable.is_empty()
+            group.indexes.len() == n && group.watches.is_empty() && group.movable.is_empty()
         };
         if steps.is_empty()
             && begun.len() == 1
             && let Some(group) = begun.pop_if(|group| is_whole(group) && group.settling.is_empty())
         {
-            return Ok(group.pending.holding(Some(room)));
+            return Ok(group.pending.holding(Some(share)));
         }
         self.spawn(async move {
             me.work(begun, steps, slots, to, patience).await;
-            drop(room);
+            drop(share);
         });
         Ok(Pending::new(answers, n))
     }
@@ -510,7 +516,7 @@ impl Route for Router {
         &self,
         queue: QueueName,
         state: Option<State>,
-        after: Option<ListPlaces>,
+        after: Option<ListPositions>,
         limit: usize,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
         let me = self.me.upgrade();
@@ -522,7 +528,7 @@ impl Route for Router {
 
     fn end_waits(&self) {
         self.ended.store(true, SeqCst);
-        self.with_lines(|lines, now, out| lines.end_all(now, out));
+        self.with_demands(|demands, now, out| demands.end_all(now, out));
     }
 }
 
@@ -533,12 +539,12 @@ impl Drop for Router {
     }
 }
 
-/// Looks at the lines when their time has come.
+/// Checks the waiting lists when their time has come.
 async fn keep_time(router: Weak<Router>, changed: Arc<Notify>) {
     loop {
         let sleep = {
             let Some(router) = router.upgrade() else { return };
-            // A clock that a test moves does not say when.
+            // A clock that a test moves has to be read again and again.
             let is_held = router.clock.nap(LOOK) > LONGEST_SLEEP;
             router.tick().map(|wanted| if is_held { LOOK } else { wanted.min(LONGEST_SLEEP) })
         };

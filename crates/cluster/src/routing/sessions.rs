@@ -1,8 +1,9 @@
-//! Leases that are bound to connections of this node: where they are, and when the first of a connection runs out.
+//! Leases that are bound to connections of this node: the shards where they are, and when the first lease of a
+//! connection runs out.
 //!
-//! A session's number is given by one node and used by nobody else, so every lease of it has passed here. What the table says of ends is a
-//! lower bound: a lease may have been extended or settled by its token elsewhere. So before anybody hears that an end is near, the shards are
-//! asked.
+//! One node gives the number of a session and no other uses it, so all leases of the session have passed through this
+//! node. The ends in this table are lower bounds: a lease may have been extended or settled by its token elsewhere. So
+//! before a consumer is told that a lease ends soon, the shards are asked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use duewheel_core::engine::{Grant, Named, OnLease, Op, Reply};
 use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_shard::error::CallError;
 
-/// A ms, in the unit of [`duewheel_shard::clock::Reading::elapsed_ns`].
+/// A millisecond, in the unit of [`duewheel_shard::clock::Reading::elapsed_ns`].
 pub(crate) const MS: u64 = 1_000_000;
 
 /// The sessions of this node that have asked for leases.
@@ -21,13 +22,13 @@ pub(crate) struct Sessions(Mutex<SessionTable>);
 #[derive(Debug, Default)]
 struct SessionTable {
     sessions: HashMap<SessionId, SessionLeases>,
-    /// Whose a lease is.
+    /// The session of each lease.
     of: HashMap<MessageId, SessionId>,
 }
 
 #[derive(Debug, Default)]
 struct SessionLeases {
-    /// Where it may have leases.
+    /// The shards at which it may have leases.
     shards: BTreeSet<ShardId>,
     leases: BTreeMap<MessageId, SessionLease>,
     by_end: BTreeSet<(u64, MessageId)>,
@@ -35,28 +36,28 @@ struct SessionLeases {
 
 #[derive(Clone, Copy, Debug)]
 struct SessionLease {
-    /// By the clock of this node, in ns. Not later than the shard has it.
+    /// The end by the clock of this node, in ns; not later than the end at the shard.
     until: u64,
     length: LeaseLength,
 }
 
-/// How long a lease is.
+/// The length of a lease.
 #[derive(Clone, Copy, Debug)]
 enum LeaseLength {
-    /// As message and queue say: an extension that asks for no length has this one, too, in ms.
+    /// The length in ms that message and queue determine; an extension without a length uses it, too.
     Natural(u64),
-    /// As its consumer wished.
+    /// The length that the consumer asked for.
     Wished,
 }
 
-/// What an answer will tell of leases.
+/// What an answer says about leases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaseEffect {
-    /// That one was given.
+    /// A lease was granted.
     Grant(SessionId, Option<u64>),
-    /// That one was extended, by so many ms.
+    /// A lease was extended, by this number of ms.
     Extend(MessageId, Option<u64>),
-    /// That one has ended.
+    /// A lease has ended.
     Settle(MessageId),
 }
 
@@ -82,7 +83,7 @@ impl SessionTable {
     fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: SessionLease) {
         self.end(id);
         self.forget(of, now);
-        // Gone meanwhile: so are its leases.
+        // The session has closed meanwhile, and with it its leases.
         let Some(session) = self.sessions.get_mut(&of) else { return };
         session.leases.insert(id, lease);
         session.by_end.insert((lease.until, id));
@@ -95,14 +96,14 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the session may have leases at this shard.
+    /// Records that the session may have leases at this shard from now on.
     pub(crate) fn asks(&self, session: SessionId, shard: ShardId) {
         if session != SessionId::NONE {
             self.table().sessions.entry(session).or_default().shards.insert(shard);
         }
     }
 
-    /// What the answer to this will tell, if anything. Call it before the operation goes to its shard.
+    /// What the answer to this operation will say about leases, if anything. To be called before the operation is sent.
     pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<LeaseEffect> {
         if let Op::ReserveOne { session, lease_ms, .. } = op {
             self.asks(*session, shard);
@@ -122,7 +123,7 @@ impl Sessions {
         self.table().of.contains_key(&id).then_some(watch)
     }
 
-    /// An answer has come to what was asked at `asked`, in ns.
+    /// Handles the answer to an operation that was sent at `asked`, in ns.
     pub(crate) fn answered(&self, watch: LeaseEffect, answer: &Result<Reply, CallError>, asked: u64) {
         match (watch, answer) {
             (LeaseEffect::Grant(session, wished), Ok(Reply::ReserveOne(Ok(grant)))) => {
@@ -134,18 +135,18 @@ impl Sessions {
                 let Some(&lease) = table.sessions.get(&of).and_then(|s| s.leases.get(&id)) else { return };
                 let length_ms = match (wished, lease.length) {
                     (Some(ms), _) | (None, LeaseLength::Natural(ms)) => ms,
-                    // Not known: the shards are asked when the old end is near.
+                    // The new end is not known: the shards are asked when the old end is near.
                     (None, LeaseLength::Wished) => return,
                 };
                 table.begin(asked, of, id, SessionLease { until: end(asked, length_ms), ..lease });
             }
             (LeaseEffect::Settle(id), Ok(Reply::Settle(Ok(_)))) => self.table().end(id),
-            // Refused or not answered: the lease runs on, or has run out before.
+            // The extension was refused or not answered: the lease runs on, or has run out before.
             (LeaseEffect::Grant(..) | LeaseEffect::Extend(..) | LeaseEffect::Settle(_), _) => {}
         }
     }
 
-    /// Leases were given to what was asked for at `asked`, with a length that the consumer wished for or not.
+    /// Records leases that answer a reserve sent at `asked`, with the length that the consumer asked for, if it did.
     pub(crate) fn granted(&self, session: SessionId, wished: Option<u64>, grants: &[Grant], asked: u64) {
         if session == SessionId::NONE {
             return;
@@ -158,7 +159,7 @@ impl Sessions {
         }
     }
 
-    /// When its first lease runs out, in ns; at `now`.
+    /// When the first lease of a session runs out, in ns.
     pub(crate) fn first_end(&self, session: SessionId, now: u64) -> Option<u64> {
         let mut table = self.table();
         loop {
@@ -170,13 +171,13 @@ impl Sessions {
         }
     }
 
-    /// Where it may have leases.
+    /// The shards at which it may have leases.
     pub(crate) fn shards(&self, session: SessionId) -> Vec<ShardId> {
         let table = self.table();
         table.sessions.get(&session).map_or_else(Vec::new, |s| s.shards.iter().copied().collect())
     }
 
-    /// It is no more. Returns where it may have leases.
+    /// Removes a session. Returns the shards at which it may have leases.
     pub(crate) fn close(&self, session: SessionId) -> Vec<ShardId> {
         let mut table = self.table();
         let Some(closed) = table.sessions.remove(&session) else { return Vec::new() };

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use duewheel_core::id::ShardId;
 
-/// How long a shard is not asked that has refused.
+/// How long a shard that has refused is not asked again.
 const LATELY: Duration = Duration::from_millis(100);
-/// More refusals than these are not kept in mind.
+/// The largest number of refusals that are remembered.
 const MOST: usize = 10_000;
 
 /// Which shards have refused messages of which tenant, and until when they are not asked.

@@ -1,4 +1,5 @@
-//! A coordinator in memory, for tests of several nodes in one process: its leases are real, and it fails on demand.
+//! A coordinator in memory, for tests of several nodes in one process: its leases end by the clock, and it fails on
+//! demand.
 #![allow(clippy::disallowed_methods)] // it stands for another machine, with a clock and a thread of its own
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +15,11 @@ use duewheel_core::store::{
     MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store, StoreError, Waker,
 };
 
-/// Keeps in memory what nodes agree by. Clones are the same way to it.
+/// Keeps in memory what nodes share. Clones share one state and one identity.
 #[derive(Clone, Debug)]
 pub struct MemoryCoordinator {
     world: Arc<World>,
-    /// Who has joined by this way; 0: nobody.
+    /// The number of the node that has joined through this handle; 0: none.
     who: Arc<AtomicU32>,
 }
 
@@ -34,17 +35,17 @@ struct World {
 struct CoordinatorState {
     shards: Vec<ShardState>,
     secrets: Secrets,
-    /// Nodes that have read them as they are.
+    /// The nodes that have read the present secrets.
     know: BTreeSet<u32>,
     members: BTreeMap<Box<str>, Member>,
     last_number: u32,
     away: Option<StoreError>,
     cut_off: BTreeSet<u32>,
     panic_at: Option<ShardId>,
-    /// Shards of which nobody says who owns them.
+    /// Shards whose owners are not reported.
     hidden: BTreeSet<ShardId>,
     opens: Opens,
-    /// The shard whose appends hang, and how many do.
+    /// The shard whose appends hang, and the number of appends that do.
     held_append: Option<ShardId>,
     hanging: usize,
 }
@@ -68,7 +69,7 @@ impl Default for CoordinatorState {
     }
 }
 
-/// What becomes of a call that opens a shard.
+/// What happens to calls that open a shard.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Opens {
     #[default]
@@ -97,7 +98,7 @@ struct ShardLease {
 }
 
 impl MemoryCoordinator {
-    /// Nobody takes part yet. Leases are renewed by a thread of its own, as long as it lives.
+    /// A coordinator without nodes. A thread of its own renews leases as long as it lives.
     pub fn new(lease: Duration) -> Self {
         let world = Arc::new(World {
             lease,
@@ -116,13 +117,13 @@ impl MemoryCoordinator {
         MemoryCoordinator { world, who: Arc::default() }
     }
 
-    /// A way of its own for one node, which can be cut.
+    /// A handle for one node, which can be cut off alone.
     #[must_use]
     pub fn for_a_node(&self) -> Self {
         MemoryCoordinator { world: self.world.clone(), who: Arc::default() }
     }
 
-    /// Its calls fail until [`MemoryCoordinator::come_back`]; leases that run are renewed all the same.
+    /// Lets all calls fail until [`MemoryCoordinator::come_back`]; running leases are renewed all the same.
     pub fn go_away(&self) {
         self.world.state().away = Some(unavailable("the coordinator is away"));
     }
@@ -132,7 +133,8 @@ impl MemoryCoordinator {
         self.world.state().away = None;
     }
 
-    /// Every call of a node fails, those of its stores too, and its leases run out; until [`MemoryCoordinator::let_in`].
+    /// Lets every call of a node fail, including those of its stores, and lets its leases run out, until
+    /// [`MemoryCoordinator::let_in`].
     pub fn cut_off(&self, node: u32) {
         self.world.state().cut_off.insert(node);
     }
@@ -142,14 +144,14 @@ impl MemoryCoordinator {
         self.world.state().cut_off.remove(&node);
     }
 
-    /// The lease of a shard is over now, and its owner fenced.
+    /// Ends the lease of a shard now; its owner is fenced.
     pub fn end_lease(&self, shard: ShardId) {
         if let Some(shard) = self.world.state().shards.get_mut(shard.0 as usize) {
             shard.lease = None;
         }
     }
 
-    /// The time of a node is over now, and its leases are: it does not live, as far as others know, until it says so.
+    /// Ends the membership and the leases of a node now: others see it as dead until it renews.
     pub fn end_time(&self, node: u32) {
         let mut state = self.world.state();
         state.members.retain(|_, member| member.node.number != node);
@@ -158,17 +160,17 @@ impl MemoryCoordinator {
         }
     }
 
-    /// Nobody says who owns these shards, as if a part of the coordinator hung; no shards: all are known again.
+    /// Hides the owners of these shards, as if a part of the coordinator hung; with no shards: all are shown again.
     pub fn hide(&self, shards: &[ShardId]) {
         self.world.state().hidden = shards.iter().copied().collect();
     }
 
-    /// The next append of a shard panics: a bug of ours.
+    /// Lets the next append of a shard panic, as a bug would.
     pub fn panic_at(&self, shard: ShardId) {
         self.world.state().panic_at = Some(shard);
     }
 
-    /// Calls that open a shard hang until [`MemoryCoordinator::let_open`].
+    /// Lets calls that open a shard hang until [`MemoryCoordinator::let_open`].
     pub fn hold_open(&self) {
         self.world.state().opens = Opens::Hang;
     }
@@ -179,7 +181,7 @@ impl MemoryCoordinator {
         self.world.let_open.notify_all();
     }
 
-    /// Appends of this shard hang until [`MemoryCoordinator::let_append`], while its lease is renewed.
+    /// Lets appends of this shard hang until [`MemoryCoordinator::let_append`], while its lease is renewed.
     pub fn hold_append(&self, shard: ShardId) {
         self.world.state().held_append = Some(shard);
     }
@@ -195,14 +197,14 @@ impl MemoryCoordinator {
         self.world.let_append.notify_all();
     }
 
-    /// Replaces the secret; the one before is known until [`MemoryCoordinator::end_rotation`].
+    /// Replaces the secret; the former one stays valid until [`MemoryCoordinator::end_rotation`].
     pub fn rotate_secret(&self, secret: [u8; 32]) {
         let mut state = self.world.state();
         state.secrets = Secrets { current: secret, former: Some(state.secrets.current) };
         state.know.clear();
     }
 
-    /// Whether all nodes that live have read the secrets as they are.
+    /// Whether all living nodes have read the present secrets.
     pub fn all_know(&self) -> bool {
         let state = self.world.state();
         let now = Instant::now();
@@ -210,17 +212,17 @@ impl MemoryCoordinator {
         living.all(|member| state.know.contains(&member.node.number))
     }
 
-    /// The former secret is known no more.
+    /// Ends the validity of the former secret.
     pub fn end_rotation(&self) {
         let mut state = self.world.state();
         state.secrets.former = None;
         state.know.clear();
     }
 
-    /// What a shard's stores leave behind.
+    /// What the stores of a shard leave behind.
     ///
     /// # Panics
-    /// When there is no such shard yet.
+    /// When the shard does not exist yet.
     pub fn disk(&self, shard: ShardId) -> MemoryDisk {
         self.world.state().shards[shard.0 as usize].disk.clone()
     }

@@ -1,4 +1,4 @@
-//! Shards that are all in this process and in memory, behind a router: for tests of front ends.
+//! Shards in memory of this process behind a router, for tests of front ends.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::routing::router::Router;
 use crate::shards::Shards;
 
-/// Names of reserves and sessions of this node.
+/// The first name of reserves and sessions of this node.
 const NAMES: u64 = 1 << 40;
 
 /// Shards of this process.
@@ -36,7 +36,8 @@ struct One {
     shared: Arc<DriverShared>,
 }
 
-/// A client of so many shards in memory. What its lifecycle ends is a shard of its own, which nobody asks anything.
+/// A client of this number of shards in memory. Commands that end it go to a shard of their own that takes no
+/// operations.
 ///
 /// # Errors
 /// See [`StartError`].

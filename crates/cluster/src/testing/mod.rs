@@ -1,4 +1,4 @@
-//! What tests put in the place of other machines.
+//! Replacements of other machines, for tests.
 
 mod coordinator;
 #[cfg(feature = "testing")]
@@ -12,7 +12,7 @@ pub use stepped::{SteppedNode, SteppedStart};
 
 pub use crate::transport::{Duplex, Network, PeerStream};
 
-/// What nodes say to each other, for the fuzz target.
+/// The messages between nodes, for the fuzz target.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod wire {

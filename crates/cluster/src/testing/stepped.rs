@@ -1,4 +1,4 @@
-//! A node whose turns a simulation takes: what runs on threads otherwise is stepped here, and its tasks run on a
+//! A node whose turns a simulation takes: what runs on threads elsewhere is stepped here, and its tasks run on a
 //! runtime whose clock the simulation moves.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use crate::ownership::owned::{NotOpened, Opening, OpeningCallback, Starter};
 use crate::ownership::reconciler::Reconciler;
 use crate::transport::{Connector, Host, Network, PeerStream, TransportConfig, answer};
 
-/// A node on its way into the cluster, for a simulation.
+/// A node that tries to join, in a simulation.
 pub struct SteppedStart {
     candidacy: Candidacy,
     coordinator: Arc<dyn Coordinator>,
@@ -39,7 +39,7 @@ impl fmt::Debug for SteppedStart {
 }
 
 impl SteppedStart {
-    /// A node that will take part. It must have an address for other nodes.
+    /// Prepares a node. It must have an address for other nodes.
     pub fn new(
         coordinator: Arc<dyn Coordinator>,
         options: FleetOptions,
@@ -52,8 +52,7 @@ impl SteppedStart {
         SteppedStart { candidacy, coordinator, options, policy, clock, network }
     }
 
-    /// Tries to take part, within the runtime of the node's tasks; `None`: it is to try again after
-    /// [`SteppedStart::pause`].
+    /// Tries to join, within the runtime of the node's tasks; `None`: to be called again after [`SteppedStart::pause`].
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -82,16 +81,16 @@ impl SteppedStart {
         }))
     }
 
-    /// Between two attempts.
+    /// The pause between two attempts.
     pub fn pause(&self) -> Duration {
         self.candidacy.pause()
     }
 }
 
-/// A node of a simulation. Dropped, it ends as by `kill -9`, if its stores and the runtime of its tasks are dropped
-/// with it.
+/// A node of a simulation. When it is dropped, it ends as by `kill -9`, provided that its stores and the runtime of its
+/// tasks are dropped with it.
 pub struct SteppedNode {
-    /// `None`: it has ended.
+    /// `None` when it has ended.
     keeper: Option<Reconciler>,
     keeper_due: Duration,
     core: Arc<Core>,
@@ -109,11 +108,11 @@ impl fmt::Debug for SteppedNode {
 
 /// A shard between two turns.
 struct SteppedShard {
-    /// `None`: it has ended.
+    /// `None` when it has ended.
     runner: Option<Runner>,
     nap: Option<SleepLimit>,
     due: Duration,
-    /// While it opens.
+    /// The callback, while the shard opens.
     tell: Option<OpeningCallback>,
 }
 
@@ -129,7 +128,7 @@ impl Starter for Starts {
 }
 
 impl SteppedNode {
-    /// What a client stands on.
+    /// What a client needs to use the node.
     pub fn started(&self) -> Started {
         Fleet::started(self.core.clone())
     }
@@ -144,7 +143,7 @@ impl SteppedNode {
         self.keeper.is_none()
     }
 
-    /// A connection that another node has made to this one. To be run as a task of the node.
+    /// Answers a connection that another node has made to this one. To be run as a task of the node.
     pub fn answer(&self, stream: PeerStream) -> impl Future<Output = ()> + Send + 'static {
         let (terms, host) = (self.terms.clone(), self.core.clone() as Arc<dyn Host>);
         async move {
@@ -159,7 +158,7 @@ impl SteppedNode {
         if let Some(keeper) = &mut self.keeper
             && (self.keeper_due <= now || self.core.inbox.is_woken())
         {
-            // As a wait that ends: what woke it is taken.
+            // A wake-up is consumed, as by a wait that ends.
             self.core.inbox.wait_for_wake(Duration::ZERO);
             match keeper.turn() {
                 Some(nap) => self.keeper_due = now + nap,

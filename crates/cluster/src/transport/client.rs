@@ -1,4 +1,4 @@
-//! The asking side: requests of this node to one other.
+//! The asking side of a connection: requests of this node to one other node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,7 +19,8 @@ use super::{Agreed, FrameReader, LastReceived, TransportConfig};
 use crate::transport::wire::version_3::EarlierAnswers;
 use crate::transport::wire::{self, FrameLimits, LENGTH, MAX_GREETING, PeerFrame, PeerFrameHead, WireError};
 
-/// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
+/// The number of bytes that are handed to the socket at a time: when the connection breaks, it is not known whether
+/// these have been sent.
 const BATCH: usize = 256 * 1024;
 
 /// Another node, as this one asks it. Requests are sent in the order in which they were asked.
@@ -29,7 +30,7 @@ pub(crate) struct Peer {
     terms: TransportConfig,
     max_queued: usize,
     state: Mutex<LinkState>,
-    /// Something is to be sent.
+    /// Woken when something is to be sent.
     wake: Notify,
 }
 
@@ -38,24 +39,24 @@ struct LinkState {
     phase: LinkPhase,
     queue: VecDeque<(Option<u64>, Vec<u8>)>,
     queued: usize,
-    /// In the order of asking.
+    /// Requests in flight, in the order of asking.
     flying: BTreeMap<u64, InFlight>,
     next: u64,
-    /// Connections that were up so far.
+    /// The number of connections that were established so far.
     lives: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 enum LinkPhase {
-    /// Nothing is asked yet: what the other node takes is not known.
+    /// Nothing is asked yet: the limits of the other node are not known.
     #[default]
     Connecting,
     Up(Agreed),
-    /// Until the next attempt, for this reason.
+    /// There is no connection until the next attempt, for this reason.
     Down(Box<str>),
-    /// What is under way comes to its end; nothing more is asked.
+    /// Requests in flight come to their end; nothing more is asked.
     Parting,
-    /// For good.
+    /// The peer is closed for good.
     Closed,
 }
 
@@ -69,7 +70,7 @@ struct InFlight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     No,
-    /// At least in part, or about to be.
+    /// At least a part was sent, or is about to be.
     Maybe,
 }
 
@@ -80,32 +81,32 @@ pub(crate) enum PeerOutcome {
     Answered(Answers),
     /// The other node does not own the shard; nothing was applied.
     NotMine(Box<str>),
-    /// It never left this node.
+    /// The request never left this node.
     NotSent(Box<str>),
-    /// It may have been applied.
+    /// The request may have been applied.
     Lost(Box<str>),
 }
 
 /// Why a request was not sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    /// Too much waits to be sent.
+    /// Too many bytes wait to be sent.
     Overloaded,
     /// There is no connection at the moment.
     Away(Box<str>),
-    /// More than the other node takes in one frame.
+    /// The request is larger than a frame that the other node accepts.
     TooLarge(FrameLimits),
-    /// The version that the other node speaks does not have it.
+    /// The version that the other node speaks does not know this operation.
     NotKnown(Box<str>),
 }
 
 impl Peer {
-    /// Nothing is connected before [`Peer::run`].
+    /// Creates a peer without a connection; [`Peer::run`] connects.
     pub(crate) fn new(node: Node, terms: TransportConfig, max_queued: usize) -> Self {
         Peer { node, terms, max_queued, state: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Who it is.
+    /// The node at the other end.
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
@@ -115,19 +116,19 @@ impl Peer {
         matches!(self.state().phase, LinkPhase::Up(_))
     }
 
-    /// Connections that were up so far.
+    /// The number of connections that were established so far.
     #[cfg(test)]
     pub(crate) fn lives(&self) -> u64 {
         self.state().lives
     }
 
-    /// The version that is spoken on the present connection.
+    /// The protocol version of the present connection.
     #[cfg(test)]
     pub(crate) fn version(&self) -> Option<u32> {
         self.up(&self.state()).ok().map(|agreed| agreed.dialect.number)
     }
 
-    /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.
+    /// Sends a request. Its outcome always arrives; dropping the receiver does not withdraw the request.
     ///
     /// # Errors
     /// See [`NotSent`]; nothing was sent.
@@ -160,7 +161,7 @@ impl Peer {
         let mut state = self.state();
         self.up(&state)?;
         if state.lives != life {
-            // What was agreed then may not hold now.
+            // The limits may be different on this connection.
             return Err(NotSent::Away("it has connected anew".into()));
         }
         state.queued += frame.len();
@@ -182,12 +183,12 @@ impl Peer {
         }
     }
 
-    /// Tells it that owners may have changed, if there is a connection.
+    /// Tells the other node that owners may have changed, if there is a connection.
     pub(crate) fn nudge(&self) {
         self.send(&PeerFrameHead::Nudge);
     }
 
-    /// Asks nothing more, and ends when what is under way is answered or the connection breaks.
+    /// Sends no further requests, and ends when those in flight are answered or the connection breaks.
     pub(crate) fn part(&self) {
         let mut state = self.state();
         if !matches!(state.phase, LinkPhase::Closed) {
@@ -197,18 +198,18 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Ends it: what was not sent was not applied, the rest is unknown.
+    /// Closes the peer: requests that were not sent were not applied, the outcome of others is unknown.
     pub(crate) fn close(&self, why: &str) {
         self.fail(LinkPhase::Closed, why);
         self.wake.notify_one();
     }
 
-    /// Requests without an outcome.
+    /// The number of requests without an outcome.
     pub(crate) fn flying(&self) -> usize {
         self.state().flying.len()
     }
 
-    /// Connects, and connects again, until it is closed.
+    /// Connects, and reconnects after each end of the connection, until the peer is closed.
     pub(crate) async fn run(&self) {
         let pace = self.terms.pace;
         let mut pause = RetryPause::new(pace.pause, pace.longest_pause, &self.terms.jitter);
@@ -221,7 +222,7 @@ impl Peer {
                     }
                     let version = agreed.dialect.number;
                     tracing::debug!(node = %self.node.name, version, "connected to a node");
-                    // It may not know yet that this node takes part.
+                    // The other node may not know yet that this node has joined.
                     self.nudge();
                     pause.reset();
                     self.talk(stream, agreed).await
@@ -241,7 +242,7 @@ impl Peer {
         }
     }
 
-    /// Turns to another phase, unless it is closed for good.
+    /// Changes the phase, unless the peer is closed for good.
     fn turn(&self, phase: LinkPhase) -> bool {
         let mut state = self.state();
         let open = !matches!(state.phase, LinkPhase::Parting | LinkPhase::Closed);
@@ -252,7 +253,7 @@ impl Peer {
         open
     }
 
-    /// A connection on which each knows the other.
+    /// Establishes a connection on which both nodes have authenticated each other.
     async fn connect(&self) -> io::Result<(PeerStream, Agreed)> {
         let terms = &self.terms;
         let (mut stream, binding) = terms.link.connect(&self.node.advertise).await?;
@@ -269,7 +270,7 @@ impl Peer {
         let proofs = wire::greeting(&keyring.prove_all(&binding, said)).map_err(io::Error::other)?;
         let heard = LastReceived::now(&terms.clock);
         super::write(&mut stream, &[&*hello, &*proofs].concat(), &heard).await?;
-        // The owner says nothing more before it is asked, so there is nothing behind its word that this could swallow.
+        // The owner sends nothing more before it is asked, so this read cannot consume the beginning of a frame.
         let mut frames = FrameReader::new(&mut stream);
         let agreed = match hear_greeting(&mut frames, &heard).await? {
             Welcome::Come { version, takes, proof } => {
@@ -301,12 +302,12 @@ impl Peer {
         Ok((stream, agreed))
     }
 
-    /// Sends and hears until the connection breaks; why it did.
+    /// Sends and receives until the connection breaks; returns the reason.
     async fn talk(&self, stream: PeerStream, agreed: Agreed) -> io::Error {
         let heard = LastReceived::now(&self.terms.clock);
         let (from, to) = tokio::io::split(stream);
         let ended = tokio::select! {
-            // All run until one ends, so their order decides only which end is told.
+            // All three run until one of them ends, so their order determines only which reason is returned.
             biased;
             ended = self.hear(FrameReader::new(from), &heard, agreed) => ended,
             ended = self.speak(to, &heard) => ended,
@@ -319,8 +320,7 @@ impl Peer {
         }
     }
 
-    /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to
-    /// say Bye.
+    /// Ends when the secret that authenticated the connection has been invalid for as long as an owner has to say Bye.
     async fn outlive(&self, agreed: Agreed) -> io::Result<()> {
         self.terms.forgotten(agreed.by).await;
         tokio::time::sleep(self.terms.pace.silence * 4).await;
@@ -350,7 +350,7 @@ impl Peer {
                 };
             let flying = self.state().flying.remove(&id);
             match flying {
-                // Whoever asked sees to it that grants go back if nobody wants them.
+                // If the receiver has been dropped, the code that made the request returns its grants.
                 Some(flying) => {
                     if let PeerOutcome::Answered(answers) = &mut outcome {
                         flying.earlier.restore(answers);
@@ -390,7 +390,7 @@ impl Peer {
         }
     }
 
-    /// What is sent next; from then on it may have arrived.
+    /// Takes what is sent next; from then on it may have arrived.
     fn take_batch(&self) -> Vec<u8> {
         let mut state = self.state();
         let mut batch = Vec::new();
@@ -406,7 +406,7 @@ impl Peer {
         batch
     }
 
-    /// Sends what needs no answer, if there is a connection. It goes before what waits.
+    /// Sends a frame that needs no answer, if there is a connection, ahead of everything that waits.
     fn send(&self, head: &PeerFrameHead) {
         let mut state = self.state();
         if let LinkPhase::Up(agreed) = state.phase
@@ -419,14 +419,14 @@ impl Peer {
         }
     }
 
-    /// The other node ends, and has answered what it heard: the rest was sent and not heard.
+    /// Handles Bye: the other node has answered all requests that it received, and received no others.
     fn nothing_applied(&self) {
         for flying in self.state().flying.values_mut() {
             flying.sent = Sent::No;
         }
     }
 
-    /// Whether there is nothing left to be done for this peer.
+    /// Whether nothing is left to be done for this peer.
     fn is_done(&self) -> bool {
         let state = self.state();
         match state.phase {
@@ -436,7 +436,7 @@ impl Peer {
         }
     }
 
-    /// Nothing flies any more. Whether it is closed for good.
+    /// Ends all requests in flight. Returns whether the peer is closed for good.
     fn fail(&self, phase: LinkPhase, why: &str) -> bool {
         let mut state = self.state();
         let closed = matches!(state.phase, LinkPhase::Parting | LinkPhase::Closed);
@@ -450,7 +450,7 @@ impl Peer {
                 Sent::No => PeerOutcome::NotSent(why.into()),
                 Sent::Maybe => PeerOutcome::Lost(why.into()),
             };
-            // Nobody there any more: nothing to tell.
+            // The caller may have gone.
             let _ = flying.to.send(outcome);
         }
         closed

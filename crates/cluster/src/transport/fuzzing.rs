@@ -1,4 +1,4 @@
-//! Greetings, and the cutting of a stream into frames, for those outside of the crate who do nothing else: the fuzz target.
+//! Greetings and the splitting of a stream into frames, for the fuzz target alone.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::handshake::{Hello, Proofs, Welcome};
 use super::{FrameReader, LastReceived};
 use crate::transport::wire::{LENGTH, greeting, read_greeting};
 
-/// Bytes read as each part of a greeting, and written again as it is sent, with its length.
+/// Reads the bytes as each part of a greeting, and writes each part again as it is sent, with its length.
 pub fn greetings(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
     [again::<Hello>(bytes), again::<Proofs>(bytes), again::<Welcome>(bytes)]
 }
@@ -26,7 +26,8 @@ fn again<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(bytes: &
     Some(written)
 }
 
-/// The frames that a stream is cut into, without their lengths, up to the end or the first that is refused. The stream must not wait.
+/// The frames of a stream without their lengths, up to its end or the first frame that is refused. The stream must not
+/// block.
 pub fn cut(from: impl AsyncRead + Unpin, limit: usize) -> Vec<Bytes> {
     let (mut frames, heard) =
         (FrameReader::new(from), LastReceived::now(&(Arc::new(SystemClock) as Arc<dyn Clock>)));

@@ -1,4 +1,4 @@
-//! How two nodes show each other that they are of one cluster, over TLS.
+//! The handshake in which two nodes prove over TLS that they belong to one cluster.
 //!
 //! ```text
 //!   asker  ── Hello: versions, limits, who I am, whom I want ──▶  owner
@@ -6,11 +6,11 @@
 //!          ◀── Welcome: version, limits, proof by the same secret ──
 //! ```
 //!
-//! A proof is an HMAC-SHA-256 by a secret of the cluster over the role, the channel binding of the TLS session (RFC
-//! 9266) and the Hello, byte by byte. The binding is another one for each session, and nobody but its two ends can
-//! make one come out: so a proof holds for this connection alone, whoever is in between, and cannot be sent back to
-//! the one who made it. While a secret is being replaced two are known, and a connection stands as long as the one
-//! that it was proved by ([`Keyring`]).
+//! A proof is an HMAC-SHA-256 with a secret of the cluster over the role, the channel binding of the TLS session (RFC
+//! 9266) and the bytes of the Hello. The binding differs between sessions, and only the two ends of a session can
+//! compute it: so a proof is valid for this connection alone, and can neither be relayed nor reflected to its sender.
+//! While a secret is being replaced two are valid, and a connection stands as long as the secret that authenticated it
+//! is valid ([`Keyring`]).
 
 use duewheel_core::store::{Node, Secrets};
 use ring::hmac;
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use super::tls::Binding;
 use crate::transport::wire::FrameLimits;
 
-/// First of all: a stranger's protocol is not taken for ours.
+/// The first bytes, so that another protocol is not taken for this one.
 pub(super) const MAGIC: [u8; 8] = *b"duewheel";
 
-/// Secrets that are known at a time at most, and so proofs of one asker.
+/// The largest number of secrets that are valid at a time, and so of proofs of one node.
 const MAX_SECRETS: usize = 2;
 
 /// The identity of a node in a handshake.
@@ -38,7 +38,7 @@ impl From<&Node> for NodeIdentity {
     }
 }
 
-/// The largest frame that a node accepts.
+/// The size of the largest frame that a node accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FrameCapacity {
     bytes: u64,
@@ -79,24 +79,24 @@ pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 /// The answer of the node that accepts the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Welcome {
-    /// Ask, in this version.
+    /// The request is accepted, with this version.
     Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
-    /// None of the proofs holds.
+    /// None of the proofs is valid.
     Stranger,
-    /// The owner speaks from the one to the other version.
+    /// The owner speaks the versions from the first to the second number.
     OtherVersions(u32, u32),
-    /// The owner is this node.
+    /// The connection has reached this other node.
     OtherNode(NodeIdentity),
 }
 
-/// The side of a handshake that proves.
+/// The side of a handshake whose proof it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeRole {
     Asker,
     Owner,
 }
 
-/// Tells secrets apart without telling them.
+/// The identifier of a secret; it does not reveal the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyId([u8; 8]);
 
@@ -107,14 +107,14 @@ impl KeyId {
     }
 }
 
-/// One secret, ready to prove and to check.
+/// A secret in the form in which it makes and checks proofs.
 #[derive(Clone)]
 struct HandshakeKey {
     id: KeyId,
     hmac: hmac::Key,
 }
 
-/// The secrets that are known, the newest first.
+/// The valid secrets, the newest first.
 #[derive(Clone)]
 pub(crate) struct Keyring(Vec<HandshakeKey>);
 
@@ -143,19 +143,19 @@ impl From<&Secrets> for Keyring {
 }
 
 impl Keyring {
-    /// The asker's proofs for one session.
+    /// The proofs of the connecting node for one session.
     pub(super) fn prove_all(&self, binding: &Binding, hello: &[u8]) -> Proofs {
         let said = said(HandshakeRole::Asker, binding, hello);
         Proofs(self.0.iter().map(|key| sign(&key.hmac, &said)).collect())
     }
 
-    /// The owner's proof, by the secret that the asker's was by.
+    /// The proof of the accepting node, with the secret of the proof that it has accepted.
     pub(super) fn prove(&self, by: KeyId, binding: &Binding, hello: &[u8]) -> Option<[u8; 32]> {
         let key = self.0.iter().find(|key| key.id == by)?;
         Some(sign(&key.hmac, &said(HandshakeRole::Owner, binding, hello)))
     }
 
-    /// By which secret one of the proofs holds. Each is compared in constant time.
+    /// The secret with which one of the proofs is valid. Each is compared in constant time.
     pub(super) fn check(
         &self,
         proofs: &[[u8; 32]],
@@ -170,7 +170,7 @@ impl Keyring {
         self.0.iter().find(holds).map(|key| key.id)
     }
 
-    /// Whether a connection that was proved by this secret may stand.
+    /// Whether a connection that was authenticated by this secret may stand.
     pub(super) fn knows(&self, id: KeyId) -> bool {
         self.0.iter().any(|key| key.id == id)
     }
@@ -182,7 +182,7 @@ fn sign(key: &hmac::Key, said: &[u8]) -> [u8; 32] {
     proof
 }
 
-/// What is proved, without two ways to read it: every part but the last has a fixed length.
+/// The transcript that a proof covers. It is unambiguous: every part but the last has a fixed length.
 fn said(role: HandshakeRole, binding: &Binding, hello: &[u8]) -> Vec<u8> {
     let mut said = Vec::with_capacity(64 + hello.len());
     said.extend(MAGIC);

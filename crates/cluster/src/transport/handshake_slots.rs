@@ -1,9 +1,8 @@
-//! Connections that have not shown yet who is there: few places, which newcomers always get.
+//! A bounded number of connections that have not authenticated yet; a new connection always gets a slot.
 //!
-//! When all are taken, one is taken away from the address that has most of them, the one that it has had longest. So
-//! those who connect and say nothing lose their places to others, and to each other first; a node that comes proves
-//! itself within a few round trips, long before it is its turn. Connections that have shown who is there have places
-//! of their own.
+//! When all slots are taken, a new connection takes one from the address that has most of them, and there the oldest.
+//! So clients that connect and send nothing lose their slots first; a node that connects authenticates within a few
+//! round trips, long before its slot is the oldest. Authenticated connections have a limit of their own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Connections that may be unauthenticated at a time.
+/// The largest number of unauthenticated connections at a time.
 pub(super) const MAX_UNAUTHENTICATED: usize = 256;
 
 /// The unauthenticated connections, in the order in which they were accepted.
@@ -24,7 +23,7 @@ struct SlotTable {
     taken: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
 }
 
-/// The place of one unauthenticated connection; freed on drop.
+/// The slot of one unauthenticated connection; freed on drop.
 #[derive(Debug)]
 pub(super) struct HandshakeSlot {
     of: HandshakeSlots,
@@ -33,7 +32,7 @@ pub(super) struct HandshakeSlot {
 }
 
 impl HandshakeSlots {
-    /// A place for a connection from this address, which another one may lose by that.
+    /// Takes a slot for a connection from this address, if necessary from another connection.
     pub(super) fn enter(&self, from: IpAddr) -> HandshakeSlot {
         let (to, gone) = oneshot::channel();
         let mut places = self.places();
@@ -41,7 +40,7 @@ impl HandshakeSlots {
             && let Some(loses) = places.least_wanted()
             && let Some((_, loser)) = places.taken.remove(&loses)
         {
-            // It may have ended by itself.
+            // The connection may have ended by itself.
             let _ = loser.send(());
         }
         let number = places.next;
@@ -57,21 +56,21 @@ impl HandshakeSlots {
 }
 
 impl SlotTable {
-    /// The oldest place of the address that has most.
+    /// The oldest slot of the address that has most slots.
     fn least_wanted(&self) -> Option<u64> {
         let mut each: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
         for (number, (from, _)) in &self.taken {
             each.entry(*from).or_insert((0, *number)).0 += 1;
         }
-        // Of two that have as many, the one that came first.
+        // Of two addresses with as many slots, the one with the older slot.
         each.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - oldest)).map(|(_, oldest)| oldest)
     }
 }
 
 impl HandshakeSlot {
-    /// Ends when another one has got this place.
+    /// Waits until another connection has taken this slot.
     pub(super) async fn lost(&mut self) {
-        // An error means the same: the sender is dropped with the place alone.
+        // An error means the same: the sender is dropped only with the slot.
         let _ = (&mut self.gone).await;
     }
 }

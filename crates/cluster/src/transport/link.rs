@@ -1,4 +1,4 @@
-//! How a node reaches another one: over TCP and TLS, or as a simulation connects the two.
+//! Connections to other nodes: over TCP and TLS, or provided by a simulation.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection, whatever is under it.
+/// A connection of any kind.
 #[allow(unreachable_pub)] // the feature `testing` exports it
 pub type PeerStream = Box<dyn Duplex>;
 
@@ -26,19 +26,19 @@ impl fmt::Debug for dyn Duplex {
     }
 }
 
-/// The connections of a simulation: they need no TLS, as nobody is between the two.
+/// The connections of a simulation. They need no TLS, because no third party can read them.
 #[cfg(any(test, feature = "testing"))]
 pub trait Network: Send + Sync + fmt::Debug {
     /// Connects to the node at an address.
     fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<PeerStream>> + Send + '_>>;
 }
 
-/// How connections are made.
+/// The way connections are made.
 #[derive(Clone, Debug)]
 pub(crate) enum Connector {
-    /// Over TCP and TLS.
+    /// Connections over TCP and TLS.
     Tls(PeerTls),
-    /// As a simulation connects nodes.
+    /// Connections of a simulation.
     #[cfg(any(test, feature = "testing"))]
     Simulated(Arc<dyn Network>),
 }
@@ -58,7 +58,7 @@ impl Connector {
         }
     }
 
-    /// Accepts TLS on a TCP connection. A simulated node has none.
+    /// Accepts TLS on a TCP connection. A simulated node has no TCP connections.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(PeerStream, Binding)> {
         match self {
             Connector::Tls(tls) => {
@@ -71,6 +71,6 @@ impl Connector {
     }
 }
 
-/// What both sides derive of a session without TLS.
+/// The channel binding of a connection without TLS.
 #[cfg(any(test, feature = "testing"))]
 pub(super) const SIMULATED: Binding = [0; 32];

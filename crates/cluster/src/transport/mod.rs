@@ -1,7 +1,7 @@
-//! The way between nodes: one connection for each direction of asking, many requests in flight on it.
+//! Connections between nodes: one for each direction of asking, with many requests in flight.
 //!
-//! The asker keeps a connection to every other node. A node answers on the connections that the others have made to it. See
-//! [`tls`] and [`handshake`] for how they know each other, [`self::wire`] for the frames.
+//! A node keeps a connection to every other node for its requests, and answers on the connections that the others have
+//! made to it. [`tls`] and [`handshake`] describe the authentication, [`self::wire`] the frames.
 
 mod client;
 #[cfg(feature = "testing")]
@@ -87,8 +87,8 @@ impl TransportConfig {
         }
     }
 
-    /// Nodes know each other by these secrets from now on. A connection that was proved by another one ends; what is
-    /// under way on it is answered before, as far as it comes within half a lease.
+    /// Replaces the secrets by which nodes authenticate each other. A connection that was authenticated by another
+    /// secret ends; its requests in flight are answered before, if the answers come within half a lease.
     pub(crate) fn know(&self, secrets: &Secrets) {
         let fresh = Keyring::from(secrets);
         self.secrets.send_if_modified(|known| {
@@ -98,36 +98,36 @@ impl TransportConfig {
         });
     }
 
-    /// Ends when this secret is known no more.
+    /// Waits until this secret is no longer valid.
     async fn forgotten(&self, id: KeyId) {
         let mut secrets = self.secrets.subscribe();
-        // The sender lives as long as we do.
+        // The sender is part of this value.
         let _ = secrets.wait_for(|known| !known.knows(id)).await;
     }
 
-    /// No request of another node is heard any more. Once those that were have their answers, others are told that nothing else was
-    /// applied.
+    /// Accepts no further requests of other nodes. Once the received ones are answered, other nodes are told that
+    /// nothing else was applied.
     pub(crate) fn end(&self) {
         self.ends.send_replace(AcceptsRequests::Yes);
     }
 
-    /// Requests and connections of other nodes that have not come to their end.
+    /// The number of requests and connections of other nodes that have not ended.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 }
 
-/// What two nodes have agreed about a connection.
+/// What two nodes have agreed on for a connection.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     dialect: &'static Dialect,
-    /// Of what is sent to the other node.
+    /// The limits of frames that are sent to the other node.
     limits: FrameLimits,
-    /// What it was proved by.
+    /// The secret that authenticated the connection.
     by: KeyId,
 }
 
-/// A request or a connection of another node, counted until its end.
+/// Counts a request or a connection of another node until its end.
 #[derive(Debug)]
 struct OpenGuard(Arc<AtomicUsize>);
 
@@ -147,19 +147,20 @@ impl Drop for OpenGuard {
 /// The time limits of connections.
 #[derive(Clone, Copy, Debug)]
 struct TransportTimings {
-    /// Until a connection is there, and until the two know each other.
+    /// The limit for connecting, and for the handshake.
     greet: Duration,
-    /// Between two pings.
+    /// The interval between two pings.
     ping: Duration,
-    /// Until a peer that says nothing is given up.
+    /// The time without a byte from the peer after which it is given up.
     silence: Duration,
-    /// Until the next attempt to connect; doubled up to the longest.
+    /// The pause before the next attempt to connect, doubled up to the longest.
     pause: Duration,
     longest_pause: Duration,
 }
 
 impl TransportTimings {
-    /// A peer that hangs is noticed within half a lease, before its shards may have another owner.
+    /// The limits are such that a hanging peer is noticed within half a lease, before its shards may have another
+    /// owner.
     fn of(lease: Duration) -> Self {
         TransportTimings {
             greet: (lease / 4).clamp(Duration::from_millis(200), Duration::from_secs(1)),
@@ -174,7 +175,7 @@ impl TransportTimings {
 /// When bytes of the other side arrived last.
 #[derive(Debug)]
 struct LastReceived {
-    /// By [`Clock::running`].
+    /// The instant, by [`Clock::running`].
     last: Mutex<Duration>,
     clock: Arc<dyn Clock>,
 }
@@ -193,14 +194,14 @@ impl LastReceived {
     }
 }
 
-/// Cuts the bytes of a connection into frames.
+/// Splits the bytes of a connection into frames.
 #[derive(Debug)]
 struct FrameReader<R> {
     from: R,
     buffer: BytesMut,
 }
 
-/// Bytes that are read at a time: a length that lies makes no more room than this.
+/// The number of bytes that are read at a time: a false length allocates no more than this.
 const PIECE: usize = 64 * 1024;
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
@@ -235,8 +236,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// Writes a frame, or several. A large one that goes out piece by piece is a sign of life; small ones, which the system takes for a
-/// peer that hangs as well, are none.
+/// Writes one or several frames. Progress of a large frame counts as a sign of life of the peer; progress of small ones
+/// does not, because the system accepts them even if the peer hangs.
 async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &LastReceived) -> io::Result<()> {
     for piece in bytes.chunks(PIECE) {
         to.write_all(piece).await?;
@@ -244,7 +245,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &LastRec
             heard.note();
         }
     }
-    // TLS keeps back what the socket did not take at once.
+    // TLS buffers what the socket did not accept at once.
     to.flush().await
 }
 

@@ -1,8 +1,8 @@
-//! Connections at the nodes' port that were refused, and how often the log tells of them.
+//! Refused connections at the nodes' port, and the limits of their log lines.
 //!
-//! Whoever reaches the port can be refused as often as he likes, so the log has a line for the first refusal, and then
-//! one a minute at most, which says how many there were. Each reason has a quota of its own, and where a node is named
-//! each node has one for each reason: a flood of one kind hides no refusal of another kind, and no node hides another.
+//! Anybody who reaches the port can cause refusals, so the log has a line for the first one, and then at most one a
+//! minute with the number of refusals since. Each reason has a quota of lines, and so has each named node for each
+//! reason: a flood of one kind hides no refusal of another kind, and no node hides another.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,33 +10,33 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between two lines of the log about refusals of one kind.
+/// The time between two log lines about refusals of one kind.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// Nodes with a quota of their own for a reason. A name that nobody has proved counts, too: a stranger may take all of
-/// these places, and then shares what is left of its reason with others.
+/// The number of nodes that have a quota of their own for a reason. Names that nobody has proved count, too: a stranger
+/// may use up all of these, and further names share the quota of their reason.
 const MAX_NAMED: usize = 16;
 
 /// The reason why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RefusalReason {
-    /// It did not say in time who it is.
+    /// The client did not identify itself in time.
     Silent,
-    /// It does not speak TLS.
+    /// The client does not speak TLS.
     WithoutTls,
-    /// It is a node of a version before TLS.
+    /// The client is a node of a version before TLS.
     EarlierVersion,
-    /// The handshake of TLS failed, on a certificate for example.
+    /// The TLS handshake failed, for example because of a certificate.
     Handshake,
-    /// The connection broke, or what it said is no greeting.
+    /// The connection broke, or its greeting is not valid.
     Greeting,
-    /// It does not know the cluster's secret.
+    /// The client does not know the cluster's secret.
     Secret,
-    /// It looks for another node than this one.
+    /// The client looks for another node than this one.
     OtherNode,
     /// The two nodes have no version of the protocol in common.
     OtherVersions,
-    /// There are as many connections of nodes as may be.
+    /// The number of connections of nodes has reached its limit.
     TooMany,
 }
 
@@ -44,14 +44,14 @@ pub(super) enum RefusalReason {
 #[derive(Debug)]
 pub(super) struct RefusedPeer {
     pub(super) reason: RefusalReason,
-    /// The node that it says it is. With [`RefusalReason::Secret`] nothing proves that.
+    /// The name of the node according to the client. With [`RefusalReason::Secret`] it is not proved.
     pub(super) node: Option<Box<str>>,
-    /// In words.
+    /// The reason as a sentence.
     pub(super) why: io::Error,
 }
 
 impl RefusedPeer {
-    /// Of a connection that has not named its node.
+    /// A refusal of a connection that has not named its node.
     pub(super) fn unnamed(
         reason: RefusalReason,
         why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -59,7 +59,7 @@ impl RefusedPeer {
         RefusedPeer { reason, node: None, why: io::Error::other(why) }
     }
 
-    /// Of a connection that says that it is this node.
+    /// A refusal of a connection that claims to be this node.
     pub(super) fn named(
         reason: RefusalReason,
         node: &str,
@@ -69,34 +69,34 @@ impl RefusedPeer {
     }
 }
 
-/// What went wrong before it was known who is there.
+/// Covers failures before the client has identified itself.
 impl From<io::Error> for RefusedPeer {
     fn from(why: io::Error) -> Self {
         RefusedPeer { reason: RefusalReason::Greeting, node: None, why }
     }
 }
 
-/// The quotas of all kinds of refusals.
+/// The quotas of log lines for all kinds of refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<LogQuotas>);
 
 #[derive(Debug, Default)]
 struct LogQuotas {
-    /// Of those that name no node, and of those for whose node there is no place.
+    /// The quotas for connections that name no node, and for nodes without a quota of their own.
     unnamed: BTreeMap<RefusalReason, LogQuota>,
     named: BTreeMap<RefusalReason, BTreeMap<Box<str>, LogQuota>>,
 }
 
-/// How many were refused since the last line, and when that was.
+/// The number of refusals since the last log line, and the time of that line.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogQuota {
     unsaid: u64,
-    /// By the clock that runs.
+    /// When the last line was logged, by the clock that is never stopped.
     said: Option<Duration>,
 }
 
 impl LogQuota {
-    /// One more was refused: how many a line is to speak of, if there is to be one.
+    /// Counts a refusal; returns the number that a log line is to report, if one is due.
     fn one_more(&mut self, now: Duration) -> Option<u64> {
         self.unsaid += 1;
         if self.is_recent(now) {
@@ -112,7 +112,7 @@ impl LogQuota {
 }
 
 impl LogQuotas {
-    /// One more was refused: how many a line is to speak of, if there is to be one.
+    /// Counts a refusal; returns the number that a log line is to report, if one is due.
     fn one_more(&mut self, refused: &RefusedPeer, now: Duration) -> Option<u64> {
         self.quota(refused, now).one_more(now)
     }
@@ -167,7 +167,7 @@ mod tests {
     fn a_flood_of_strangers_is_a_line_a_minute() {
         let (mut lines, begin) = (LogQuotas::default(), Duration::from_secs(5));
         let scanner = refused(RefusalReason::WithoutTls, None);
-        // Ten a second, for five minutes.
+        // Ten refusals a second, for five minutes.
         let at = |n: u64| begin + Duration::from_millis(n * 100);
         let said: Vec<u64> = (0..3_000).filter_map(|n| lines.one_more(&scanner, at(n))).collect();
         assert_eq!(said, [1, 600, 600, 600, 600], "the first at once, then how many there were");
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(said, MAX_NAMED as u64 + 1, "a line for each place, and one for all others");
         let other = refused(RefusalReason::OtherVersions, Some("n0"));
         assert_eq!(lines.one_more(&other, begin), Some(1), "another reason has places of its own");
-        // Places that were not used for a minute go to others, and what they have not told is told.
+        // Quotas that were not used for a minute are given to other nodes, and their unreported refusals are reported.
         for n in 0..MAX_NAMED {
             assert_eq!(lines.one_more(&of(n), begin), None);
         }

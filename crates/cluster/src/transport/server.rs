@@ -1,4 +1,4 @@
-//! The answering side: a listener, and the requests of other nodes for shards of this one.
+//! The answering side of connections: a listener, and the requests of other nodes for shards of this one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,24 +27,24 @@ use super::{AcceptsRequests, Agreed, FrameReader, LastReceived, OpenGuard, Trans
 use crate::forwarding::attempt::{moved, undo, waiters};
 use crate::transport::wire::{self, MAX_GREETING, PROTOCOL, PeerFrame, PeerFrameHead};
 
-/// Connections of nodes at a time. Those of which it is not known yet who is there have places of their own.
+/// The largest number of authenticated connections of nodes at a time. Unauthenticated ones have a limit of their own.
 const MAX_CONNECTIONS: usize = 1_024;
 
-/// Requests of one connection without an answer; more are refused as too much.
+/// The largest number of unanswered requests of one connection; more are refused as overload.
 const MAX_FLYING: usize = 100_000;
 
 /// The node behind a listener.
 pub(crate) trait Host: Send + Sync + 'static {
-    /// The way to a shard that this node owns, or why it does not.
+    /// The inbox of a shard that this node owns, or the reason why it does not own it.
     fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>>;
 
-    /// Undoes an answer that did not reach the node that asked.
+    /// Applies `op`, which undoes an answer that did not reach the node that asked.
     fn put_back(&self, shard: ShardId, op: Op);
 
-    /// Another node says that owners may have changed.
+    /// Handles the message of another node that owners may have changed.
     fn nudged(&self);
 
-    /// Ends the node if the task that keeps this panics.
+    /// A guard for the calling task that ends the node if the task panics.
     fn end_on_panic(&self) -> EndOnPanic;
 }
 
@@ -58,12 +58,12 @@ pub(crate) async fn listen(listener: TcpListener, terms: TransportConfig, host: 
     loop {
         let accepted = tokio::select! {
             biased;
-            // Those that have ended are few, and free what they held.
+            // Few connections have ended, and taking them here frees what they held.
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, from)) = accepted else {
-            // Too many open files, most likely: it passes.
+            // Most likely too many files are open, which passes.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -101,7 +101,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: TransportConfig, host: 
     }
 }
 
-/// Who is there, proved.
+/// Authenticates the node at the other end.
 async fn greet(
     stream: TcpStream,
     terms: &TransportConfig,
@@ -132,14 +132,15 @@ pub(crate) async fn answer(
     serve(stream, terms, agreed, host).await
 }
 
-/// Both sides show who they are.
+/// Runs the handshake, in which both sides prove that they know the secret.
 async fn introduce(
     mut stream: PeerStream,
     binding: &Binding,
     terms: &TransportConfig,
 ) -> Result<(PeerStream, NodeIdentity, Agreed), RefusedPeer> {
     let heard = LastReceived::now(&terms.clock);
-    // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
+    // The other node waits for an answer after its second message, so this read cannot consume the beginning of a
+    // frame.
     let mut frames = FrameReader::new(&mut stream);
     let said = frames.next(MAX_GREETING, &heard).await?;
     let said = said.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
@@ -178,14 +179,15 @@ async fn introduce(
     Ok((stream, hello.from, Agreed { dialect, limits, by }))
 }
 
-/// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
+/// Answers a node of a version before TLS with the name of this node, in the format of that version. Other clients get
+/// no answer.
 async fn refuse_without_tls(mut stream: TcpStream, terms: &TransportConfig) -> RefusedPeer {
     let heard = LastReceived::now(&terms.clock);
     let hello = FrameReader::new(&mut stream).next(MAX_GREETING, &heard).await;
     match hello {
         Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
             const OTHER_PROTOCOL: u32 = 1;
-            // It is refused in any case.
+            // The client is refused in any case.
             let _ = send_greeting(&mut stream, &(OTHER_PROTOCOL, PROTOCOL)).await;
             let why = "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version";
             RefusedPeer::unnamed(RefusalReason::EarlierVersion, why)
@@ -199,16 +201,16 @@ async fn send_greeting(to: &mut (impl AsyncWrite + Unpin), part: &impl serde::Se
     to.flush().await
 }
 
-/// One connection: answers that wait to be sent.
+/// The answers of one connection that wait to be sent.
 #[derive(Debug)]
 struct ConnectionAnswers {
     state: Mutex<AnswerQueue>,
     wake: Notify,
-    /// Some of it was sent.
+    /// Notified when some of them were sent.
     sent: Notify,
     flying: AtomicUsize,
     agreed: Agreed,
-    /// Waits end, so that the connection can.
+    /// Ends the waits of reserves, so that the connection can end.
     waits_end: watch::Sender<bool>,
 }
 
@@ -226,7 +228,7 @@ enum Closed {
     Yes,
 }
 
-/// An answer that is ready to be sent, and what undoes it.
+/// An answer that is ready to be sent, and the operations that undo it.
 #[derive(Debug)]
 struct QueuedAnswer {
     frame: Vec<u8>,
@@ -247,7 +249,7 @@ impl ConnectionAnswers {
         })
     }
 
-    /// Puts an answer at the end; it comes back when the connection is gone.
+    /// Adds an answer; returns it when the connection has ended.
     fn push(&self, answer: QueuedAnswer) -> Result<(), QueuedAnswer> {
         let mut out = self.out();
         if out.closed == Closed::Yes {
@@ -264,14 +266,14 @@ impl ConnectionAnswers {
         self.send(wire::plain(head, self.agreed.dialect));
     }
 
-    /// Sends what needs not be undone. A connection that is gone needs no answer.
+    /// Sends a frame that needs no undoing. A connection that has ended needs no answer.
     fn send(&self, frame: Result<Vec<u8>, wire::WireError>) {
         if let Ok(frame) = frame {
             let _ = self.push(QueuedAnswer { frame, shard: ShardId(0), undo: Vec::new(), _open: None });
         }
     }
 
-    /// Answers that need not be undone.
+    /// Sends answers that need no undoing.
     fn answers(&self, id: u64, answers: &Answers) {
         self.send(wire::answers(id, answers, self.agreed.limits, self.agreed.dialect));
     }
@@ -281,7 +283,7 @@ impl ConnectionAnswers {
     }
 }
 
-/// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
+/// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent are returned.
 async fn serve(
     stream: PeerStream,
     terms: &TransportConfig,
@@ -289,13 +291,13 @@ async fn serve(
     host: &Arc<dyn Host>,
 ) -> io::Result<()> {
     let line = ConnectionAnswers::new(agreed);
-    // Also when the task is ended from outside.
+    // The guard works even if the task is ended from outside.
     let _closing = CloseOnDrop { line: line.clone(), host: host.clone() };
     let (gone, is_gone) = watch::channel(());
     let heard = LastReceived::now(&terms.clock);
     let (from, to) = tokio::io::split(stream);
     let ended = tokio::select! {
-        // All run until one ends, so their order decides only which end is told.
+        // All three run until one of them ends, so their order determines only which reason is returned.
         biased;
         ended = hear(FrameReader::new(from), &heard, terms, host, &line, &is_gone) => ended,
         ended = speak(to, &line, &heard) => ended,
@@ -342,9 +344,9 @@ async fn hear(
     let mut forgotten = std::pin::pin!(terms.forgotten(line.agreed.by));
     loop {
         let bytes = tokio::select! {
-            // An asker that never pauses does not keep this node from its end.
+            // Requests that keep coming do not prevent this node from ending.
             biased;
-            // The terms live as long as we do.
+            // The sender is part of `terms`.
             Ok(_) = ends.wait_for(|ends| *ends == AcceptsRequests::Yes) => break,
             () = &mut forgotten => {
                 line.waits_end.send_replace(true);
@@ -371,7 +373,7 @@ async fn hear(
                 return Err(io::Error::other("it says what only an owner says"));
             }
         }
-        // An asker that does not take its answers is not asked for more.
+        // No requests are read from a peer that does not read its answers.
         while line.out().bytes > limits.bytes {
             line.sent.notified().await;
         }
@@ -380,12 +382,12 @@ async fn hear(
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     line.say(&PeerFrameHead::Bye);
-    // The asker closes the connection when it has heard that. Closing it here would lose answers under way.
+    // The other node closes the connection when it has read Bye. Closing it here would lose answers in flight.
     while frames.next(limits.bytes, heard).await?.is_some() {}
     Ok(())
 }
 
-/// A request, once its operations are on their way.
+/// A request whose operations have been submitted.
 #[derive(Debug)]
 struct ServedRequest {
     id: u64,
@@ -447,7 +449,7 @@ async fn follow(
             biased;
             answered = &mut answers => break Some(answered),
             _ = is_gone.changed() => break None,
-            // The line lives as long as we do. The answer comes as ever: empty, or with what was granted before.
+            // The sender is part of `line`. The answer comes as always: empty, or with what was granted before.
             Ok(_) = waits_end.wait_for(|end| *end), if !request.waiters.is_empty() => {
                 ended = true;
                 end_waits(std::mem::take(&mut request.waiters), &inbox);
@@ -456,7 +458,7 @@ async fn follow(
     };
     let Some(answered) = answered else {
         end_waits(request.waiters, &inbox);
-        // The driver takes back what it can send to nobody; what it has sent already is here.
+        // The driver takes back grants whose receiver is gone; those that it has sent are here.
         answers.close();
         if let Ok(late) = answers.try_recv() {
             undo(&late).into_iter().for_each(|op| host.put_back(shard, op));
@@ -487,7 +489,7 @@ async fn follow(
     }
 }
 
-/// Has a shard end waits.
+/// Ends these waits at a shard.
 fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
     for waiter in waiters {
         let (answer, _) = oneshot::channel();
@@ -497,7 +499,7 @@ fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
     }
 }
 
-/// Says that an answer cannot be had; what was asked may have been applied.
+/// Answers that the outcome is unknown: what was asked may have been applied.
 fn refuse(request: &ServedRequest, why: &str, line: &ConnectionAnswers) {
     let error = duewheel_core::store::StoreError::new(duewheel_core::store::ErrorKind::Unavailable, why);
     let refusal = CallError::Store { error, outcome: Outcome::Unknown };
@@ -505,13 +507,13 @@ fn refuse(request: &ServedRequest, why: &str, line: &ConnectionAnswers) {
     line.answers(request.id, &refusals);
 }
 
-/// Whether a reserve got nothing.
+/// Whether a reserve got no message.
 fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
     matches!(answer, Ok(Reply::Reserve(Reserved::Grants(grants))) if grants.is_empty())
 }
 
 fn not_mine(id: u64, why: &str) -> PeerFrameHead {
-    // A greeting's length holds it in any case.
+    // The limit of a greeting is large enough for it.
     PeerFrameHead::NotMine { id, why: why.chars().take(200).collect() }
 }
 

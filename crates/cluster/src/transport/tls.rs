@@ -1,8 +1,8 @@
-//! TLS between nodes: version 1.3 alone, by rustls with ring. Without certificates each process draws a key of its own.
+//! TLS 1.3 between nodes, by rustls with ring. Without certificates each process generates a key of its own.
 //!
-//! A key that was drawn says nothing about who has it, and neither does a certificate say that its node is one of this
-//! cluster. So in both cases [`super::handshake`] follows, which is bound to the TLS session: nobody between two nodes can
-//! pass it on.
+//! A generated key does not identify its owner, and a certificate does not show that its node belongs to this cluster.
+//! So in both cases [`super::handshake`] follows. It is bound to the TLS session: nobody between two nodes can relay
+//! it.
 
 use std::fmt;
 use std::io;
@@ -28,19 +28,19 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What both sides derive of a TLS session that nobody else can: RFC 9266.
+/// The channel binding of a TLS session, which only its two ends can derive: RFC 9266.
 pub(super) type Binding = [u8; 32];
 
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// The first byte of a TLS connection: a record of the handshake.
+/// The first byte of a TLS connection: the type of a handshake record.
 pub(super) const FIRST_BYTE: u8 = 0x16;
 
-/// A certificate and key of a node, and the authority that the certificates of all nodes are from.
+/// The certificate and key of a node, and the authority that has signed the certificates of all nodes.
 ///
-/// The certificate is shown to other nodes whether this one asks or is asked, so it must be good for servers and for
-/// clients, and name the host of [`FleetOptions::advertise`](crate::FleetOptions::advertise). All clones are one: what
-/// takes the place of one, takes that of all.
+/// The certificate is presented for outgoing and incoming connections, so it must be valid for servers and for clients,
+/// and name the host of [`FleetOptions::advertise`](crate::FleetOptions::advertise). Clones share their content:
+/// replacing one replaces all.
 #[derive(Clone)]
 pub struct PeerCertificates(PeerTls);
 
@@ -71,10 +71,10 @@ pub struct BadCertificate {
 }
 
 impl PeerCertificates {
-    /// Reads all three in PEM.
+    /// Reads all three from PEM.
     ///
     /// # Errors
-    /// When one of them is not in its text, or the key is not that of the certificate.
+    /// One of them is not in its text, or the key does not belong to the certificate.
     pub fn from_pem(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, BadCertificate> {
         let bad = |part, why: String| BadCertificate { part, why };
         let all = |part, pem| match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
@@ -116,8 +116,8 @@ impl PeerCertificates {
         Ok(PeerCertificates(PeerTls::new(server, client, HostCheck::Checked)))
     }
 
-    /// From now on these are shown to other nodes, and theirs are checked by their authority. Connections that are there
-    /// go on as they were made.
+    /// Presents these certificates to other nodes from now on, and checks theirs with this authority. Existing
+    /// connections continue unchanged.
     pub fn replace(&self, others: &PeerCertificates) {
         let sides = others.0.sides();
         *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = sides;
@@ -128,7 +128,7 @@ impl PeerCertificates {
     }
 }
 
-/// How this node speaks TLS. Clones are the same, also after [`PeerCertificates::replace`].
+/// The TLS configuration of this node. Clones share it, also after [`PeerCertificates::replace`].
 #[derive(Clone, Debug)]
 pub(crate) struct PeerTls(Arc<RwLock<TlsConfigs>>);
 
@@ -140,17 +140,17 @@ struct TlsConfigs {
     names: HostCheck,
 }
 
-/// Whether the other node's key must be that of the host it was looked for at.
+/// Whether the other node's certificate must name the host of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostCheck {
     Checked,
-    /// It says nothing of a name; so any address will do.
+    /// The certificate names no host, so any address is accepted.
     Any,
 }
 
 impl PeerTls {
     fn new(mut server: ServerConfig, mut client: ClientConfig, names: HostCheck) -> Self {
-        // Each connection stands for itself.
+        // Connections are independent of each other.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         client.resumption = Resumption::disabled();
@@ -163,10 +163,10 @@ impl PeerTls {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// With a key that is drawn now.
+    /// A configuration with a key that is generated now.
     ///
     /// # Errors
-    /// When the system gives no random numbers.
+    /// The system provides no random numbers.
     pub(crate) fn drawn() -> io::Result<Self> {
         let random = ring::rand::SystemRandom::new();
         let key = Ed25519KeyPair::generate_pkcs8(&random)
@@ -190,7 +190,7 @@ impl PeerTls {
         Ok(PeerTls::new(server, client, HostCheck::Any))
     }
 
-    /// Speaks TLS with the node at an address, `host:port`.
+    /// Connects TLS to the node at an address, `host:port`.
     pub(super) async fn connect(
         &self,
         stream: TcpStream,
@@ -201,7 +201,7 @@ impl PeerTls {
         let TlsConfigs { client, names, .. } = self.sides();
         let name = match names {
             HostCheck::Checked => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
-            // Neither sent nor checked. Not every name that a resolver knows is one of DNS (`node_a`).
+            // The name is neither sent nor checked. Some names that a resolver knows are not valid in DNS (`node_a`).
             HostCheck::Any => ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into()),
         };
         let stream = TlsConnector::from(client).connect(name, stream).await.map_err(in_words)?;
@@ -220,7 +220,7 @@ impl PeerTls {
     }
 }
 
-/// What an operator can do about a handshake that failed.
+/// Adds to a failed handshake what an operator can do.
 fn in_words(error: io::Error) -> io::Error {
     let is_plain =
         error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|inner| {
@@ -238,7 +238,8 @@ fn in_words(error: io::Error) -> io::Error {
     }
 }
 
-/// Takes every key, and checks that the other side has its private half. Who that is, the proof that follows says.
+/// Accepts every key, and checks that the other side holds its private half. The handshake of the cluster identifies
+/// it.
 #[derive(Debug)]
 struct AnyKey(Arc<CryptoProvider>);
 

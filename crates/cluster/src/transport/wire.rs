@@ -1,17 +1,18 @@
-//! What nodes say to each other, as bytes.
+//! The bytes of messages between nodes.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | how many follow, little-endian; more than the limit is refused before anything is allocated |
+//! | 4 | the number of bytes that follow, little-endian; a number above the limit is refused before anything is allocated |
 //! | … | a [`PeerFrameHead`] in postcard |
-//! | … | as many operations, or answers, as the head says, one after the other in postcard |
+//! | … | as many operations or answers as the head says, one after the other in postcard |
 //!
-//! From version 4 on the level of an applied change follows each answer that has one ([`Reply::level`]), but that of
-//! an enqueue, which has always had it. An answer of version 3 without it counts as [`Level::Memory`]: nothing more is known.
-//! The answer to a change of a queue's settings is new in version 4; [`version_3`] converts it.
+//! From version 4 on, the level of an applied change follows each answer that has one ([`Reply::level`]), except for an
+//! enqueue, whose answer has always contained it. An answer of version 3 without it counts as [`Level::Memory`],
+//! because nothing more is known. The answer to a change of a queue's settings is new in version 4; [`version_3`]
+//! converts it.
 //!
-//! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
-//! come first, are the same in all versions from 3 on; a later one may append to them.
+//! None of these bytes is ever stored. The differences between versions are in [`dialect`]. The parts of a greeting,
+//! which come first, are the same in all versions from 3 on; later versions may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
@@ -24,29 +25,29 @@ use serde::{Deserialize, Serialize};
 
 use dialect::{Dialect, LevelsOnWire};
 
-/// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards: a row of
-/// [`dialect::DIALECTS`].
+/// The newest version: raised with every change of these bytes, including those of operations and answers, and of the
+/// assignment of shards. Each version is a row of [`dialect::DIALECTS`].
 pub(crate) const PROTOCOL: u32 = 4;
 
-/// Bytes of the length before each frame.
+/// The number of bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
 
-/// Largest size of a message of the handshake.
+/// The largest size of a message of the handshake, in bytes.
 pub(crate) const MAX_GREETING: usize = 1_024;
 
 /// The limits of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLimits {
-    /// Bytes behind the length.
+    /// The largest number of bytes behind the length.
     pub(crate) bytes: usize,
-    /// Operations, or answers.
+    /// The largest number of operations or answers.
     pub(crate) parts: usize,
-    /// Bytes of a message's body: for those who are told that theirs is too large.
+    /// The largest body of a message in bytes, for the refusal of one that is too large.
     pub(crate) body: usize,
 }
 
 impl FrameLimits {
-    /// What the largest request or answer needs that the policy allows.
+    /// The limits that hold the largest request and the largest answer that the policy allows.
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
         let one = policy.max_body.saturating_add(policy.max_headers).saturating_add(4_096);
@@ -58,7 +59,7 @@ impl FrameLimits {
         FrameLimits { bytes, parts, body: policy.max_body }
     }
 
-    /// What one node may send and the other takes.
+    /// The smaller of each limit: what one node may send and the other accepts.
     pub(crate) fn and(self, other: FrameLimits) -> Self {
         FrameLimits {
             bytes: self.bytes.min(other.bytes),
@@ -71,38 +72,38 @@ impl FrameLimits {
 /// The head of a frame, after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerFrameHead {
-    /// Operations for a shard follow.
+    /// A request: operations for a shard follow.
     Request {
-        /// Chosen by the asker, to know the answer by.
+        /// Chosen by the node that asks; the answer carries it, too.
         id: u64,
-        /// Whose.
+        /// The shard that decides them.
         shard: ShardId,
-        /// What if the store is behind.
+        /// What happens if the store is behind.
         patience: WhenBusy,
-        /// How many.
+        /// The number of operations.
         ops: u32,
     },
-    /// Answers follow.
+    /// Answers to a request follow.
     Answers {
-        /// To which request.
+        /// The request.
         id: u64,
-        /// How many.
+        /// The number of answers.
         answers: u32,
     },
-    /// The shard is not here, or not yet, or not any more: nothing was applied.
+    /// The shard is not owned here, not yet, or not any more: nothing was applied.
     NotMine {
-        /// Which request.
+        /// The request.
         id: u64,
-        /// For people.
+        /// The reason, for people.
         why: Box<str>,
     },
-    /// Are you there?
+    /// Asks for a sign of life.
     Ping,
-    /// Yes.
+    /// Answers [`PeerFrameHead::Ping`].
     Pong,
-    /// Who owns what may have changed.
+    /// Owners of shards may have changed.
     Nudge,
-    /// Everything that was heard is answered, and nothing more is applied.
+    /// All requests that were received are answered, and nothing more is applied.
     Bye,
 }
 
@@ -115,23 +116,23 @@ pub(crate) enum PeerFrame {
     Answers { id: u64, answers: Answers },
     /// The request was not applied, and belongs elsewhere.
     NotMine { id: u64, why: Box<str> },
-    /// To be answered with [`PeerFrameHead::Pong`].
+    /// A ping, which [`PeerFrameHead::Pong`] answers.
     Ping,
-    /// The answer.
+    /// The answer to a ping.
     Pong,
-    /// Who owns what may have changed.
+    /// Owners of shards may have changed.
     Nudge,
-    /// What has no answer by now was not applied.
+    /// The end: requests without an answer by now were not applied.
     Bye,
 }
 
-/// Why bytes are no frame, or a frame cannot be made.
+/// Why bytes are not a valid frame, or why a frame cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    /// Longer than the limit, or with more parts.
+    /// The frame is longer than the limit, or has more parts.
     #[error("a frame is larger than the limit")]
     TooLarge,
-    /// No frame of ours.
+    /// The bytes are not a frame.
     #[error("a frame is damaged")]
     Damaged,
     /// The version that the other node speaks does not have this kind of operation.
@@ -211,7 +212,7 @@ impl From<WireFailure> for CallError {
     }
 }
 
-/// A head alone, with its length.
+/// A frame that consists of a head alone, with its length.
 pub(crate) fn plain(head: &PeerFrameHead, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
     finish(dialect.close(begin(head)?), MAX_GREETING)
 }
@@ -265,7 +266,7 @@ pub(crate) fn answers(
     finish(dialect.close(frame), limits.bytes)
 }
 
-/// What a frame says; `bytes` are those behind its length.
+/// Reads a frame; `bytes` are those behind its length.
 ///
 /// # Errors
 /// See [`WireError`].
@@ -297,7 +298,7 @@ pub(crate) fn greeting(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
     finish(begin(part)?, MAX_GREETING)
 }
 
-/// What a part of a greeting says; `bytes` are those behind its length. What a later version has appended is left out.
+/// Reads a part of a greeting; `bytes` are those behind its length. What a later version has appended is ignored.
 ///
 /// # Errors
 /// See [`WireError`].
@@ -321,7 +322,7 @@ fn begin(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
 }
 
 fn push(frame: Vec<u8>, part: &impl Serialize) -> Result<Vec<u8>, WireError> {
-    // Writing to a Vec does not fail; a value that has no bytes (an unknown name of a field) does.
+    // Writing to a Vec does not fail; a value without a form in postcard (an unknown name of a field) does.
     postcard::to_extend(part, frame).map_err(|_| WireError::Damaged)
 }
 
@@ -339,7 +340,7 @@ fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
     postcard::take_from_bytes(bytes).map_err(|_| WireError::Damaged)
 }
 
-/// An answer, and its level where the version has it beside the answer.
+/// Reads an answer, and its level where the version has the level beside the answer.
 fn take_answer<'a>(
     bytes: &'a [u8],
     dialect: &Dialect,
@@ -357,12 +358,12 @@ fn take_answer<'a>(
     Ok((answer, rest))
 }
 
-/// The level of an answer that does not carry it in its own bytes.
+/// The level of an answer that does not contain it in its own bytes.
 fn level_beside(reply: &Reply) -> Option<Level> {
     if matches!(reply, Reply::Enqueue(_)) { None } else { reply.level() }
 }
 
-/// So many parts. Each takes a byte at least, so a number that lies makes no room for nothing.
+/// Reads this number of parts. Each takes at least one byte, so a false number allocates no more than the frame holds.
 fn parts<'a, T>(
     bytes: &'a [u8],
     n: u32,

@@ -21,7 +21,7 @@ const FORGOTTEN: usize = 4;
 pub(super) struct Acked {
     /// Acks in order of time, oldest first.
     order: VecDeque<(EngineMs, MessageId)>,
-    /// An id is acked once at most: it is never used again.
+    /// An id is acked at most once, because ids are never used again.
     by_id: HashMap<MessageId, PastAck, FixedState>,
 }
 

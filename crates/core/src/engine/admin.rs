@@ -38,7 +38,7 @@ impl Engine {
         let view = self.view_of_queue(now, self.queues.get(idx));
         let answer = Reply::Configured(Some(Box::new(view)).into());
         if reordered {
-            return self.rank_again(now, idx, to, answer, fx);
+            return self.start_rerank(now, idx, to, answer, fx);
         }
         self.release(idx);
         self.respond(to, answer, fx);
@@ -55,7 +55,7 @@ impl Engine {
         if queue.settings == QueueSettings::default() {
             queue.settings.lasting = Lasting::WhileUsed;
         }
-        // Nothing is ready in it that would have to take another place.
+        // No message of this queue is ready, so none has to move.
         queue.settings.order = Some(order);
         self.record_queue(idx, fx);
     }
@@ -97,12 +97,14 @@ impl Engine {
             self.forget_share(idx);
             self.queues.drop(idx);
         } else if self.queues.has_ended(idx) {
-            // The store has forgotten it: what comes under its name while purged rows of it are in memory is a new queue.
+            // The store has forgotten the queue: a queue of this name that appears while purged rows are in memory is a
+            // new one.
             self.queues.get_mut(idx).totals = Totals::default();
         }
     }
 
-    /// Ends a queue that is about to, before an operation brings one of the same name into being: that is a new one, with totals of its own.
+    /// Ends a queue without messages before an operation creates one of the same name, so that the new queue has totals
+    /// of its own.
     pub(super) fn end_before_return(&mut self, op: &Op, fx: &mut Effects) {
         if self.leaving.is_empty() {
             return;
@@ -232,7 +234,7 @@ impl Engine {
         self.note_hunger(idx);
     }
 
-    /// Schedules a check of the queue's dead messages, if its owner wants them removed.
+    /// Schedules a check of the queue's dead messages, if its settings have them removed after a time.
     pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
         let queue = self.queues.get_mut(idx);
         let Some(ttl) = queue.settings.dead_ttl_ms else { return };

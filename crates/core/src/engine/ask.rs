@@ -98,7 +98,7 @@ pub trait FromReply: Sized {
     fn from_reply(reply: Reply) -> Option<Self>;
 }
 
-/// Each function has the name of its variant, which documents the arguments.
+/// Each function has the name of its variant, whose documentation describes the arguments.
 impl Op {
     /// [`Op::ReserveOne`]
     pub fn reserve_one(

@@ -1,4 +1,4 @@
-//! How far the messages of a queue with many are in memory.
+//! The part of a queue with many messages that is in memory.
 
 use crate::store::Cursor;
 

@@ -131,7 +131,7 @@ impl Engine {
         self.change_life(now, slot, fx, |life| {
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
-            // A message that was buried before its time (by id) is due now all the same: redriven means Ready.
+            // A message that was buried before it was due (by id) becomes due now: redriven means Ready.
             if !now.is_due(life.due) {
                 life.marks.delay_ms = Some(delay_ms);
                 life.due = Due::After(now.engine);

@@ -1,7 +1,7 @@
 //! Answers that need pages from the store: listings, peeks, and changes of many messages of a queue.
 //!
 //! A page is as old as its position. A row that has changed since is shown in its present state if it is in memory, and
-//! left out otherwise; messages put since may be missing, as if the question had come before them.
+//! left out otherwise; messages put since may be missing, as if the request had come before them.
 
 use std::collections::VecDeque;
 
@@ -201,7 +201,7 @@ impl Engine {
                 (page.upto, page.more) = (loaded.upto.or(page.upto), loaded.more);
             }
         }
-        // A page may be short, or empty, and not the last: what it would have shown is gone.
+        // A page may be short or empty without being the last, because its rows were removed.
         let page = pages.pages.iter().find(|page| page.load.sequence == sequence);
         let short = page.filter(|page| {
             let bytes: usize = page.rows.iter().map(|row| row.message.weight()).sum();
@@ -224,7 +224,7 @@ impl Engine {
     fn finish(&mut self, now: Now, pages: Pages, fx: &mut Effects) {
         let Pages { to, queue, want, mut pages, .. } = pages;
         pages.sort_by_key(|page| page.load.sequence);
-        // Where to go on if this is not enough: what was read may have changed since.
+        // The position to continue at if this page is not enough: its rows may have changed since.
         let next: Vec<Load> = pages
             .iter()
             .filter(|page| page.more == More::Yes)
@@ -296,8 +296,8 @@ impl Engine {
         }
     }
 
-    /// Handles a page that cannot be read. If a question waits for it, the question is given up, so that the next one
-    /// can start; a page that is needed for anything else is still awaited.
+    /// Handles a page that cannot be read. If only a question waits for it, the question is given up, so that the next
+    /// one can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
         let number = self.forget_page(ticket)?;
         let given_up = match self.gathers.remove(&number) {
@@ -351,7 +351,7 @@ impl Engine {
                 rows.pop_front();
                 many.done += usize::from(slot.is_some_and(|slot| self.change_one(now, slot, what, fx)));
             }
-            // Those behind them that were looked up are not needed.
+            // The messages behind these that were looked up are not needed.
             self.own_looked_up -= rows.len().min(self.own_looked_up);
             if many.left() > 0 && !next.is_empty() {
                 self.gather(now, to, &queue, Want::Change(what, many), next, fx);
@@ -412,7 +412,7 @@ impl Engine {
                         let this = (wall, row.message.id, i);
                         first = Some(first.map_or(this, |f| f.min(this)));
                     }
-                    // What comes next in this one is not known: nothing behind it can be shown.
+                    // The next row of this sequence is not known, so nothing behind it can be shown.
                     None if reading.more == More::Yes => cut = true,
                     None => {}
                 }
@@ -465,7 +465,8 @@ impl Engine {
         let mut page = Page { next: Some(seen), ..Page::default() };
         let mut place = seen;
         let (mut bytes, mut left_out) = (0, 0);
-        // As a page from the store: a few large bodies fill it, and at least one is there. What has run out and not had its turn is no lease.
+        // Limited like a page from the store: a few large bodies fill it, and it has at least one message. A lease that
+        // has run out but has not been ended yet is not shown as one.
         while page.views.len() < limit && bytes < self.policy.load_bytes && left_out < self.policy.max_step {
             let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
             let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
@@ -495,7 +496,7 @@ impl Engine {
         page
     }
 
-    /// Whether the lease of a message has run out, although its turn has not come.
+    /// Whether the lease of a message has run out, although it has not been ended yet.
     fn is_overdue(&self, now: Now, id: MessageId) -> bool {
         let lease = self.live(id).and_then(|slot| self.rows.get(slot).life.lease());
         lease.is_some_and(|lease| lease.until <= now.engine)

@@ -6,8 +6,8 @@ use hashbrown::HashTable;
 /// Number of values in a piece of [`StableSlab`].
 const PIECE: usize = 1 << 12;
 
-/// Number of entries of a part of [`SplitTable`], on average: a part has between half and twice as many, which fit the
-/// 4,096 places of a hash table.
+/// The average number of entries of a part of [`SplitTable`]: a part has between half and twice as many, which fit into
+/// a hash table of 4,096 entries.
 const PART: usize = 1_600;
 
 /// Values with stable indices, which are used again. The memory grows by a piece at a time, and only the first piece

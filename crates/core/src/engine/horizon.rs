@@ -1,4 +1,4 @@
-//! The horizon: up to which due time messages are in memory, for each clock class.
+//! The horizon: the due time up to which messages are in memory, for each clock class.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,13 @@ pub(super) const SOON_MS: u64 = 2_000;
 /// Both clock classes, in the order of their indices.
 pub(super) const CLASSES: [Class; 2] = [Class::At, Class::After];
 
-/// How far messages are in memory, and what is on its way to there. Each field is for one clock class after the other.
+/// The part of all messages that is in memory, and the loads that extend it. Each field is for one clock class after
+/// the other.
 #[derive(Debug, Default)]
 pub(super) struct Horizon {
     /// Everything up to here is in memory.
     pub(super) known: [Option<Cursor>; 2],
-    /// The page behind that which is loading.
+    /// The page behind the horizon that is loading.
     pub(super) near: [Option<Near>; 2],
     /// Messages scheduled behind the horizon that are leaving memory.
     pub(super) cuts: [Option<Cut>; 2],
@@ -80,11 +81,11 @@ impl Horizon {
         self.beyond[c] += usize::from(Some((due.raw(), id)) > self.known[c]);
     }
 
-    /// Moves it back. What is scheduled behind it is to leave memory.
-    pub(super) fn draw_back(&mut self, class: Class, to: Cursor) {
+    /// Moves the horizon back. Messages scheduled behind it are to leave memory.
+    pub(super) fn move_back(&mut self, class: Class, to: Cursor) {
         let c = class as usize;
         self.beyond[c] = 0;
-        // Without a horizon nothing is known to be in memory, and that stays so.
+        // Without a horizon nothing is known to be in memory, and that does not change here.
         let to = self.known[c].map_or(to, |known| known.min(to));
         self.known[c] = self.known[c].map(|_| to);
         if let Some(near) = &mut self.near[c] {

@@ -29,13 +29,13 @@ impl Ids {
         Ids { shard, shards: shards.max(1) }
     }
 
-    /// The first of them that is at least `id`.
+    /// The first id of this shard that is at least `id`.
     pub fn at_least(self, id: u64) -> u64 {
         let (first, step) = (u64::from(self.shard.0) + 1, u64::from(self.shards));
         first + id.saturating_sub(first).div_ceil(step) * step
     }
 
-    /// The next one after `id`.
+    /// The next id of this shard after `id`.
     pub(super) fn after(self, id: u64) -> u64 {
         id + u64::from(self.shards)
     }

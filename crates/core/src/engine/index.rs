@@ -9,5 +9,6 @@ pub(super) type QueueIdx = u32;
 /// Index of a tenant among the quotas.
 pub(super) type TenantIdx = usize;
 
-/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of arrival.
+/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of
+/// arrival.
 pub(super) type GrantRank = (u32, u64);

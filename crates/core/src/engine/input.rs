@@ -455,7 +455,7 @@ pub struct Reserve {
     pub max: usize,
     /// Largest size of bodies, keys and headers; the first message always fits.
     pub max_bytes: usize,
-    /// How long to wait for the first message.
+    /// How long to wait for the first message, in ms.
     pub wait_ms: u64,
     /// Length of the leases; `None`: the setting of message or queue.
     pub lease_ms: Option<u64>,

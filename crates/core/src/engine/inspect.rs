@@ -83,7 +83,7 @@ impl Engine {
         let limit = limit.min(self.policy.max_page);
         let queues: Vec<&QueueState> = self.queues.after(after).take(limit).collect();
         self.worked(queues.len());
-        // All of them together look at no more messages than a step may.
+        // All requests of one step together examine no more messages than a step may.
         let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
         let view = |queue: &QueueState| QueueView {
             oldest_ready: self.oldest_ready(now, queue, priorities),

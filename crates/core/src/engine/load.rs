@@ -1,22 +1,22 @@
-//! The horizon: what is in memory, and what is loaded from the store before it is needed.
+//! Loading: the messages that are in memory, and those that are loaded from the store before they are needed.
 //!
-//! Everything unsettled is in the store. In memory are, besides what is leased,
+//! All unsettled messages are in the store. Besides the leased ones, memory holds
 //!
 //! * messages due up to the *horizon*, a position in each clock class's order; it advances when the wheel has room, and
 //!   goes back when new messages have overfilled it;
-//! * what is ready and finds room ([`super::ready`]). The rest of a queue is its *backlog*: the queue has a *limit* of
-//!   its own then, a place before the horizon, and is loaded by itself when there is room. Loads for the others leave
-//!   it out if that spares much.
+//! * ready messages for which there is memory ([`super::ready`]). The rest of a queue is its *backlog*: the queue then
+//!   has a *limit* of its own, a position before the horizon, and is loaded by itself when there is memory. Loads for
+//!   the other queues leave it out if that saves much reading.
 //!
-//! | place of a waiting message | in memory |
+//! | position of a waiting message | in memory |
 //! |---|---|
 //! | up to the horizon, its queue has no limit | yes |
 //! | up to its queue's limit | yes |
-//! | behind either | only by chance: it may have been put while a page was under way |
+//! | behind either | only by chance: it may have been put while a page was loading |
 //!
-//! Being in memory behind a limit does no harm: what is in memory wins over what is loaded. Missing before it would
-//! lose a message until the next start. So while a page is under way, what is put within its range stays in memory; the
-//! page may be older.
+//! A message behind a limit that is in memory does no harm: what is in memory takes precedence over what is loaded. A
+//! message before the limit that is missing would be lost until the next start. So while a page is loading, what is put
+//! within its range stays in memory, because the page may be older.
 //!
 //! Rows of a page that have changed since it was asked for are ignored ([`super::pages`]).
 
@@ -36,8 +36,8 @@ use super::pages::{Flight, LeftOut, LoadState, PagePurpose};
 use super::queue::QueueIdx;
 use super::rows::{MessageEntry, RowIdx, RowLocation};
 
-/// Time in ms until a queue with a backlog is checked again of which nothing was due and for which the wheel has no
-/// room.
+/// The time in ms after which a queue is checked again that has a backlog without due messages and for which the wheel
+/// has no capacity.
 const REST_MS: u64 = 50;
 /// Smallest backlog of a queue that is left out of pages for the others.
 const WORTH_LEAVING_OUT: u64 = 64;
@@ -73,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// Whether a due message may be ready in memory. If it may not although it is within reach, its queue has a backlog
-    /// from now on.
+    /// Whether a due message may be ready in memory. If it may not although it is within the limit, its queue has a
+    /// backlog from now on.
     pub(super) fn admits(&mut self, now: Now, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let (idx, class, id) = (entry.queue, entry.life.due.class(), entry.message.id);
@@ -83,15 +83,15 @@ impl Engine {
             return false;
         }
         let place = (self.rank(now, slot), id);
-        let is_in = self.make_ready_room(idx, place);
+        let is_in = self.make_room_for_ready(idx, place);
         if !is_in && !is_behind {
-            self.turn_away(slot);
+            self.keep_out(slot);
         }
         is_in
     }
 
-    /// Whether a due message behind the backlog may pass it: because it is more urgent than a ready one, or of equal
-    /// urgency and older in a queue in order of arrival.
+    /// Whether a due message behind the backlog may be ready before it: because it is more urgent than a ready one, or
+    /// of equal urgency and older in a queue in order of arrival.
     pub(super) fn overtakes(&self, idx: QueueIdx, id: MessageId, life: &Life) -> bool {
         let queue = self.queues.get(idx);
         let Some((&((last, _), last_id), _)) = queue.ready.last_key_value() else { return false };
@@ -103,12 +103,12 @@ impl Engine {
         precedes && queue.backlog[life.due.class() as usize].limit.is_some()
     }
 
-    /// Turns a message within reach away: its queue now reaches only to before it.
-    pub(super) fn turn_away(&mut self, slot: RowIdx) {
+    /// Drops a message before the limit: the limit of its queue moves back to before it.
+    pub(super) fn keep_out(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let (idx, class) = (entry.queue, entry.life.due.class());
         let before = (entry.life.due.raw(), MessageId(entry.message.id.0 - 1));
-        // Between the horizon and the end of a page under way nothing is known to be in memory yet.
+        // Between the horizon and the end of a loading page nothing is known to be in memory yet.
         let known = self.horizon.known[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
         let backlog = &mut queue.backlog[class as usize];
@@ -121,7 +121,7 @@ impl Engine {
         self.note_no_room(idx);
     }
 
-    /// Leaves a queue with a backlog out of pages for the others if that spares enough reading.
+    /// Leaves a queue with a backlog out of pages for the others if that saves enough reading.
     fn leave_out(&mut self, idx: QueueIdx, class: Class) {
         let queue = self.queues.get(idx);
         let left_out = &mut self.loading.left_out[class as usize];
@@ -216,7 +216,7 @@ impl Engine {
         if behind && !self.has_room() {
             until = until.min(today); // what is due takes no room in the wheel
         }
-        // What was to leave memory lies within the page, or before it: from here on it must be in memory again.
+        // Messages that were to leave memory lie within the page, or before it: they must stay again.
         if self.horizon.cuts[c].as_ref().is_some_and(|cut| until >= cut.place().0) {
             self.horizon.cuts[c] = None;
         }
@@ -239,18 +239,18 @@ impl Engine {
         list.get_or_insert_with(again).clone()
     }
 
-    /// Removes messages from the wheel that are not due soon: those behind the horizon, and those that the other class
-    /// has loaded further ahead.
+    /// Removes messages from the wheel that are not due soon: those behind the horizon, and those of the other class
+    /// that were loaded further ahead.
     fn make_room(&mut self, now: Now) {
         for class in CLASSES {
             if self.horizon.is_ahead(now, class) {
                 let soon = now_of(class, now).saturating_add(SOON_MS);
-                self.draw_back(class, (soon, MessageId(u64::MAX)));
+                self.move_back(class, (soon, MessageId(u64::MAX)));
             }
         }
     }
 
-    /// Whether the wheel is half empty. Its messages come due and make room.
+    /// Whether the wheel is at least half empty. Its messages come due and leave it.
     pub(super) fn has_room(&self) -> bool {
         self.schedule.len() < (self.policy.near_messages / 2).max(1)
             && self.near_weight < (self.policy.near_bytes as u64 / 2).max(1)
@@ -258,12 +258,13 @@ impl Engine {
 
     fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
         let c = class as usize;
-        let (next, room, today) = (self.next_part(idx), self.has_room(), now_of(class, now));
+        let (next, room, today) = (self.next_page_size(idx), self.has_room(), now_of(class, now));
         let queue = self.queues.get_mut(idx);
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let mut until = self.horizon.known[c].map_or(0, |(time, _)| time);
         if !room {
-            // What is due takes no room in the wheel. Without a consumer it is requested again only after a pause.
+            // Due messages take no capacity of the wheel. Without a consumer they are requested again only after a
+            // pause.
             let reached = reached_at(limit);
             if reached > today {
                 self.horizon.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));
@@ -375,7 +376,7 @@ impl Engine {
         if self.horizon.known[c] == Some(END) {
             self.horizon.beyond[c] = 0;
         }
-        // The page leaves these out. Who has caught up meanwhile is behind again.
+        // The page leaves these queues out. A queue among them that had been loaded up to the horizon is behind again.
         for name in except {
             if let Some(idx) = self.queues.find(name) {
                 let limit = &mut self.queues.get_mut(idx).backlog[c].limit;
@@ -389,7 +390,7 @@ impl Engine {
         for row in loaded.rows {
             let id = row.message.id;
             self.take_row(now, row, loaded.as_of, fx);
-            // Read for nothing: the queue has a backlog, and grows.
+            // This was read in vain: the queue has a backlog, and grows.
             if let Some(slot) = self.rows.slot(id)
                 && let MessageEntry { queue, place: RowLocation::Far, .. } = *self.rows.get(slot)
                 && self.queues.get(queue).backlog[c].limit.is_some()
@@ -436,8 +437,8 @@ impl Engine {
         let (limit, found_room) = (queue.backlog[c].limit, queue.ready.len().saturating_sub(ready));
         self.note_page(idx, (limit != before).then_some(found_room));
         if is_empty && self.parked.is_empty() && !self.has_room() {
-            // Nothing is due, and there is no room for what is due later: the next page would bring nothing either.
-            // That today is later than the page's must not count, or a slow store would be asked again and again.
+            // Nothing is due, and there is no capacity for later messages: the next page would bring nothing either.
+            // The time of the page counts and not the present one, or a slow store would be asked again and again.
             let later = now_of(class, now).saturating_add(REST_MS);
             if limit.is_some() {
                 self.horizon.resting[c].insert((later, idx));
@@ -469,20 +470,20 @@ impl Engine {
         let Some(idx) = self.queues.find(name) else { return };
         match next {
             Some(at) => self.plan_dead_check(now, idx, at),
-            // A page may be empty and not the last: what it would have shown is gone.
+            // A page may be empty without being the last, because its rows were removed.
             None if loaded.more == More::Yes => self.ask_dead(name.clone(), loaded.upto, fx),
             None => {}
         }
     }
 
-    /// Takes in a row as the store had it at `as_of`, unless a newer state is known.
+    /// Takes a row into memory as the store had it at `as_of`, unless a newer state is known.
     fn take_row(&mut self, now: Now, row: Row, as_of: Lsn, fx: &mut Effects) {
         if self.is_news(&row, as_of) {
             self.insert_row(now, row, as_of, as_of, fx);
         }
     }
 
-    /// Takes in a row for this batch, unless a newer state is known; returns its present slot, if it exists.
+    /// Takes a row into memory for this batch, unless a newer state is known; returns its present slot, if it exists.
     pub(super) fn take_far(&mut self, row: Row, as_of: Lsn) -> Option<RowIdx> {
         let id = row.message.id;
         if self.is_news(&row, as_of) {

@@ -6,11 +6,12 @@
 //!             next_wakeup() ──▶ when to call handle_timeout at the latest
 //! ```
 //!
-//! No clock, no randomness, no I/O, no threads. The same inputs at the same times give the same effects. A driver calls
-//! [`Engine::handle_timeout`] before a batch of inputs (what is due becomes ready first) and after it (waiting
-//! consumers are served), carries the effects out in order, and lets no answer go before its [`After`] holds.
+//! The engine has no clock, no randomness, no I/O and no threads. The same inputs at the same times give the same
+//! effects. A driver calls [`Engine::handle_timeout`] before a batch of inputs (what is due becomes ready first) and
+//! after it (waiting consumers are served), carries the effects out in order, and sends no answer before its [`After`]
+//! holds.
 //!
-//! The states, and where a message is kept in memory meanwhile:
+//! The states of a message, and the structure that holds it in memory:
 //!
 //! ```text
 //!   Scheduled ──due──▶ Ready ──grant──▶ Leased ──ack──▶ gone
@@ -114,7 +115,7 @@ pub struct Config {
     pub seed: u64,
     /// What startup does with leases that are bound to a connection.
     pub bound: BoundLeases,
-    /// The ids that it gives.
+    /// The ids that it gives to new messages.
     pub ids: Ids,
     /// The holds of each queue: the result of [`Engine::holds`] of the former engine.
     pub holds: Vec<(QueueName, [u32; 3])>,
@@ -123,7 +124,7 @@ pub struct Config {
 /// An event that the engine must decide upon.
 #[derive(Debug)]
 pub enum Input {
-    /// An operation of a caller.
+    /// A request of a caller.
     Request {
         /// The destination of the answer.
         to: ReplyTo,
@@ -212,14 +213,14 @@ pub struct Engine {
     reranks: BTreeMap<QueueIdx, Rerank>,
     /// Grants of this step to waiting consumers.
     granted: usize,
-    /// See [`Engine::work`].
+    /// The number that [`Engine::work`] returns.
     work: Cell<u64>,
     /// Answers that wait for pages.
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
     /// Answers that wait for their turn: pages of a few are loaded at a time.
     gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
-    /// Those of them that change many messages, and can continue now.
+    /// Gathers that change many messages, and can continue now.
     manys: VecDeque<u64>,
     /// Number of their messages, from the first on, that this batch has looked up.
     own_looked_up: usize,
@@ -440,8 +441,8 @@ impl Engine {
         self.tenants.uses(now)
     }
 
-    /// Number of rows and queues that the engine has examined one by one, and of keys that it has looked up, since it
-    /// was made: for tests of the work of a step.
+    /// The number of rows and queues that the engine has examined one by one, and of keys that it has looked up, since
+    /// it was made: for tests of the work of a step.
     pub fn work(&self) -> u64 {
         self.work.get()
     }

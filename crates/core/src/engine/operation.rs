@@ -185,7 +185,7 @@ impl Op {
         self.entry().0
     }
 
-    /// The message that it names, which must be looked up before it is decided and which determines its shard.
+    /// The message that the operation names: it must be looked up before the decision, and it determines the shard.
     #[inline]
     pub fn names(&self) -> Named<'_> {
         self.entry().1
@@ -208,8 +208,8 @@ impl Op {
         self.operation().repeatable || matches!(self, Op::Reserve(reserve) if reserve.max == 0)
     }
 
-    /// The bytes that count against limits while it waits: body and headers of an enqueue or a change, and the value
-    /// itself.
+    /// The bytes that count against limits while it waits: body and headers of an enqueue or a change, and the size of
+    /// the value itself.
     pub fn weight(&self) -> usize {
         let brought = match self {
             Op::Enqueue(e) => e.brings(),

@@ -24,13 +24,13 @@ pub(super) struct Loading {
     pub(super) backlogs: usize,
     /// Queues with a backlog, for each clock class, and some that had one.
     pub(super) limited: [BTreeSet<QueueIdx>; 2],
-    /// Those of them that pages for the others leave out.
+    /// The queues among them that pages for the others leave out.
     pub(super) left_out: [LeftOut; 2],
     /// Number of pages of possibly expired dead messages that are loading.
     pub(super) dead: usize,
     /// Messages that changed during a load: a page's row of such a message may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
-    /// The same in order, to be forgotten when no page can be older.
+    /// The same changes in order, to be forgotten when no page can be older.
     touches: VecDeque<(Lsn, MessageId)>,
     /// Purges during a load. The queue may have vanished and come back since.
     purges: BTreeMap<QueueName, Lsn>,

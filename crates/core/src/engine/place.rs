@@ -1,5 +1,5 @@
-//! Moves messages between wheel, ready sets, leases and the dead. The only file that keeps these and the counts in
-//! step.
+//! Moves messages between wheel, ready sets, leases and the dead. No other file changes these structures, so the counts
+//! stay right.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::rows::{GrantRank, MessageEntry, RowIdx, RowLocation};
 use super::{Engine, push_history};
 
 impl Engine {
-    /// Takes a row into memory and puts it where it belongs.
+    /// Takes a row into memory and puts it into the structure of its state.
     pub(super) fn insert_row(
         &mut self,
         now: Now,
@@ -163,8 +163,8 @@ impl Engine {
         }
     }
 
-    /// Changes a message's life: removes it from its structure, applies `change`, puts it where it belongs then, and
-    /// appends the record.
+    /// Changes a message's life: removes it from its structure, applies `change`, puts it into the structure of its new
+    /// state, and appends the record.
     pub(super) fn change_life(
         &mut self,
         now: Now,
@@ -237,7 +237,7 @@ impl Engine {
         message
     }
 
-    /// Removes a message; its queue stays, because another message takes its place.
+    /// Removes a message; its queue stays, because another message replaces it.
     pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
@@ -267,14 +267,14 @@ impl Engine {
             life.stage = if dead {
                 Stage::Dead { reason: DeadReason::MaxAttempts, at }
             } else {
-                // The holder of the lease may still ack or nack until another one has the message; a connection that
-                // is gone will not.
+                // The holder of the lease may still ack or nack until another consumer has the message. A closed
+                // connection cannot.
                 let token = (how == Ended::LeaseExpired).then_some(lease.token);
                 Stage::Waiting { token }
             };
         });
         if dead {
-            self.say_died(slot, fx);
+            self.notice_death(slot, fx);
         }
     }
 
@@ -291,10 +291,10 @@ impl Engine {
     }
 
     /// Emits a log line for the first dead message of a queue.
-    pub(super) fn say_died(&mut self, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn notice_death(&mut self, slot: RowIdx, fx: &mut Effects) {
         let queue = self.queues.get_mut(self.rows.get(slot).queue);
-        if !queue.said_died {
-            queue.said_died = true;
+        if !queue.noticed_death {
+            queue.noticed_death = true;
             fx.push(Effect::Notice(Notice::Died(queue.name.clone())));
         }
     }
@@ -304,8 +304,8 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         if !queue.waiters.is_empty() && !queue.is_paused(now) {
             self.dirty.insert(idx);
-        } else if queue.attended == Attended::No && !queue.said_unattended {
-            queue.said_unattended = true;
+        } else if queue.attended == Attended::No && !queue.noticed_unattended {
+            queue.noticed_unattended = true;
             fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
         }
     }
@@ -350,7 +350,7 @@ impl Engine {
 
     pub(super) fn is_live(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
-        // A purge leaves what is leased; the row says so when the lease ends.
+        // A purge spares leased messages; the row shows that when the lease ends.
         matches!(entry.place, RowLocation::Leased(_)) || entry.born >= self.queues.get(entry.queue).purged
     }
 

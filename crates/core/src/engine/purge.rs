@@ -1,4 +1,4 @@
-//! Purge: one record, and an answer at once. Purged messages are dropped from memory when they are met.
+//! Purge: one record, and an answer at once. Purged messages are dropped from memory when the engine reaches them.
 
 use crate::id::MessageId;
 use crate::message::Kind;

@@ -1,4 +1,4 @@
-//! Questions that need pages from the store: what they ask for, and what has been read so far.
+//! Requests that need pages from the store: their parameters, and what has been read so far.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::store::{Load, Loaded};
 
 use super::input::ListCursor;
 
-/// An answer that waits for pages.
+/// A request that waits for pages.
 #[derive(Debug)]
 pub(super) enum Gather {
     /// Pages of one sequence or of two.
@@ -25,7 +25,7 @@ pub(super) enum Gather {
     },
 }
 
-/// A question whose pages are being read.
+/// A request whose pages are being read.
 #[derive(Debug)]
 pub(super) struct Pages {
     pub(super) to: ReplyTo,
@@ -35,7 +35,7 @@ pub(super) struct Pages {
     pub(super) pages: Vec<Loaded>,
 }
 
-/// The request of a question.
+/// The parameters of a request.
 #[derive(Debug)]
 pub(super) enum Want {
     Peek(State),
@@ -58,12 +58,12 @@ pub(super) struct FoundMessage {
     pub(super) key: Option<Key>,
 }
 
-/// The result of giving up a question.
+/// The result of giving up a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// Nothing was changed; this caller must be told why.
     Untouched(ReplyTo),
-    /// No caller waits for an answer any more, or some messages were changed and the answer says how many.
+    /// No caller waits for an answer any more, or some messages were changed and the answer contains their number.
     Told,
 }
 

@@ -1,4 +1,4 @@
-//! Queues: their messages, the order of these, and waiting consumers.
+//! Queues: their messages in order, and their waiting consumers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -35,7 +35,7 @@ pub(super) struct QueueState {
     pub(super) tally: Tally,
     /// How many of them are in memory.
     pub(super) resident: u64,
-    /// Number of purged messages in memory: they are dropped when they are met.
+    /// Number of purged messages in memory: they are dropped when the engine reaches them.
     pub(super) purged_here: u64,
     pub(super) ready: BTreeMap<(GrantRank, MessageId), RowIdx>,
     /// How many of those are urgent ([`URGENT`]).
@@ -51,14 +51,14 @@ pub(super) struct QueueState {
     pub(super) share: Share,
     /// Leased messages in due order, for each clock class.
     pub(super) leased_by_due: [BTreeSet<Cursor>; 2],
-    /// The part of it that is in memory if that is smaller than the horizon; for each clock class.
+    /// For each clock class, the part of the queue that is in memory, if that is smaller than the horizon.
     pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
     pub(super) waiters: BTreeSet<u64>,
     pub(super) attended: Attended,
     /// Whether each notice was emitted already.
-    pub(super) said_unattended: bool,
-    pub(super) said_died: bool,
+    pub(super) noticed_unattended: bool,
+    pub(super) noticed_death: bool,
     /// Rows put before this record were purged, and are dropped later.
     pub(super) purged: Lsn,
     /// The number of holds of each `Hold`.
@@ -136,8 +136,8 @@ impl QueueState {
             backlog: Default::default(),
             waiters: BTreeSet::new(),
             attended: Attended::No,
-            said_unattended: false,
-            said_died: false,
+            noticed_unattended: false,
+            noticed_death: false,
             purged: Lsn(0),
             holds: [0; 3],
             rates: Default::default(),
@@ -177,7 +177,7 @@ impl QueueState {
         self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 3]
     }
 
-    /// Whether it no longer exists and its store must be told, because it has settings that do not outlive it.
+    /// Whether the queue no longer exists and its store must be told, because it has settings that do not outlive it.
     pub(super) fn may_leave(&self) -> bool {
         !self.is_there() && self.settings != QueueSettings::default()
     }
@@ -279,7 +279,7 @@ impl Queues {
         }
     }
 
-    /// Whether nothing holds the queue but rows that are still in memory, and its store knows that.
+    /// Whether nothing holds the queue but rows that are still in memory, and its store knows that it has ended.
     pub(super) fn has_ended(&self, idx: QueueIdx) -> bool {
         let Some(queue) = self.all.get(idx) else { return false };
         !queue.is_there() && queue.settings == QueueSettings::default()

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | messages, bytes, leases | the limit divided by the number of shards; the first shards have one more until the rest is used up |
 //! | enqueues a second | the exact fraction |
-//! | burst | the exact fraction, but at least one message, and what a millisecond brings |
+//! | burst | the exact fraction, but at least one message, and at least the enqueues of one millisecond |
 //!
 //! Use is the sum of the queues' tallies. It is added up once when quotas are set, and then moves with each record.
 
@@ -229,7 +229,7 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     list: Vec<TenantUse>,
-    /// Whether one of them has a rate.
+    /// Whether at least one tenant has a rate.
     rated: bool,
     /// Tenants that may lease again and have queues that wait for it. The set may contain others.
     freed: BTreeSet<TenantIdx>,
@@ -249,12 +249,12 @@ struct TenantUse {
     /// Queues with ready messages and waiting consumers while the tenant may lease no more; by the time they began to
     /// wait.
     starved: BTreeMap<u64, QueueIdx>,
-    /// When each of them did.
+    /// When each queue began to wait.
     since: BTreeMap<QueueIdx, u64>,
 }
 
 impl Tenants {
-    /// Empty books for these quotas. Buckets and refusals of prefixes that existed before are kept.
+    /// Counters at zero for these quotas. Buckets and refusals of prefixes that existed before are kept.
     pub(super) fn renew(&mut self, quotas: &Quotas, ids: Ids, now: Now) -> BTreeSet<QueueIdx> {
         let mut starved = BTreeSet::new();
         let mut before = std::mem::take(&mut self.list);
@@ -485,23 +485,24 @@ fn share(limit: u64, ids: Ids) -> u64 {
 
 /// A token bucket for enqueues: a rate a second, and a burst. It starts full.
 ///
-/// It counts in parts of an enqueue so small that each ms of one shard brings whole ones: no rate is rounded.
+/// It counts fractions of an enqueue that are so small that a whole number of them is added each ms: no rate is
+/// rounded.
 #[derive(Clone, Debug)]
 struct TokenBucket {
     at: EngineMs,
     level: u64,
     most: u64,
-    /// Parts that are added each ms.
+    /// Fractions that are added each ms.
     rate: u64,
-    /// Parts of one enqueue.
+    /// Fractions of one enqueue.
     one: u64,
 }
 
 impl TokenBucket {
     fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
         let one = 1_000 * u64::from(ids.shards);
-        // As a ms is the finest step of time, it must hold what one brings, beside the part of an enqueue that is left
-        // over.
+        // A millisecond is the finest step of time, so the bucket must hold what one adds, beside the rest of an
+        // enqueue.
         let most = burst.saturating_mul(1_000).max(one + per_second - 1);
         TokenBucket { at: now, level: most, most, rate: per_second, one }
     }
@@ -510,7 +511,7 @@ impl TokenBucket {
     fn filled_as(mut self, old: Option<TokenBucket>) -> Self {
         if let Some(mut old) = old {
             old.refill(self.at);
-            // One that was full stays full under a larger burst.
+            // A bucket that was full stays full under a larger burst.
             if old.level < old.most {
                 self.level = self.most.min(old.level);
             }
@@ -622,7 +623,7 @@ mod tests {
             engine.handle(now, Input::Request { to: ReplyTo(1), op: Op::Enqueue(Box::new(e)) }, &mut fx);
         }
         assert_eq!(fx.len(), 600, "a record and an answer each");
-        // Once before the queue is there, and once when it is made.
+        // Once before the queue exists, and once when it is created.
         assert!(engine.queues.looked_up <= 6, "{}", engine.queues.looked_up);
     }
 

@@ -1,19 +1,18 @@
-//! Memory for ready messages: each queue's share of it, which queue gives memory back, and whose backlog is loaded
-//! next.
+//! Memory for ready messages: the share of each queue, the queue that gives memory back, and the next backlog to load.
 //!
-//! While all that is ready fits `ready_messages` and `ready_bytes`, all of it is in memory, whatever queue it is in.
-//! Demand decides about what does not fit. A queue is *in demand* while a reserve waits on it, and for `demand_ms`
-//! after the last one:
+//! While all ready messages fit into `ready_messages` and `ready_bytes`, all of them are in memory, whatever queue they
+//! are in. Demand decides about those that do not fit. A queue is *in demand* while a reserve waits on it, and for
+//! `demand_ms` after the last one:
 //!
 //! | memory is full, and a message becomes ready in a queue | what happens |
 //! |---|---|
-//! | that nobody reserves from | the message stays in the store, unless it precedes one of its queue that is in memory |
-//! | in demand | the last message of the largest queue without demand gives way; if there is none, that of the largest queue in demand, if it holds more than twice as much |
-//! | where a reserve waits and nothing is in memory | it comes in: it is granted in the same step |
+//! | without demand | the message stays in the store, unless it precedes one of its queue that is in memory |
+//! | in demand | the last message of the largest queue without demand leaves memory; if there is none, that of the largest queue in demand, if it holds more than twice as much |
+//! | where a reserve waits and nothing is in memory | the message is taken into memory: it is granted in the same step |
 //!
-//! What gives way leaves memory for its queue's backlog. Backlogs are loaded in two lines: first those of queues in
-//! demand that are low, then the others, as long as less than half of the memory is in use. A queue enters a line when
-//! something happens to it, so a step costs nothing for queues that wait.
+//! A message that leaves memory belongs to its queue's backlog. Backlogs are loaded in two orders: first those of
+//! queues in demand that have little in memory, then the others, as long as less than half of the memory is in use. A
+//! queue is added when something happens to it, so a step costs nothing for queues that wait.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +62,7 @@ impl Engine {
         self.weigh(idx);
     }
 
-    /// Updates a queue's position among the holders.
+    /// Updates a queue's position among the holders of memory.
     fn weigh(&mut self, idx: QueueIdx) {
         let magnitude = match self.load_of(idx) {
             0 => None,
@@ -113,7 +112,7 @@ impl Engine {
             self.ready.ends.remove(&(end, idx));
             let queue = self.queues.get_mut(idx);
             queue.share.ends = None;
-            // A waiting reserve keeps the demand up, and notes its end when it leaves.
+            // A waiting reserve keeps the demand up, and its end is noted when it leaves.
             if queue.waiters.is_empty() {
                 self.set_demand(idx, HasDemand::No);
             }
@@ -140,8 +139,8 @@ impl Engine {
         if let Some(end) = share.ends {
             self.ready.ends.remove(&(end, idx));
         }
-        if let Some((line, place)) = share.line {
-            self.ready.lines[line as usize].remove(&(place, idx));
+        if let Some((load_order, place)) = share.load_order {
+            self.ready.to_load[load_order as usize].remove(&(place, idx));
         }
         if let Some(magnitude) = share.magnitude {
             self.ready.holders[share.demand as usize].remove(&(magnitude, idx));
@@ -153,7 +152,8 @@ impl Engine {
         self.ready.rows < rows && self.ready.weight < bytes
     }
 
-    /// Whether a message of the queue that becomes ready is granted before the step ends, so that it takes no room.
+    /// Whether a message of the queue that becomes ready is granted before the step ends, so that it needs no memory
+    /// for ready messages.
     fn is_granted_at_once(&self, idx: QueueIdx) -> bool {
         let queue = self.queues.get(idx);
         queue.ready.is_empty()
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// The queue whose last ready message leaves memory for one of this queue.
-    fn who_gives_way(&self, idx: QueueIdx) -> Option<QueueIdx> {
+    fn queue_to_evict_from(&self, idx: QueueIdx) -> Option<QueueIdx> {
         if self.queues.get(idx).share.demand == HasDemand::No {
             return None;
         }
@@ -176,13 +176,13 @@ impl Engine {
         (largest != idx && self.load_of(largest) > enough).then_some(largest)
     }
 
-    /// Whether a message of the queue would find room, as far as that is known without the message.
+    /// Whether there would be memory for a message of the queue, as far as that is known without the message.
     fn finds_room(&self, idx: QueueIdx) -> bool {
-        self.has_ready_room() || self.is_granted_at_once(idx) || self.who_gives_way(idx).is_some()
+        self.has_ready_room() || self.is_granted_at_once(idx) || self.queue_to_evict_from(idx).is_some()
     }
 
-    /// Makes room for one ready message of a queue. Returns whether there is some. The message is not counted yet.
-    pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (GrantRank, MessageId)) -> bool {
+    /// Makes room for one ready message of a queue. Returns whether there is any. The message is not counted yet.
+    pub(super) fn make_room_for_ready(&mut self, idx: QueueIdx, place: (GrantRank, MessageId)) -> bool {
         if mutant::is(Mutant::WindowByQueues) {
             let queues = self.ready.holders.iter().map(BTreeSet::len).sum::<usize>().max(1);
             let window = (self.policy.ready_messages / queues).max(self.policy.least_window);
@@ -196,9 +196,9 @@ impl Engine {
             }
             let last = self.queues.get(idx).ready.last_key_value();
             let precedes = last.is_some_and(|(last, _)| place < *last);
-            match self.who_gives_way(idx) {
-                Some(other) => self.turn_out_last(other),
-                None if precedes => self.turn_out_last(idx),
+            match self.queue_to_evict_from(idx) {
+                Some(other) => self.evict_last(other),
+                None if precedes => self.evict_last(idx),
                 None => return false,
             }
         }
@@ -206,26 +206,26 @@ impl Engine {
     }
 
     /// Removes the last ready message of a queue from memory.
-    fn turn_out_last(&mut self, idx: QueueIdx) {
+    fn evict_last(&mut self, idx: QueueIdx) {
         let Some((&(_, id), &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
         self.take_out(slot);
         self.rows.get_mut(slot).place = RowLocation::Far;
         self.far.push((slot, id));
-        self.turn_away(slot);
+        self.keep_out(slot);
     }
 
-    /// Removes messages that were let in because they would be granted, and were not.
+    /// Removes messages from memory that were taken in because they would be granted, and were not.
     pub(super) fn trim_ready(&mut self) {
         let largest = (self.policy.max_body + self.policy.max_headers) as u64;
         let (rows, bytes) = (self.policy.ready_messages.max(1), self.policy.ready_bytes as u64 + largest);
         while self.ready.rows > rows || self.ready.weight > bytes {
             let [idle, served] = &self.ready.holders;
             let Some(&(_, idx)) = idle.last().or(served.last()) else { return };
-            self.turn_out_last(idx);
+            self.evict_last(idx);
         }
     }
 
-    /// The part of a queue in demand that has a backlog: half of the memory is shared equally among those.
+    /// The share of each queue in demand that has a backlog: half of the memory is divided equally among them.
     fn part(&self) -> Amount {
         let busy = 2 * self.ready.busy.max(1);
         Amount {
@@ -243,14 +243,14 @@ impl Engine {
         }
     }
 
-    /// Whether a queue has less than half of its part.
+    /// Whether a queue has less than half of its share.
     fn is_low(&self, idx: QueueIdx) -> bool {
         let (part, queue) = (self.part(), self.queues.get(idx));
         queue.ready.is_empty() || (queue.ready.len() < part.rows / 2 && queue.ready_weight < part.bytes / 2)
     }
 
     /// The size of the next page of a queue's backlog.
-    pub(super) fn next_part(&self, idx: QueueIdx) -> Amount {
+    pub(super) fn next_page_size(&self, idx: QueueIdx) -> Amount {
         let (queue, left) = (self.queues.get(idx), self.left_over());
         let (mut rows, mut bytes) = (left.rows, left.bytes);
         if queue.share.demand == HasDemand::Yes {
@@ -264,8 +264,8 @@ impl Engine {
         Amount { rows: rows.clamp(1, most), bytes: bytes.clamp(1, self.policy.load_bytes as u64) }
     }
 
-    /// Notes how many rows of a backlog page found room, or that all did. The next page has that size, or twice that
-    /// after a page that fitted: rows without room are read for nothing.
+    /// Notes how many rows of a backlog page fitted into memory, or that all did. The next page has that size, or twice
+    /// the size after a page that fitted: other rows are read in vain.
     pub(super) fn note_page(&mut self, idx: QueueIdx, found_room: Option<usize>) {
         let (least, most) = (self.policy.least_window, self.policy.load_rows);
         let rows = &mut self.queues.get_mut(idx).share.page_rows;
@@ -281,32 +281,34 @@ impl Engine {
         self.ready.coming_weight += bytes as u64;
     }
 
-    /// Notes that it has arrived.
+    /// Notes that the page has arrived.
     pub(super) fn expected_rows_came(&mut self, rows: usize, bytes: usize) {
         self.ready.coming_rows -= rows;
         self.ready.coming_weight -= bytes as u64;
     }
 
-    /// Updates a queue's position in a line, after an event that may change whether its backlog is loaded.
+    /// Updates a queue's position in the order of loading, after an event that may change whether its backlog is
+    /// loaded.
     pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
         let is_hungry = self.count_busy(idx) && self.is_low(idx) && self.finds_room(idx);
-        let line = if is_hungry { LoadOrder::Served } else { LoadOrder::Idle };
-        self.stand_in(idx, line);
+        let load_order = if is_hungry { LoadOrder::Served } else { LoadOrder::Idle };
+        self.join_load_order(idx, load_order);
     }
 
-    /// Notes that a message of the queue found no room. The queue is loaded again when a message is taken out of it,
-    /// when a consumer reserves from it, or when there is room for all; not before, or pages would be read for nothing.
+    /// Notes that there was no memory for a message of the queue. The queue is loaded again when one of its messages is
+    /// removed, when a consumer reserves from it, or when there is memory for all; not before, because its pages would
+    /// be read in vain.
     pub(super) fn note_no_room(&mut self, idx: QueueIdx) {
         self.count_busy(idx);
-        let line = if self.is_granted_at_once(idx) { LoadOrder::Served } else { LoadOrder::Idle };
-        self.stand_in(idx, line);
+        let load_order = if self.is_granted_at_once(idx) { LoadOrder::Served } else { LoadOrder::Idle };
+        self.join_load_order(idx, load_order);
         let queue = self.queues.get(idx);
         if queue.ready.is_empty() && !queue.waiters.is_empty() {
             self.note_starved(idx);
         }
     }
 
-    /// Whether the queue is in demand and has a backlog; counts those.
+    /// Updates the number of queues in demand that have a backlog; returns whether this queue is one.
     fn count_busy(&mut self, idx: QueueIdx) -> bool {
         let queue = self.queues.get_mut(idx);
         let is_busy = queue.share.demand == HasDemand::Yes && queue.has_backlog();
@@ -315,37 +317,38 @@ impl Engine {
         is_busy
     }
 
-    /// Puts a queue at the end of a line, if a page of its backlog is wanted and it is not in that line already.
-    fn stand_in(&mut self, idx: QueueIdx, line: LoadOrder) {
+    /// Puts a queue at the end of an order of loading, if a page of its backlog is wanted and the queue is not in it
+    /// yet.
+    fn join_load_order(&mut self, idx: QueueIdx, load_order: LoadOrder) {
         let queue = self.queues.get_mut(idx);
-        let wanted = queue.lacks_a_page().then_some(line);
-        if queue.share.line.map(|(line, _)| line) == wanted {
+        let wanted = queue.lacks_a_page().then_some(load_order);
+        if queue.share.load_order.map(|(load_order, _)| load_order) == wanted {
             return;
         }
-        if let Some((line, place)) = queue.share.line.take() {
-            self.ready.lines[line as usize].remove(&(place, idx));
+        if let Some((load_order, place)) = queue.share.load_order.take() {
+            self.ready.to_load[load_order as usize].remove(&(place, idx));
         }
-        if let Some(line) = wanted {
+        if let Some(load_order) = wanted {
             self.ready.places += 1;
-            queue.share.line = Some((line, self.ready.places));
-            self.ready.lines[line as usize].insert((self.ready.places, idx));
+            queue.share.load_order = Some((load_order, self.ready.places));
+            self.ready.to_load[load_order as usize].insert((self.ready.places, idx));
         }
     }
 
-    /// Removes and returns the next queue of which more is to be loaded.
+    /// Removes and returns the next queue whose backlog is to be loaded.
     pub(super) fn next_hungry(&mut self) -> Option<QueueIdx> {
-        let (_, idx) = match self.ready.lines[LoadOrder::Served as usize].pop_first() {
+        let (_, idx) = match self.ready.to_load[LoadOrder::Served as usize].pop_first() {
             Some(first) => first,
             None => {
                 let left = self.left_over();
                 if left.rows == 0 || left.bytes == 0 {
                     return None;
                 }
-                self.ready.lines[LoadOrder::Idle as usize].pop_first()?
+                self.ready.to_load[LoadOrder::Idle as usize].pop_first()?
             }
         };
         self.ready.visited += 1;
-        self.queues.get_mut(idx).share.line = None;
+        self.queues.get_mut(idx).share.load_order = None;
         Some(idx)
     }
 }

@@ -61,7 +61,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Whether it refuses an operation for want of room in the store.
+    /// Whether it refuses an operation because the store has no room.
     pub fn is_disk_full(&self) -> bool {
         matches!(
             self,
@@ -71,7 +71,8 @@ impl Reply {
         )
     }
 
-    /// Says in the answer to an applied change what the store has reached. Other answers have no place for it.
+    /// Sets the level that the store has reached in the answer to an applied change. Other answers do not contain a
+    /// level.
     pub fn reached(&mut self, reached: Level) {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))
         | Reply::Settle(Ok(Applied { level, .. }))
@@ -94,7 +95,7 @@ impl Reply {
         }
     }
 
-    /// The level that the answer to an applied change says; `None` in refusals and in the answers to everything else.
+    /// The level in the answer to an applied change; `None` in refusals and in all other answers.
     pub fn level(&self) -> Option<Level> {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))
         | Reply::Settle(Ok(Applied { level, .. }))
@@ -142,9 +143,9 @@ impl Reply {
     }
 }
 
-/// The result of a change, and the durability that it reached. It dereferences to the result.
+/// The result of a change, and the durability level that it reached. It dereferences to the result.
 ///
-/// Between nodes it travels without its level, which is beside the answer: an earlier version does not say it.
+/// Between nodes the level is sent beside the answer, because an earlier version does not know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Applied<T> {
@@ -200,7 +201,7 @@ pub enum EnqueueRefusal {
     TooFar(u64),
     /// The same `dedupe_id` was used for another content.
     DedupeMismatch(MessageId),
-    /// A part is larger than this many bytes.
+    /// A field is larger than this many bytes.
     TooLarge(RefusedPart, usize),
     /// A value is outside of its range.
     OutOfRange(RefusedPart),
@@ -345,7 +346,7 @@ pub enum ChangeRefusal {
     InThePast,
     /// The due time is further away than this many ms.
     TooFar(u64),
-    /// A part is larger than this many bytes.
+    /// A field is larger than this many bytes.
     TooLarge(RefusedPart, usize),
     /// A value is outside of its range.
     OutOfRange(RefusedPart),
@@ -626,13 +627,13 @@ pub struct Stats {
 /// which of them its store has applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedCounts {
-    /// As [`Stats::totals`].
+    /// See [`Stats::totals`].
     pub totals: Totals,
-    /// As [`Stats::lease_expired`].
+    /// See [`Stats::lease_expired`].
     pub lease_expired: u64,
-    /// As [`Stats::lateness`].
+    /// See [`Stats::lateness`].
     pub lateness: [u64; LATENESS_MS.len() + 1],
-    /// As [`Stats::lateness_sum_ms`].
+    /// See [`Stats::lateness_sum_ms`].
     pub lateness_sum_ms: u64,
 }
 

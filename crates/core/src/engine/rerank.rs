@@ -14,7 +14,7 @@ use super::rows::GrantRank;
 
 impl Engine {
     /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
-    pub(super) fn rank_again(
+    pub(super) fn start_rerank(
         &mut self,
         now: Now,
         idx: QueueIdx,
@@ -27,12 +27,12 @@ impl Engine {
         rerank.seen = None;
         rerank.answers.push((to, answer));
         if is_first {
-            self.rank_on(now, fx);
+            self.continue_reranks(now, fx);
         }
     }
 
     /// Continues with queues that are being put into another order.
-    pub(super) fn rank_on(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn continue_reranks(&mut self, now: Now, fx: &mut Effects) {
         let mut budget = self.budget();
         while let Some((idx, mut rerank)) = self.reranks.pop_first() {
             while let Some((rank, id)) = self.next_ranked(idx, rerank.seen) {

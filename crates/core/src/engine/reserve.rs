@@ -47,8 +47,8 @@ impl Engine {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
         });
-        // The consumer that has waited longest is served first. That may end queues, so it comes before any of them is
-        // held on to.
+        // The consumer that has waited longest is served first. That may end queues, so it is done before an index of a
+        // queue is kept.
         for name in &r.queues {
             if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
                 self.granted = 0;
@@ -62,7 +62,7 @@ impl Engine {
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
         let mut known: BTreeSet<QueueIdx> = BTreeSet::new();
         for name in &r.queues {
-            // A reserve that does not wait leaves no trace of a queue that is not there.
+            // A reserve that does not wait does not create a queue.
             let idx =
                 if r.wait_ms > 0 { Some(self.queues.find_or_make(name)) } else { self.queues.find(name) };
             if let Some(idx) = idx.filter(|idx| known.insert(*idx)) {
@@ -77,9 +77,10 @@ impl Engine {
             self.note_demand(now, idx);
         }
         let at = |wait_ms| now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
-        let patience = at(self.policy.max_load_wait_ms);
-        // One that does not want to wait waits for what is on its way.
-        let (deadline, over) = if r.wait_ms == 0 { (patience, Some(now)) } else { (at(r.wait_ms), None) };
+        let load_deadline = at(self.policy.max_load_wait_ms);
+        // A reserve that does not wait still waits for messages that are being loaded.
+        let (deadline, over) =
+            if r.wait_ms == 0 { (load_deadline, Some(now)) } else { (at(r.wait_ms), None) };
         let waiter = Waiter {
             to,
             name: r.waiter,
@@ -90,7 +91,7 @@ impl Engine {
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
             session: r.session,
             deadline,
-            patience,
+            load_deadline,
             over,
             soon,
         };
@@ -150,7 +151,7 @@ impl Engine {
             return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(Limit::Leases))), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
-            // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
+            // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
             if let Some(holder) = self.key_taken(slot) {
                 return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
             }
@@ -179,7 +180,7 @@ impl Engine {
         {
             self.serve_queue(now, idx, fx);
         }
-        // One after the other: each may take what the next would need.
+        // One waiter after the other, because each may take what the next would need.
         while self.granted < self.policy.max_step
             && self.spend(&mut budget, 1)
             && let Some(idx) = self.next_starved()
@@ -195,7 +196,7 @@ impl Engine {
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
         self.note_visit();
         let until = self.decided.saturating_add(self.share_of_step());
-        // It may have vanished since something became ready in it.
+        // The queue may have vanished since a message became ready in it.
         while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
             if queue.is_paused(now) {
@@ -203,7 +204,7 @@ impl Engine {
             }
             let Some(&arrival) = queue.waiters.first() else { return };
             if queue.ready.is_empty() {
-                // What kept it from being loaded may have ended: room, a lease, a quota.
+                // The reason why it was not loaded may have ended: memory, a lease, a quota.
                 if queue.has_backlog() {
                     self.note_hunger(idx);
                 }
@@ -224,7 +225,8 @@ impl Engine {
                     return;
                 }
             } else {
-                // What looked ready was not (a wall clock that went back), or too much is leased; it waits on.
+                // The message is not ready any more (the wall clock went back), or the limit of leases is reached; the
+                // waiter stays.
                 self.waiters.insert(waiter);
                 self.note_starved(idx);
                 return;
@@ -236,7 +238,7 @@ impl Engine {
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
         let mut heads = self.heads(now, &waiter.queues);
         if waiter.max == 0 {
-            // It is to be notified without a message: the next waiting consumer is served.
+            // The waiter is only notified, without a message: the next waiting consumer is served.
             let told = self.best_ready(now, &mut heads, fx).is_some();
             if told {
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
@@ -244,7 +246,7 @@ impl Engine {
             return told;
         }
         let mut batch = GrantBatch::default();
-        // An answer may be smaller than what was asked for: the next reserve has the rest.
+        // An answer may contain fewer messages than requested: the next reserve gets the rest.
         let most = waiter.max.min(self.policy.max_step.max(1));
         let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
         while batch.grants.len() < most && (batch.grants.is_empty() || self.decided < until) {
@@ -267,8 +269,8 @@ impl Engine {
         true
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory, in the store's until it has written
-    /// them, and a tenant may have a quota of them.
+    /// Whether one more message of a queue may be leased: leases are in memory, changes are in the store's memory until
+    /// it has written them, and a tenant may have a quota of leases.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
         self.room != Capacity::RemoveOnly
             && self.scarce(idx).is_none()
@@ -282,10 +284,9 @@ impl Engine {
         held.into_iter().find(|&(what, held)| !self.may_hold_more(what, held))
     }
 
-    /// Whether a queue with this use may have more: half of the limit is given in order of arrival, and of the other
-    /// half a queue may take while it holds less than a part of what is still free. Each queue takes a part of what the
-    /// others have left, so that the next one gets something (dynamic thresholds; Choudhury and Hahne, IEEE/ACM
-    /// Transactions on Networking, 1998).
+    /// Whether a queue with this use may have more. Half of the limit is given in order of arrival; of the other half a
+    /// queue may take more while it holds less than a share of what is still free. So each queue leaves something for
+    /// the next one (dynamic thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
     fn may_hold_more(&self, what: Scarce, held: u64) -> bool {
         let (all, used) = match what {
             Scarce::Leases => (self.policy.max_leased as u64, self.schedule.leases() as u64),
@@ -363,8 +364,8 @@ impl Engine {
         self.respond(waiter.to, Reply::Reserve(reserved), fx);
     }
 
-    /// Answers waiters whose wait is over and who wait for pages, once these have brought the messages that were due
-    /// then.
+    /// Answers waiters whose wait is over and who wait for pages, once the pages have brought the messages that were
+    /// due then.
     pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
         for arrival in std::mem::take(&mut self.parked) {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
@@ -414,7 +415,7 @@ impl Engine {
             if now.is_due(self.rows.get(slot).life.due) {
                 return Some(slot);
             }
-            // The wall clock was stepped back since it became ready: it is not due any more.
+            // The wall clock was stepped back since the message became ready: it is not due any more.
             self.take_out(slot);
             self.put_in_place(now, slot, fx);
             self.next_head(now, idx, heads);
@@ -429,7 +430,7 @@ impl Engine {
             heads.by_due -= 1;
         }
         if ends && heads.by_due == 0 {
-            // Those that are left are all in order of arrival: from now on the id alone decides between them.
+            // The remaining queues are all in order of arrival: from now on the id alone decides between them.
             self.worked(heads.first.len());
             let left = std::mem::take(&mut heads.first).into_iter();
             heads.first = left.filter_map(|Reverse((.., idx))| self.head(now, idx, false)).collect();
@@ -490,7 +491,8 @@ impl Engine {
         }
     }
 
-    /// Takes back grants that reached no consumer. They count as if they had not happened: same attempt, ready at once.
+    /// Takes back grants that reached no consumer. They count as if they had not happened: the attempt is not counted,
+    /// and the message is ready at once.
     pub(super) fn undelivered(&mut self, now: Now, leases: &[(MessageId, LeaseToken)], fx: &mut Effects) {
         for &(id, token) in leases {
             let Some(slot) = self.live(id) else { continue };
@@ -525,14 +527,14 @@ impl Engine {
                 self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             } else if waiter.deadline <= now.engine {
                 if waiter.over.is_none()
-                    && waiter.patience > now.engine
+                    && waiter.load_deadline > now.engine
                     && waiter.queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx))
                 {
                     for &idx in &waiter.queues {
                         self.note_hunger(idx);
                     }
                     self.parked.insert(waiter.arrival);
-                    (waiter.deadline, waiter.over) = (waiter.patience, Some(now));
+                    (waiter.deadline, waiter.over) = (waiter.load_deadline, Some(now));
                     self.waiters.insert(waiter);
                     continue;
                 }
@@ -558,7 +560,7 @@ impl Engine {
         (first.0 == session && session != SessionId::NONE).then_some(*first)
     }
 
-    /// Removes a waiter from the lines of its queues.
+    /// Removes a waiter from the lists of its queues.
     pub(super) fn leave_queues(&mut self, now: Now, waiter: &Waiter) {
         for &idx in &waiter.queues {
             self.queues.get_mut(idx).waiters.remove(&waiter.arrival);

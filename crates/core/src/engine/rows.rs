@@ -21,7 +21,8 @@ pub(super) struct MessageEntry {
     pub(super) message: Arc<MessageContent>,
     pub(super) life: Life,
     pub(super) queue: QueueIdx,
-    /// The record that put it (or the purge that spared it): a later purge removes messages that are older than itself.
+    /// The record that put the message (or the purge that spared it): a later purge removes messages that are older
+    /// than itself.
     pub(super) born: Lsn,
     /// Its last record: a grant waits until this one is durable.
     pub(super) changed: Lsn,
@@ -37,7 +38,7 @@ pub(super) enum RowLocation {
     Leased(Handle),
     /// In the store alone: due behind the horizon, or dead. It is in memory for this batch only.
     Far,
-    /// In none: between two structures, within one operation.
+    /// In no structure: between two structures, within one operation.
     Nowhere,
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Rows {
     entries: StableSlab<MessageEntry>,
     by_id: SplitTable<(MessageId, RowIdx)>,
     by_key: SplitTable<RowIdx>,
-    /// Of ids, and of keys.
+    /// The hasher of ids and of keys.
     id_hasher: FixedState,
     hasher: FixedState,
     bytes: u64,
@@ -130,7 +131,7 @@ impl Rows {
         let id = entry.message.id;
         let keyed = entry.message.key.as_ref().map(|key| self.hash(entry.queue, key));
         self.bytes += entry.message.weight() as u64;
-        // More than 2^32 rows cannot be: `Policy::max_messages` and memory end before.
+        // There are never more than 2^32 rows: `Policy::max_messages` and memory are reached before.
         let slot = self.entries.insert(entry).expect("fewer than 2^32 messages in memory");
         if let Some(hash) = keyed {
             let (entries, hasher) = (&self.entries, &self.hasher);

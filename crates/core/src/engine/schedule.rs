@@ -1,4 +1,4 @@
-//! Everything that waits for time: one wheel for each clock class, one for leases.
+//! Everything that waits for a time: one wheel for each clock class, and one for leases.
 
 use duewheel_wheel::{Cut, FirstDue, Geometry, GeometryError, Handle, Popped, Wheel};
 
@@ -19,9 +19,9 @@ pub(super) struct Schedule {
 /// An event that the pointer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScheduleEvent {
-    /// This one has its turn.
+    /// The entry of this row is due.
     Of(RowIdx),
-    /// A crowded slot is not in order yet.
+    /// A crowded slot is not sorted completely yet.
     NotYet,
 }
 
@@ -51,13 +51,13 @@ impl Schedule {
         self.leases.cancel(handle);
     }
 
-    /// The next message that is due. Never one that is early, whatever the wall clock did: the wheel compares with the
-    /// time given here, not with the greatest it has seen. A crowded slot is put in order over several calls: `looks` is at how many of
-    /// its entries this one may look.
+    /// The next message that is due. It is never early, whatever the wall clock did: the wheel compares with the time
+    /// given here, not with the greatest time it has seen. A crowded slot is sorted over several calls: `looks` limits
+    /// the number of its entries that this call examines.
     pub(super) fn pop_due(&mut self, now: Now, looks: &mut usize) -> Option<ScheduleEvent> {
         match self.after.pop_due_within(now.engine.0, looks) {
             Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
-            // The other class has its turn, too.
+            // The wheel of the other class comes next.
             after => match self.at.pop_due_within(now.wall.0, looks) {
                 Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
                 at => (after == Popped::NotYet || at == Popped::NotYet).then_some(ScheduleEvent::NotYet),
@@ -74,13 +74,13 @@ impl Schedule {
         }
     }
 
-    /// Whether a message may be due that has not had its turn.
+    /// Whether a message may be due that was not returned yet.
     pub(super) fn has_overdue_messages(&self, now: Now) -> bool {
         let is_behind = |ring: &Wheel<RowIdx>, now: u64| ring.next_wakeup().is_some_and(|time| time <= now);
         is_behind(&self.after, now.engine.0) || is_behind(&self.at, now.wall.0)
     }
 
-    /// Whether a lease may have run out that has not had its turn.
+    /// Whether a lease may have run out that was not returned yet.
     pub(super) fn has_overdue_leases(&self, now: Now) -> bool {
         self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
     }
@@ -93,8 +93,8 @@ impl Schedule {
         [at, after, lease].into_iter().flatten().min()
     }
 
-    /// The exact due time of the first scheduled message of a class, on its clock. `looks` is at how many entries of a
-    /// crowded slot it may look.
+    /// The exact due time of the first scheduled message of a class, on its clock. `looks` limits the number of entries
+    /// of a crowded slot that the call examines.
     pub(super) fn next_due(&mut self, class: Class, looks: &mut usize) -> FirstDue {
         self.ring_mut(class).next_due_within(looks)
     }
@@ -109,12 +109,13 @@ impl Schedule {
         self.leases.len()
     }
 
-    /// Slots of about one of every so many messages in a ring; of all for a stride of 1.
+    /// The slots of a sample of the messages in a ring: about one of `stride` messages; all for a stride of 1.
     pub(super) fn sample(&self, class: Class, stride: usize) -> impl Iterator<Item = RowIdx> + '_ {
         self.ring(class).sample(stride).map(|w| *w.value)
     }
 
-    /// Takes out of a ring what comes behind the place of a cut, looking at about so many; whether there may be more of it.
+    /// Removes entries behind the position of a cut from a ring and examines about `most` of them; returns whether
+    /// there may be more.
     pub(super) fn cut(&mut self, class: Class, cut: &mut Cut, most: usize, gone: &mut Vec<RowIdx>) -> bool {
         self.ring_mut(class).cut(cut, most, |slot| gone.push(slot))
     }

@@ -84,7 +84,7 @@ impl Engine {
             return Err(SettleRefusal::TooLong(longest));
         }
         if attempt == Attempt::NotYet {
-            // It is recorded with the change itself.
+            // The priority is recorded with the change itself.
             let life = &mut self.rows.get_mut(slot).life;
             life.forgiven = life.forgiven.saturating_add(1);
         }
@@ -135,7 +135,7 @@ impl Engine {
         fx: &mut Effects,
     ) -> Refused<WallMs> {
         let (slot, lease) = self.held(id, proof)?;
-        // A lease that ran out may have been seen as lost by others already: it cannot be had back.
+        // Others may have seen a lease that ran out as lost, so it cannot be extended.
         let Some(lease) = lease.filter(|lease| lease.until > now.engine) else {
             self.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
@@ -174,7 +174,7 @@ impl Engine {
             }
             push_history(&mut life.history, past, max);
         });
-        self.say_died(slot, fx);
+        self.notice_death(slot, fx);
     }
 
     /// How the present attempt ends. If the lease has run out before, the attempt was recorded already; this completes

@@ -1,4 +1,4 @@
-//! What all queues share, memory for ready messages and leases, and what one of them has of it.
+//! The memory for ready messages and the leases that all queues share, and the share of each queue.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use super::index::QueueIdx;
 pub(super) struct Share {
     pub(super) demand: HasDemand,
     pub(super) ends: Option<EngineMs>,
-    /// The magnitude under which it is listed among the holders.
+    /// The magnitude under which it is listed among the holders of memory.
     pub(super) magnitude: Option<u32>,
     pub(super) is_busy: bool,
-    /// Largest page of its backlog: less than that found room last time.
+    /// The largest page of its backlog: less than this size fitted last time.
     pub(super) page_rows: Option<usize>,
-    pub(super) line: Option<(LoadOrder, u64)>,
+    pub(super) load_order: Option<(LoadOrder, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub(super) enum HasDemand {
     Yes,
 }
 
-/// Backlogs to be loaded.
+/// The orders in which backlogs are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadOrder {
-    /// Queues in demand that are low, and for which there is room.
+    /// Queues in demand that have little in memory, and for which there is memory.
     Served,
     /// All other queues: they get the rest.
     Idle,
@@ -47,13 +47,13 @@ pub(super) enum Scarce {
 pub(super) struct ReadyMemory {
     pub(super) rows: usize,
     pub(super) weight: u64,
-    /// Queues with ready messages in memory, by the magnitude of what they hold; without demand, and with.
+    /// Queues with ready messages in memory, by the magnitude of what they hold: without demand, and with demand.
     pub(super) holders: [BTreeSet<(u32, QueueIdx)>; 2],
     /// Queues in demand that have a backlog.
     pub(super) busy: usize,
     /// When demand ends, unless a reserve waits then.
     pub(super) ends: BTreeSet<(EngineMs, QueueIdx)>,
-    pub(super) lines: [BTreeSet<(u64, QueueIdx)>; 2],
+    pub(super) to_load: [BTreeSet<(u64, QueueIdx)>; 2],
     pub(super) places: u64,
     /// Rows and bytes that loading pages of backlogs may bring.
     pub(super) coming_rows: usize,

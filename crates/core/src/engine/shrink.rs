@@ -1,7 +1,8 @@
-//! What leaves memory when the wheel holds too much: the horizon moves back at once, and what lies behind it goes a bounded number a step.
+//! Shrinking: when the wheel holds too much, the horizon moves back at once, and the messages behind it leave memory, a
+//! bounded number a step.
 //!
-//! Until it has gone it is in memory by chance, as anything may be that lies behind the horizon. A page that would bring the horizon up to
-//! it again ends its going.
+//! Until then they are in memory by chance, like any message behind the horizon. A page that moves the horizon forward
+//! over them again ends the removal.
 
 use crate::id::MessageId;
 use crate::store::Cursor;
@@ -11,13 +12,13 @@ use super::Engine;
 use super::horizon::CLASSES;
 use super::rows::{RowIdx, RowLocation};
 
-/// How many messages of a wheel that holds too much are looked at to find the new horizon, about.
+/// The approximate number of messages that are examined to find the new horizon.
 const SAMPLE: usize = 2_048;
 
 impl Engine {
-    /// Moves the horizon back when the wheel holds too much: to where about half of it is kept, by a sample of what it holds.
+    /// Moves the horizon back when the wheel holds too much: to where about half of the messages are kept, by a sample.
     pub(super) fn shrink(&mut self, now: Now) {
-        if self.go_on_cutting() {
+        if self.continue_cut() {
             return;
         }
         let (most, bytes) = (self.policy.near_messages as u64, self.policy.near_bytes as u64);
@@ -49,20 +50,20 @@ impl Engine {
         for class in CLASSES {
             let first_gone = waiting[kept..].iter().filter(|w| w.1 == class).map(|w| w.2).min();
             if let Some((due, id)) = first_gone {
-                self.draw_back(class, (due, MessageId(id.0 - 1)));
+                self.move_back(class, (due, MessageId(id.0 - 1)));
             }
         }
-        self.go_on_cutting();
+        self.continue_cut();
     }
 
-    /// Everything scheduled behind a place leaves memory, over several steps.
-    pub(super) fn draw_back(&mut self, class: Class, to: Cursor) {
-        self.horizon.draw_back(class, to);
+    /// Schedules the removal of all messages behind a position from memory, over several steps.
+    pub(super) fn move_back(&mut self, class: Class, to: Cursor) {
+        self.horizon.move_back(class, to);
         self.unfinished = true;
     }
 
-    /// Takes more of what lies behind the horizon out of memory. Returns whether that has to be continued.
-    fn go_on_cutting(&mut self) -> bool {
+    /// Removes more of the messages behind the horizon from memory. Returns whether that has to be continued.
+    fn continue_cut(&mut self) -> bool {
         let mut left = self.policy.max_step;
         for class in CLASSES {
             let c = class as usize;
@@ -72,7 +73,7 @@ impl Engine {
             self.worked(left);
             left = left.saturating_sub(gone.len().max(1));
             for slot in gone {
-                self.turn_back(class, slot);
+                self.limit_reach(class, slot);
             }
             if more {
                 self.horizon.cuts[c] = Some(cut);
@@ -84,11 +85,12 @@ impl Engine {
         is_cutting
     }
 
-    /// A scheduled message behind the horizon has been taken out of the wheel. Its queue may reach further than that: not any more.
-    fn turn_back(&mut self, class: Class, slot: RowIdx) {
+    /// Handles a scheduled message behind the horizon that was removed from the wheel. If the limit of its queue is
+    /// further ahead, it moves back.
+    fn limit_reach(&mut self, class: Class, slot: RowIdx) {
         let entry = self.rows.get_mut(slot);
         self.near_weight -= entry.message.weight() as u64;
-        // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
+        // The row stays until the end of the batch: an operation may have found it in memory, so it was not looked up.
         entry.place = RowLocation::Far;
         let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
         self.far.push((slot, id));

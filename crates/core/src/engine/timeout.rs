@@ -1,4 +1,4 @@
-//! What time does: leases end, messages come due, waits and pauses are over. A step does a bounded part of it.
+//! The work that time causes: leases end, messages come due, waits and pauses end. A step does a bounded part of it.
 
 use duewheel_wheel::FirstDue;
 
@@ -19,7 +19,7 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
         let now = self.advance(now);
         self.unfinished = false;
-        // A run that is put in order is looked at whole: the other half of the rows is for that.
+        // A run is sorted as a whole: the other half of the rows is for that.
         let mut looks = (self.policy.max_step / 2).max(1);
         self.expire_leases(now, &mut looks, fx);
         self.close_sessions(now, fx);
@@ -27,7 +27,7 @@ impl Engine {
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_manys(now, fx);
-        self.rank_on(now, fx);
+        self.continue_reranks(now, fx);
         self.start_gathers(fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
@@ -37,7 +37,7 @@ impl Engine {
         self.trim_ready();
         self.plan_loads(now, fx);
         self.end_parked(now, fx);
-        self.tell_next_due(now, fx);
+        self.answer_next_due(now, fx);
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
@@ -65,7 +65,7 @@ impl Engine {
                 None => return,
                 Some(ScheduleEvent::NotYet) => break,
                 Some(ScheduleEvent::Of(slot)) => {
-                    // Its handle is used up; taking it out only corrects the counts.
+                    // The handle is no longer valid; taking the row out only corrects the counts.
                     self.take_out(slot);
                     if self.is_live(slot) {
                         self.put_in_place(now, slot, fx);
@@ -106,9 +106,9 @@ impl Engine {
         turn
     }
 
-    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out
-    /// together, that takes more than one step. A caller that proves to have had that lease still settles the message
-    /// itself. For what concerns a queue or all of them, as many are ended as in a step.
+    /// Ends the lease of the message that an operation names, if it has run out and was not ended yet: when many run
+    /// out together, that takes more than one step. A caller that proves that it had the lease still settles the
+    /// message itself. For an operation on a queue or on all queues, as many leases are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
         match op.operation().lease {
             OnLease::Extends | OnLease::Ends => return,
@@ -135,9 +135,9 @@ impl Engine {
         }
     }
 
-    /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
+    /// Answers the request for the next due time, once it is known: everything behind the horizon is due later than
     /// everything before it.
-    fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
+    fn answer_next_due(&mut self, now: Now, fx: &mut Effects) {
         if self.horizon.asked.is_empty() {
             return;
         }

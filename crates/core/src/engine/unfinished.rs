@@ -17,7 +17,7 @@ pub(super) struct PurgedMessages {
 /// Progress of the new order of a queue's ready messages.
 #[derive(Debug, Default)]
 pub(super) struct Rerank {
-    /// Everything up to here has been visited. A message that is moved behind it is visited twice, and stays.
+    /// Everything up to this rank has been visited. A message that is moved behind it is visited twice, and stays.
     pub(super) seen: Option<(GrantRank, MessageId)>,
     pub(super) answers: Vec<(ReplyTo, Reply)>,
 }

@@ -1,4 +1,4 @@
-//! Waiting reserves: their order and their ends.
+//! Waiting reserves: their order, and when they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::input::WaiterId;
 pub(super) struct Waiter {
     pub(super) to: ReplyTo,
     pub(super) name: WaiterId,
-    /// Its position in the line, over all queues.
+    /// The order of arrival, over all queues.
     pub(super) arrival: u64,
     pub(super) queues: Vec<QueueIdx>,
     pub(super) max: usize,
@@ -21,8 +21,8 @@ pub(super) struct Waiter {
     pub(super) lease_ms: Option<u64>,
     pub(super) session: SessionId,
     pub(super) deadline: EngineMs,
-    /// How long it waits for due messages that are being loaded from the store, if that is longer.
-    pub(super) patience: EngineMs,
+    /// How long the reserve waits for due messages that are being loaded from the store, if that is longer.
+    pub(super) load_deadline: EngineMs,
     /// When its own wait was over; `None` while it runs.
     pub(super) over: Option<Now>,
     /// When a lease of its session is about to run out.
@@ -38,7 +38,7 @@ impl Waiter {
 /// All waiting reserves.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    line: BTreeMap<u64, Waiter>,
+    by_arrival: BTreeMap<u64, Waiter>,
     by_name: BTreeMap<WaiterId, u64>,
     by_time: BTreeSet<(EngineMs, u64)>,
     by_session: BTreeSet<(SessionId, u64)>,
@@ -47,7 +47,7 @@ pub(super) struct Waiters {
 
 impl Waiters {
     pub(super) fn len(&self) -> usize {
-        self.line.len()
+        self.by_arrival.len()
     }
 
     pub(super) fn next_arrival(&mut self) -> u64 {
@@ -62,11 +62,11 @@ impl Waiters {
         if waiter.session != SessionId::NONE {
             self.by_session.insert((waiter.session, arrival));
         }
-        self.line.insert(arrival, waiter);
+        self.by_arrival.insert(arrival, waiter);
     }
 
     pub(super) fn remove(&mut self, arrival: u64) -> Option<Waiter> {
-        let waiter = self.line.remove(&arrival)?;
+        let waiter = self.by_arrival.remove(&arrival)?;
         self.by_time.remove(&(waiter.wakeup(), arrival));
         self.by_session.remove(&(waiter.session, arrival));
         // A name that was given twice belongs to the later waiter.
@@ -82,10 +82,10 @@ impl Waiters {
     }
 
     pub(super) fn get(&self, arrival: u64) -> Option<&Waiter> {
-        self.line.get(&arrival)
+        self.by_arrival.get(&arrival)
     }
 
-    /// Removes and returns a waiter whose time has come.
+    /// Removes and returns a waiter that is due.
     pub(super) fn pop_due(&mut self, now: EngineMs) -> Option<Waiter> {
         let &(time, arrival) = self.by_time.first()?;
         if time > now { None } else { self.remove(arrival) }
@@ -97,7 +97,7 @@ impl Waiters {
     }
 
     pub(super) fn pop_any(&mut self) -> Option<Waiter> {
-        let arrival = *self.line.keys().next()?;
+        let arrival = *self.by_arrival.keys().next()?;
         self.remove(arrival)
     }
 

@@ -1,6 +1,7 @@
 //! The bytes of a record. `docs/format.md` describes them; change both together, and add a golden test.
 //!
-//! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, options a presence byte.
+//! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, optional values a presence
+//! byte.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ const REMOVED: u8 = 4;
 const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
-/// A purge with more kept ids than are listed one by one: each as its difference from the one before.
+/// The tag of a purge with more kept ids than are listed one by one: each as its difference from the one before.
 const PURGED_KEEPING: u8 = 8;
 
 /// Added to a reason of death: engine time follows.
@@ -379,6 +380,7 @@ impl Writer {
     }
 }
 
+#[expect(clippy::missing_errors_doc, reason = "the type lists the errors of all its methods")]
 impl Reader {
     /// Reads from the start of `input`.
     pub fn new(input: Bytes) -> Self {

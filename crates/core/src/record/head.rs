@@ -119,7 +119,7 @@ pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, TallyState)> {
         varint(rest).ok()?; // generation, attempt, forgiven
     }
     skip_option(rest, 1)?; // priority
-    // A new message waits, has no token and no history, and was not there before.
+    // A new message waits, has no token and no history, and did not exist before.
     (rest[..] == [0, 0, 0]).then_some((
         id,
         queue,

@@ -1,4 +1,4 @@
-//! The boundary to the system by which several nodes agree: membership, and ownership of shards.
+//! The boundary to the system by which several nodes agree on membership and on the ownership of shards.
 //!
 //! A [`Coordinator`] is as simple as a store. It keeps leases and numbers, and never decides which node should have
 //! which shard: every node computes that itself from the result of [`Coordinator::beat`].
@@ -23,21 +23,21 @@ pub struct Node {
     pub name: Box<str>,
     /// The address at which other nodes reach it: host and port.
     pub advertise: Box<str>,
-    /// The number of this run of the node. Never given again, so that a restarted node is another one.
+    /// The number of this run of the node. It is never given again, so a restarted node has a new one.
     pub number: u32,
 }
 
 /// The parameters with which a node joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// As in [`Node`].
+    /// See [`Node::name`].
     pub name: Box<str>,
-    /// As in [`Node`].
+    /// See [`Node::advertise`].
     pub advertise: Box<str>,
     /// The number of shards if the cluster is new. Fixed from then on.
     pub shards_if_new: u32,
-    /// How long a node that comes must stay before this one gives shards up to it. Nodes that wait for different times
-    /// want different owners, so it is the same at all.
+    /// How long a node that joins must stay before this one gives up shards to it. It must be the same at all nodes,
+    /// because nodes with different times compute different assignments.
     pub settle_delay: Duration,
 }
 
@@ -121,35 +121,36 @@ impl Ownership {
 /// 5. **A clean end is quick.** [`Store::close`] gives the lease back, so that the next owner need not wait for its
 ///    end.
 pub trait Coordinator: Send + Sync + fmt::Debug {
-    /// Takes part.
+    /// Joins the cluster.
     ///
     /// # Errors
     /// [`super::ErrorKind::Fenced`] while another living node has the name. [`super::ErrorKind::Corrupt`] for a cluster
-    /// of an unknown format, one that places by another rule ([`PLACEMENT`]), one whose living nodes have another lease or
-    /// another `settle_delay`, and one that is not there and must not be made.
+    /// of an unknown format, one that places messages by another rule ([`PLACEMENT`]), one whose living nodes have
+    /// another lease or another `settle_delay`, and one that does not exist and must not be created.
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError>;
 
-    /// Reports that the node is alive, and returns all living nodes, itself included, by name.
+    /// Renews the membership of the node, and returns all living nodes, itself included, by name.
     ///
     /// # Errors
-    /// [`super::ErrorKind::Fenced`] when another node has taken its name: it must end. [`super::ErrorKind::Corrupt`]
-    /// when the cluster is another one than the one that it joined.
+    /// [`super::ErrorKind::Fenced`] when another node has taken its name: the node must end.
+    /// [`super::ErrorKind::Corrupt`] when the cluster is not the one that it has joined.
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError>;
 
     /// Leaves the cluster.
     ///
     /// # Errors
-    /// [`StoreError`] when the coordinator was not reached; the others find out after [`Coordinator::lease`].
+    /// [`StoreError`] when the coordinator was not reached; the others see the node as dead after
+    /// [`Coordinator::lease`].
     fn leave(&self, node: &Node) -> Result<(), StoreError>;
 
-    /// The valid secrets: those of [`Joined`], until an operator replaces them.
+    /// The valid secrets: the one of [`Joined`], until an operator replaces it.
     ///
     /// # Errors
     /// [`StoreError`] when they cannot be read; the known ones stay valid.
     fn secrets(&self) -> Result<Secrets, StoreError>;
 
-    /// The ownership of each shard, in order. A coordinator of several parts, some of which do not answer, says what the
-    /// others know, and waits for those that hang only for a small part of a lease.
+    /// The ownership of each shard, in order. If some parts of the coordinator do not answer, the result contains what
+    /// the others know; hanging parts are awaited only for a small part of a lease.
     ///
     /// # Errors
     /// [`StoreError`] when nothing can be read.

@@ -69,7 +69,7 @@ impl Ledger {
         self.queues.insert(name, QueueBooks { settings, pause, totals, tally });
     }
 
-    /// Saves what is needed to undo later records of these queues, and of no others.
+    /// Saves what is needed to undo later records of these queues; records of other queues cannot be undone.
     pub fn remember<'a>(&self, queues: impl Iterator<Item = &'a QueueName>) -> Remembered {
         let queues = queues.map(|name| (name.clone(), self.queues.get(name).cloned()));
         Remembered {
@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Applies the bytes of the next record; most are of new messages, and of those only a few fields are read.
+    /// Applies the bytes of the next record. Most records are of new messages, and of those only a few fields are read.
     ///
     /// # Errors
     /// [`DecodeError`] when the bytes are no record.

@@ -12,7 +12,7 @@ use crate::id::{Epoch, Lsn};
 use crate::policy::AGREED_GROUP_BYTES;
 use crate::record::{ClockPair, Group};
 
-/// The data that survives the owner of a memory store: a test can "restart" one, and decide when a sync completes.
+/// The data that survives the owner of a memory store: a test can "restart" a store, and decide when a sync completes.
 ///
 /// Clones share the same disk.
 #[derive(Clone, Default)]
@@ -80,7 +80,7 @@ impl MemoryDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on a sync completes only with [`MemoryDisk::complete_sync`].
+    /// Lets syncs complete only with [`MemoryDisk::complete_sync`] from now on.
     pub fn sync_by_hand(&self) {
         self.disk().manual = SyncTiming::ByHand;
     }
@@ -149,18 +149,18 @@ impl MemoryStore {
         }
     }
 
-    /// The same, for groups of this size.
+    /// A store for groups of this size whose data ends with the process.
     #[must_use]
     pub fn taking(self, group_bytes: usize) -> Self {
         MemoryStore { group_bytes, ..self }
     }
 
-    /// The same; `wake` is called when a page is loaded.
+    /// A store whose data ends with the process; it calls `wake` when a page is loaded.
     pub fn with_waker(wake: Waker) -> Self {
         MemoryStore { waker: Waker2(wake), ..Self::new() }
     }
 
-    /// A store on the data that earlier ones have left on `disk`; `wake` is called when a sync completes.
+    /// A store on the data that earlier stores have left on `disk`; it calls `wake` when a sync completes.
     pub fn open(disk: &MemoryDisk, wake: Waker) -> Self {
         let mut table = Table::default();
         let mut inner = disk.disk();
@@ -188,7 +188,7 @@ impl MemoryStore {
         }
     }
 
-    /// Its content; for tests and views.
+    /// The content of the store, for tests and views.
     pub fn table(&self) -> &Table {
         &self.table
     }

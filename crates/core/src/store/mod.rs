@@ -45,14 +45,14 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 /// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
 /// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
 ///    without a gap between pages. Groups appended after the request may be included, or not.
-/// 5. **Fenced.** Each open has an epoch above all earlier ones; an older owner's append is refused with
+/// 5. **Fenced.** Each open has an epoch above all earlier ones; an append of an older owner is refused with
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does not
-///    fail for want of room; after [`Capacity::SettleOnly`] that holds for a group that puts no message, after
-///    [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
-///    becomes room by itself.
+/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does
+///    not fail because the store is full; after [`Capacity::SettleOnly`] that holds for a group that puts no message,
+///    after [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed
+///    messages becomes room by itself.
 pub trait Store: Send {
     /// Returns what the owner needs before anything else: called once, right after opening.
     fn recovered(&mut self) -> Recovered;
@@ -70,11 +70,12 @@ pub trait Store: Send {
     /// The error that has ended the store.
     fn sync(&mut self) -> Result<(), StoreError>;
 
-    /// Like [`Store::sync`], by an owner that has nothing else to do meanwhile: a store may sync on the owner's thread,
-    /// which saves two thread switches. It may also only request the sync; [`Progress`] shows the result.
+    /// Requests a sync like [`Store::sync`], for an owner that has nothing else to do meanwhile: a store may sync on
+    /// the owner's thread, which saves two thread switches. It may also only request the sync; [`Progress`] shows the
+    /// result.
     ///
     /// # Errors
-    /// As [`Store::sync`].
+    /// See [`Store::sync`].
     fn sync_here(&mut self) -> Result<(), StoreError> {
         self.sync()
     }
@@ -88,14 +89,14 @@ pub trait Store: Send {
     /// Returns whether there is room for the next group.
     fn room(&mut self) -> Capacity;
 
-    /// The error because of which [`Store::room`] answered [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`], if it
-    /// was no want of room: a disk that fails, for example. Callers are then told that the store is unavailable, with
-    /// this error, and not that it is full.
+    /// The error because of which [`Store::room`] answered [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`], if the
+    /// reason is not a lack of space: a disk that fails, for example. Callers are then told that the store is
+    /// unavailable, with this error, and not that it is full.
     fn room_error(&self) -> Option<StoreError> {
         None
     }
 
-    /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
+    /// The largest body that it accepts, in bytes. A larger one is refused before it is accepted, whatever the policy
     /// allows.
     fn max_body_bytes(&self) -> usize {
         usize::MAX
@@ -106,7 +107,7 @@ pub trait Store: Send {
         usize::MAX
     }
 
-    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail for want of room.
+    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail because the store is full.
     fn max_group_bytes(&self) -> usize {
         AGREED_GROUP_BYTES
     }
@@ -143,7 +144,7 @@ pub trait Store: Send {
     /// log does so after 100 ms without a group).
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// See [`Store::append`].
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError>;
 
     /// Gives the store the anchor of the owner's boot, which the next owner gets in [`Recovered::anchor`]; called once,
@@ -151,20 +152,21 @@ pub trait Store: Send {
     /// any clock that it records. By default the anchor is not kept, and downtime is taken from the wall clock.
     ///
     /// # Errors
-    /// As [`Store::append`].
+    /// See [`Store::append`].
     fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
         let _ = (clock, anchor);
         Ok(())
     }
 
-    /// Makes everything durable and releases the place; returns the final progress. Later calls fail with
-    /// [`ErrorKind::Closed`].
+    /// Makes everything durable and releases the store for another owner; returns the final progress. Later calls fail
+    /// with [`ErrorKind::Closed`].
     ///
     /// # Errors
-    /// As [`Store::append`]; the place is then released like after a crash.
+    /// See [`Store::append`]; the store is then released as after a crash.
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError>;
 
-    /// What [`Progress::durable`] means here when the options hold; [`Progress::level`] is the level that was reached.
+    /// The level that [`Progress::durable`] stands for according to the options; [`Progress::level`] is the level that
+    /// was reached.
     fn level(&self) -> Level;
 
     /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. Names of counters
@@ -277,18 +279,18 @@ pub struct Progress {
     pub written: Lsn,
     /// Durable at `level`.
     pub durable: Lsn,
-    /// What all groups have reached that became durable since this was told last ([`Level::and`]); the level of the last
-    /// group if none has. It is [`Store::level`] where a store always reaches what it promises.
+    /// The common level of all groups that became durable since the last call ([`Level::and`]); if there is none, that
+    /// of the last group. It is [`Store::level`] where a store always reaches what it promises.
     pub level: Level,
 }
 
-/// Whether a store accepts more.
+/// The kinds of records that a store accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capacity {
     /// It accepts anything.
     #[default]
     Enough,
-    /// The store's background work is behind: it accepts no new message for the moment, but everything else.
+    /// The store's background work is behind: it accepts no new message for the moment, but all other records.
     Busy,
     /// It accepts records that remove, move or grant messages, but no new message.
     SettleOnly,
@@ -335,7 +337,7 @@ impl Level {
         }
     }
 
-    /// What both levels guarantee: the level of two changes that are spoken of together.
+    /// What both levels guarantee: the level of two changes that one answer reports.
     #[must_use]
     pub fn and(self, other: Level) -> Level {
         match (self, other) {
@@ -401,9 +403,9 @@ pub struct Found {
 /// Number of look-ups at the end of each list that were not made because the messages found have reached the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Of [`Lookups::ids`].
+    /// The number of look-ups of [`Lookups::ids`].
     pub ids: usize,
-    /// Of [`Lookups::keys`].
+    /// The number of look-ups of [`Lookups::keys`].
     pub keys: usize,
 }
 
@@ -443,12 +445,12 @@ impl Sequence {
     ];
 }
 
-/// Which queues to load from.
+/// The queues to load from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All of them.
+    /// All queues.
     All,
-    /// One.
+    /// One queue.
     One(QueueName),
     /// All except these, which are sorted. A store does not read what it can skip.
     AllBut(Arc<[QueueName]>),
@@ -462,13 +464,13 @@ pub type Cursor = (u64, MessageId);
 pub struct Load {
     /// Identifies the page; chosen by the caller.
     pub ticket: u64,
-    /// Which sequence.
+    /// The sequence.
     pub sequence: Sequence,
-    /// Which queues.
+    /// The queues.
     pub which: Which,
     /// The page starts behind this position; `None`: at the start.
     pub after: Option<Cursor>,
-    /// Last time, inclusive.
+    /// The last time of the page, inclusive.
     pub until: u64,
     /// Largest number of rows.
     pub rows: usize,
@@ -483,7 +485,7 @@ pub struct Loaded {
     pub load: Load,
     /// The state as of this position.
     pub as_of: Lsn,
-    /// In order.
+    /// The rows, in the order of the sequence.
     pub rows: Vec<Row>,
     /// Everything up to here is in the page; at or behind its last row. Always given when there is more.
     pub upto: Option<Cursor>,
@@ -515,7 +517,7 @@ pub enum ErrorKind {
     Closed,
 }
 
-/// A store's error. Clones share the cause, so that every waiting reply can have one.
+/// An error of a store. Clones share the cause, so that every waiting reply can have one.
 #[derive(Clone)]
 pub struct StoreError {
     kind: ErrorKind,
@@ -544,8 +546,8 @@ impl StoreError {
         self.page
     }
 
-    /// The same error of a store that knows that no record from this position on was applied, and that none will be: it
-    /// refused a whole group, and refuses every later one.
+    /// The same error with the information that the store has refused a whole group, so that no record from this
+    /// position on was applied or will be.
     #[must_use]
     pub fn with_nothing_from(self, first: Lsn) -> Self {
         StoreError { nothing_from: Some(first), ..self }

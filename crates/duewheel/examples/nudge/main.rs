@@ -1,9 +1,9 @@
 //! "Nudge this author of this project after 48 silent hours": real events, virtual time, the real log store.
 //!
 //! `commits.csv` holds 108,231 commits (time, project, author) of public histories from 2005 to 2026. Each schedules a
-//! nudge 48 hours later under the key `project/author`, replacing the one that is pending, so that a nudge goes out only
-//! after 48 hours of silence. Twenty years pass in seconds: the clock is virtual, everything else is real, and the store
-//! is closed and opened again a few times on the way.
+//! nudge 48 hours later under the key `project/author`, replacing the one that is pending, so that a nudge goes out
+//! only after 48 hours of silence. Twenty years pass in seconds: the clock is virtual, everything else is real, and the
+//! store is closed and opened again a few times on the way.
 //!
 //! `cargo run --release --example nudge -- [FILE] [--delay 48h]`
 

@@ -8,8 +8,8 @@ use crate::builder::{Builder, Common, Elsewhere, OpenError};
 use crate::wheel::WheelParts;
 
 impl Builder {
-    /// Keeps messages in memory only, in this many shards behind a router, as in a cluster: for tests. With one shard
-    /// nothing changes.
+    /// Keeps messages in memory only, in this many shards behind a router, as in a cluster: for tests. One shard is the
+    /// same as a wheel in memory.
     #[doc(hidden)]
     pub fn shards(self, shards: u32) -> Self {
         match shards {

@@ -18,7 +18,7 @@ use crate::wheel::WheelParts;
 /// The shard of a wheel in memory. It works while [`Stepped::drive`] waits for an answer, on the thread that waits.
 #[derive(Debug)]
 pub struct Stepped {
-    /// `None`: it has ended.
+    /// `None` when it has ended.
     runner: Option<Runner>,
 }
 
@@ -26,7 +26,7 @@ impl Stepped {
     /// Opens an empty wheel in memory.
     ///
     /// # Errors
-    /// When the policy asks for a ring of an impossible size.
+    /// The policy has a ring of an impossible size.
     pub fn open(policy: Policy, clock: impl Clock, seed: u64) -> Result<(Duewheel, Stepped), OpenError> {
         let quotas = QuotaSource::default();
         let config = Config { policy: policy.clone(), seed, ..Config::default() };
@@ -41,11 +41,11 @@ impl Stepped {
     /// Waits for a future, and takes the shard's turns meanwhile.
     ///
     /// # Cancel safety
-    /// Cancel safe as far as the future is: the shard goes on with the next call.
+    /// Cancel safe as far as the future is: the shard continues with the next call.
     pub async fn drive<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(|cx| {
-            // A turn that answers wakes the task, which then comes here again.
+            // A turn that answers wakes the task, which then polls this again.
             let polled = future.as_mut().poll(cx);
             if polled.is_pending() {
                 self.rest();
@@ -55,7 +55,7 @@ impl Stepped {
         .await
     }
 
-    /// Takes turns until there is nothing to do; to be called after its clock was moved.
+    /// Takes turns until there is nothing to do; to be called after the clock was moved.
     pub fn rest(&mut self) {
         let Some(runner) = &mut self.runner else { return };
         loop {

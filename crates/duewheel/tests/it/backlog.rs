@@ -22,7 +22,8 @@ fn tiny() -> duewheel::Builder {
     Duewheel::builder().policy(policy).log_options(log)
 }
 
-/// Reserves and acks until nothing comes for a while; an attempt in five is let go, to come again when its lease runs out.
+/// Reserves and acks until nothing comes for a while; an attempt in five is let go, to come again when its lease runs
+/// out.
 async fn consume(client: Client, queue: QueueName, seen: Arc<Mutex<BTreeMap<u64, u32>>>, until: Instant) {
     let mut n = 0u64;
     while Instant::now() < until {
@@ -135,8 +136,8 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
     });
 }
 
-/// Story: a page whose rows are all hidden by newer records is empty and not the last; redriving all dead messages ended at the first
-/// such page, and removing old ones asked for it for ever (review).
+/// Story: a page whose rows are all hidden by newer records is empty and not the last; redriving all dead messages
+/// ended at the first such page, and removing old ones asked for it for ever (review).
 #[test]
 fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

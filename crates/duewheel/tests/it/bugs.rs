@@ -27,8 +27,8 @@ async fn assert_closed(wheel: &Duewheel, says: &str) {
     assert_eq!(wheel.shutdown(SECOND).await, Err(ShutdownError::Failed(why)));
 }
 
-/// Story: a panic in a worker of the store was a failure like that of a disk: the store was opened again, as often as it
-/// happened. And a reader's panic in a flush was no more than "try again later", for ever.
+/// Story: a panic in a worker of the store was a failure like that of a disk: the store was opened again, as often as
+/// it happened. And a reader's panic in a flush was no more than "try again later", for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_in_a_worker_of_the_store_closes_the_handle() {
     for worker in ["duewheel-sync", "duewheel-prep", "duewheel-merge", "duewheel-load", "duewheel-read"] {
@@ -125,7 +125,8 @@ fn in_a_process_of_its_own() {
         }
         assert_closed(&wheel, &says).await;
         drop(wheel);
-        // Beside the handle that was closed another one may be opened; for the driver's loop the test still wants a panic.
+        // Beside the handle that was closed another one may be opened; for the driver's loop the test still wants a
+        // panic.
         if says != "the driver" {
             let wheel = Duewheel::open(&data).await.unwrap();
             assert!(wheel.queue("q").get_key("k").await.unwrap().is_some(), "nothing accepted is lost");

@@ -71,7 +71,8 @@ async fn every_delay_is_kept_to_the_millisecond_over_a_restart_or_refused() {
     wheel.shutdown(Duration::from_secs(1)).await.unwrap();
 }
 
-/// Story: downtime was what the wall clock showed (G2, G7). A step of it while the process was down moved every delay and every lease.
+/// Story: downtime was what the wall clock showed (G2, G7). A step of it while the process was down moved every delay
+/// and every lease.
 #[tokio::test]
 async fn a_step_of_the_wall_clock_while_nobody_runs_moves_no_delay_on_the_same_boot() {
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -1,5 +1,5 @@
-//! A great many messages that are due in the same millisecond: each comes once, none early, memory stays as it is, and the other
-//! queues do not notice. `DUEWHEEL_TEST_HERD` says how many (50,000).
+//! A great many messages that are due in the same millisecond: each comes once, none early, memory stays as it is, and
+//! the other queues do not notice. `DUEWHEEL_TEST_HERD` says how many (50,000).
 
 use std::time::{Duration, Instant};
 

@@ -221,8 +221,8 @@ fn the_readme_shows_the_example_that_runs_as_a_doc_test() {
     assert!(visible.windows(shown.len()).any(|w| w == shown), "README and doc test differ");
 }
 
-/// The figures were told only before a sleep that nothing but the longest sleep bounds: with a message due in half a second they stayed as
-/// they were.
+/// The figures were told only before a sleep that nothing but the longest sleep bounds: with a message due in half a
+/// second they stayed as they were.
 #[tokio::test]
 async fn the_figures_of_the_store_are_of_now() {
     let (wheel, _clock) = virtual_wheel().await;

@@ -77,8 +77,8 @@ fn at_the_due_instant_a_cancel_wins_or_a_grant_does() {
             for i in (1..ids.len()).rev() {
                 ids.swap(i, usize::try_from(dice.below(i as u64 + 1)).unwrap());
             }
-            // Consumers wait already; more come while the cancels do. One that comes too late for anything is told when all is over:
-            // its wait would never end, as time stands still.
+            // Consumers wait already; more come while the cancels do. One that comes too late for anything is told when
+            // all is over: its wait would never end, as time stands still.
             let (over, _) = tokio::sync::watch::channel(false);
             let consumers: Vec<_> = (0..4)
                 .map(|_| {

@@ -1,30 +1,30 @@
-//! Who may make a call, and what it is about.
+//! The permission that a call needs, and the queues and messages that it concerns.
 
 use super::scope::Scope;
 
-/// Who may make a call, where tokens are asked for.
+/// The permission that a call needs where tokens are required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessRule {
-    /// Everybody: it tells nothing of queues and messages.
+    /// None: the call shows nothing of queues and messages.
     Open,
-    /// Every valid token, whatever its scopes.
+    /// A valid token with any scopes.
     Identified,
-    /// A token with this scope, that is for what the call is about.
+    /// A token with this scope that covers what the call concerns.
     Needs(Scope, About),
 }
 
-/// What a call is about, and so which tokens that are limited to queues may make it.
+/// What a call concerns; it determines which tokens that are limited to queues may make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// The queue in the path: it must be within reach.
+    /// The queue in the path: the token must cover it.
     Queue,
-    /// The message whose id is in the path: out of reach, it is not found.
+    /// The message whose id is in the path: if the token does not cover its queue, the message is not found.
     Message,
-    /// The lease of the message whose id is in the path, which may have been acked: the handler looks at its queue, once it
-    /// knows that the request is a good one.
+    /// The lease of the message whose id is in the path. The message may have been acked already, so the handler checks
+    /// its queue once the request has been validated.
     Lease,
-    /// Several queues or messages: the handler leaves out what is out of reach.
+    /// Several queues or messages: the handler leaves out those that the token does not cover.
     Several,
-    /// The whole server: no limited token may.
+    /// The whole server: limited tokens may not make the call.
     Server,
 }

@@ -22,7 +22,7 @@ struct Tokens {
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// There are no tokens: every client that reaches the listener may do everything.
+    /// There are no tokens: every client that reaches the listener may make every call.
     Trusted,
     /// The holder of a valid token.
     Holder(Arc<TokenEntry>),
@@ -45,7 +45,8 @@ impl Guard {
         Ok(Guard(Some(Tokens { file, table })))
     }
 
-    /// Reads the file again; returns the number of its tokens, if there is a file. After an error nothing has changed.
+    /// Reads the file again; returns the number of its tokens, if there is a file. After an error the former tokens
+    /// stay.
     ///
     /// # Errors
     /// See [`TokenTable::read`].
@@ -62,7 +63,7 @@ impl Guard {
         self.0.is_none()
     }
 
-    /// All tokens, without what they are made of; none where no tokens are asked for.
+    /// All tokens, without their hashes; none where no tokens are required.
     pub(crate) fn entries(&self) -> Vec<Arc<TokenEntry>> {
         let Some(tokens) = &self.0 else { return Vec::new() };
         tokens.table.read().unwrap_or_else(PoisonError::into_inner).entries().to_vec()
@@ -112,7 +113,7 @@ impl Caller {
         }
     }
 
-    /// Requires valid credentials, where tokens are asked for.
+    /// Requires valid credentials, where tokens are required.
     ///
     /// # Errors
     /// `unauthorized`.

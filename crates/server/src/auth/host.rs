@@ -1,9 +1,9 @@
 //! The host names under which a server without tokens may be called.
 //!
-//! A web page can let its own name resolve to 127.0.0.1 (DNS rebinding). For the browser it then talks to its own
-//! server, sends the page's name as `Host` and as `Origin`, and lets the page read the answers. So without tokens the
-//! name must be one that no foreign page can have: an address, `localhost`, a name without a dot (a container's, which
-//! is in no public DNS), or one that the operator has configured.
+//! A web page can let its own name resolve to 127.0.0.1 (DNS rebinding). The browser then takes this server for the
+//! page's own, sends the page's name as `Host` and as `Origin`, and lets the page read the answers. So without tokens
+//! the name must be one that no foreign page can have: an address, `localhost`, a name without a dot (a container's,
+//! which is in no public DNS), or one that the operator has configured.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -104,7 +104,7 @@ mod tests {
             "1.2.3",
             "\u{fc}.example",
         ] {
-            // A dot at the end of an address changes nothing: it is none of the DNS.
+            // A dot at the end of an address is ignored, because an address is not a name of the DNS.
             assert!(bad == "127.0.0.1." || !hosts.knows(bad.as_bytes()), "{bad}");
         }
         assert!(!hosts.knows(b"\xff.example"));

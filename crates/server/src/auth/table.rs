@@ -22,7 +22,7 @@ use super::prefixes::reach;
 use super::{Hash, Scope};
 use crate::{private, rfc3339};
 
-/// Largest number of tokens: each request is compared with all of them.
+/// The largest number of tokens: each request is compared with all of them.
 const MAX_TOKENS: usize = 1_000;
 const MAX_BYTES: u64 = 1024 * 1024;
 const MAX_NAME: usize = 100;
@@ -31,10 +31,10 @@ const MAX_NAME: usize = 100;
 #[derive(Debug, Default)]
 pub struct TokenTable(Vec<Arc<TokenEntry>>);
 
-/// One token, without the token.
+/// One entry of the file: a token's name, hash, scopes and queues.
 #[derive(Clone, Debug)]
 pub struct TokenEntry {
-    /// For people.
+    /// The name of the token, for people.
     pub name: String,
     /// The hash of the token.
     pub hash: Hash,
@@ -143,7 +143,7 @@ impl TokenTable {
         Ok(table)
     }
 
-    /// All tokens, as they stand in the file.
+    /// All tokens, in the order of the file.
     pub(crate) fn entries(&self) -> &[Arc<TokenEntry>] {
         &self.0
     }

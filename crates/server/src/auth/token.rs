@@ -1,4 +1,4 @@
-//! A token, which only its holder has, and its hash, which the server keeps.
+//! A token, which its holder keeps, and its hash, which the server keeps.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub struct Token(String);
 
 /// The hash of a token, which the server keeps.
 ///
-/// One round of SHA-256 is right here, and a slow hash for passwords would be wrong: a token is 256 bits of the
+/// One round of SHA-256 is sufficient, and a slow hash for passwords would be wrong: a token has 256 bits of the
 /// system's random source, so it cannot be guessed from its hash, and a server must not spend a tenth of a second on
 /// each invalid token.
 #[derive(Clone, Copy)]
@@ -30,14 +30,14 @@ impl Token {
     /// A new token, from the system's random source.
     ///
     /// # Errors
-    /// A sentence, when the system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn generate() -> Result<Token, String> {
         let mut random = [0; RANDOM_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| "the system gives no random bytes".to_owned())?;
         Ok(Token(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random))))
     }
 
-    /// The text of the token, for its holder alone.
+    /// The text of the token, to be shown to its holder only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -75,7 +75,7 @@ impl Hash {
         Hash(hash)
     }
 
-    /// Whether it is the same one, in a time that does not depend on where they differ.
+    /// Whether both hashes are equal, in a time that does not depend on where they differ.
     pub fn same(&self, other: &Hash) -> Choice {
         self.0.ct_eq(&other.0)
     }

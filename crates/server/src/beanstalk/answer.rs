@@ -1,4 +1,4 @@
-//! What the engine says to an operation of a session, or why it says nothing.
+//! The engine's answer to an operation of a session, or the reason why there is none.
 
 use duewheel::CallError;
 use duewheel::core::engine::Reply;

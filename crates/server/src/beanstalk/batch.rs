@@ -39,7 +39,7 @@ impl BatchStep {
     /// Largest size of the reply in bytes.
     pub(super) fn most(&self, max_body: usize) -> usize {
         match self {
-            // The answer brings the body along.
+            // The answer contains the body.
             BatchStep::Found | BatchStep::ReserveJob | BatchStep::StatsJob => max_body,
             BatchStep::Line(text) | BatchStep::Block(text) => text.len(),
             BatchStep::Use { .. } | BatchStep::Watch { .. } => 256,
@@ -73,7 +73,7 @@ pub(super) fn is_alone(command: &Command) -> bool {
     )
 }
 
-/// Whether a command brings a message. Commands that do may have to wait for the store, and must not delay others.
+/// Whether a command contains a message. Commands that do may have to wait for the store, and must not delay others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Brings {
     Messages,

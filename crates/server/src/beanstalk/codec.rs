@@ -177,13 +177,13 @@ impl Decoder {
     /// The next input, if its last byte has arrived. Takes its bytes off the front.
     pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<DecodedInput> {
         loop {
-            if let Some(said) = self.next.take() {
-                return Some(said);
+            if let Some(decoded) = self.next.take() {
+                return Some(decoded);
             }
             match &mut self.state {
                 DecoderState::Line => {
-                    if let Some(said) = self.line(input)? {
-                        return Some(said);
+                    if let Some(decoded) = self.line(input)? {
+                        return Some(decoded);
                     }
                 }
                 DecoderState::DropLine => {
@@ -252,7 +252,7 @@ impl Decoder {
         let parsed = parse(&input[..end], self.max_body);
         input.advance(end + 2);
         Some(match parsed {
-            Parsed::Said(said) => Some(said),
+            Parsed::Input(decoded) => Some(decoded),
             Parsed::Put(kind, put, size) => {
                 self.state = DecoderState::Body { put, size };
                 Some(DecodedInput { kind: Some(kind), what: Ok(Command::BeginPut) })
@@ -270,7 +270,7 @@ impl Decoder {
 }
 
 enum Parsed {
-    Said(DecodedInput),
+    Input(DecodedInput),
     /// The line of a put, whose body has this size.
     Put(Kind, Put, usize),
     /// The line of a put whose body, of this size, is too large.
@@ -306,7 +306,7 @@ fn is_ours(line: &[u8]) -> bool {
 /// A line without its CRLF.
 fn parse(line: &[u8], max_body: usize) -> Parsed {
     if line.contains(&0) {
-        return Parsed::Said(refused(None, ErrorReply::BadFormat));
+        return Parsed::Input(refused(None, ErrorReply::BadFormat));
     }
     if let Some(rest) = line.strip_prefix(b"put ") {
         return parse_put(Arguments(rest), None, max_body);
@@ -316,15 +316,15 @@ fn parse(line: &[u8], max_body: usize) -> Parsed {
             let mut words = Arguments(rest);
             return match words.key() {
                 Some(key) => parse_put(words, Some((key, if_taken)), max_body),
-                None => Parsed::Said(refused(None, ErrorReply::BadFormat)),
+                None => Parsed::Input(refused(None, ErrorReply::BadFormat)),
             };
         }
     }
     let (kind, command) = parse_simple(line);
-    Parsed::Said(match command {
+    Parsed::Input(match command {
         Some(command) => DecodedInput { kind: Some(kind), what: Ok(command) },
         None if kind == Kind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
-        // beanstalkd counts this one before it looks at the name.
+        // beanstalkd counts this command before it checks the name.
         None if kind == Kind::PauseTube && pause_numbers(line).is_some() => {
             refused(Some(Kind::PauseTube), ErrorReply::BadFormat)
         }
@@ -356,7 +356,7 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
         return (Kind::PeekBuried, bare("peek-buried", Command::PeekBuried));
     }
     if let Some(rest) = rest("reserve-with-timeout ") {
-        // What follows the number is not looked at.
+        // What follows the number is ignored.
         let seconds = Arguments(rest).u32();
         return (Kind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
     }
@@ -431,8 +431,8 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     (Kind::Other, None)
 }
 
-/// Whether a line belongs to an HTTP request. A web page can have its visitor's browser send a request here, whose body
-/// would then be commands. Every such request has lines like these before its body, and no client of this protocol
+/// Whether a line belongs to an HTTP request. A web page can make its visitor's browser send a request here, whose body
+/// would be read as commands. Every such request has lines like these before its body, and no client of this protocol
 /// sends them; they end the connection.
 fn is_http(line: &[u8]) -> bool {
     const METHODS: [&[u8]; 7] =
@@ -444,11 +444,11 @@ fn is_http(line: &[u8]) -> bool {
 fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {
     let numbers = (words.u32(), words.u32(), words.u32(), words.u32());
     let (Some(priority), Some(delay), Some(ttr), Some(size)) = numbers else {
-        return Parsed::Said(refused(None, ErrorReply::BadFormat));
+        return Parsed::Input(refused(None, ErrorReply::BadFormat));
     };
     let kind = if key.is_some() { Kind::Other } else { Kind::Put };
     match usize::try_from(size) {
-        // Before it is seen whether the line ends there: the body is read and dropped, and the connection lives.
+        // Checked before the end of the line: the body is read and dropped, and the connection stays open.
         Ok(size) if size > max_body => Parsed::TooBig(kind, u32::try_from(size).unwrap_or(u32::MAX)),
         Err(_) => Parsed::TooBig(kind, size),
         Ok(_) if !words.is_empty() => Parsed::Garbage(kind),
@@ -558,18 +558,18 @@ mod tests {
 
     fn decode(input: &[u8], cut: usize) -> (Vec<DecodedInput>, usize) {
         let mut decoder = Decoder::new(20);
-        let (mut buffer, mut said) = (BytesMut::new(), Vec::new());
+        let (mut buffer, mut decoded) = (BytesMut::new(), Vec::new());
         for chunk in input.chunks(cut) {
             buffer.extend_from_slice(chunk);
-            said.extend(std::iter::from_fn(|| decoder.next(&mut buffer)));
+            decoded.extend(std::iter::from_fn(|| decoder.next(&mut buffer)));
         }
-        (said, buffer.len())
+        (decoded, buffer.len())
     }
 
     fn one(line: &str) -> DecodedInput {
-        let (mut said, left) = decode(format!("{line}\r\n").as_bytes(), 1_000_000);
-        assert_eq!((said.len(), left), (1, 0), "{line}");
-        said.remove(0)
+        let (mut decoded, left) = decode(format!("{line}\r\n").as_bytes(), 1_000_000);
+        assert_eq!((decoded.len(), left), (1, 0), "{line}");
+        decoded.remove(0)
     }
 
     fn name(text: &str) -> QueueName {
@@ -632,9 +632,9 @@ mod tests {
         for line in ["", "put", "PUT 1 2 3 4", "peek", "use", "kick", "delete", "pause", "hello"] {
             assert_eq!(one(line), refused(None, ErrorReply::UnknownCommand), "{line}");
         }
-        let (said, _) = decode(b"put 1 2 3 4 5\r\n", 100);
+        let (decoded, _) = decode(b"put 1 2 3 4 5\r\n", 100);
         let missed = DecodedInput { kind: Some(Kind::Put), what: Ok(Command::MissPut) };
-        assert_eq!(said, [missed, refused(None, ErrorReply::BadFormat)]);
+        assert_eq!(decoded, [missed, refused(None, ErrorReply::BadFormat)]);
         assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), ErrorReply::BadFormat));
         assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, ErrorReply::BadFormat));
         assert_eq!(one(&"x".repeat(222)), refused(None, ErrorReply::UnknownCommand));

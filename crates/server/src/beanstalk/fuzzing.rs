@@ -1,4 +1,4 @@
-//! Feeds a client's bytes through codec and session, without a socket.
+//! Feeds a client's bytes through codec and session, without a socket, for the fuzz target alone.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ use crate::drain::Drain;
 /// One input of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInput {
-    said: DecodedInput,
+    decoded: DecodedInput,
     /// The permitted replies.
     pub answer: PermittedReplies,
 }
@@ -23,7 +23,7 @@ pub struct ClientInput {
 impl ClientInput {
     /// The body, if this is a put.
     pub fn body(&self) -> Option<&[u8]> {
-        match &self.said.what {
+        match &self.decoded.what {
             Ok(Command::Put(put)) => Some(&put.body),
             Ok(_) | Err(_) => None,
         }
@@ -47,16 +47,16 @@ pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> 
     let (mut input, mut heard, mut most) = (BytesMut::new(), Vec::new(), 0);
     for piece in pieces {
         input.extend_from_slice(piece);
-        while let Some(said) = decoder.next(&mut input) {
-            heard.push(ClientInput { answer: answer(&said), said });
+        while let Some(decoded) = decoder.next(&mut input) {
+            heard.push(ClientInput { answer: answer(&decoded), decoded });
         }
         most = most.max(input.len());
     }
     (heard, most)
 }
 
-fn answer(said: &DecodedInput) -> PermittedReplies {
-    let Ok(command) = &said.what else { return PermittedReplies::Words(&[]) };
+fn answer(decoded: &DecodedInput) -> PermittedReplies {
+    let Ok(command) = &decoded.what else { return PermittedReplies::Words(&[]) };
     PermittedReplies::Words(match command {
         Command::BeginPut | Command::MissPut => return PermittedReplies::Nothing,
         Command::Quit => return PermittedReplies::End,
@@ -134,8 +134,8 @@ impl FuzzClient {
     /// Adds bytes of the client; the session continues if no operation is in progress.
     pub fn say(&mut self, bytes: &[u8]) -> ClientNext {
         self.input.extend_from_slice(bytes);
-        while let Some(said) = self.decoder.next(&mut self.input) {
-            self.session.hear(said);
+        while let Some(decoded) = self.decoder.next(&mut self.input) {
+            self.session.hear(decoded);
         }
         self.session.go_on(&self.app.0, &mut self.out).into()
     }

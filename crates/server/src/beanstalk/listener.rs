@@ -94,7 +94,7 @@ impl BeanstalkListener {
         Ok(BeanstalkListener::over(socket, app))
     }
 
-    /// The same at a TCP address that is bound already.
+    /// Listens at a TCP address that is bound already.
     ///
     /// # Errors
     /// [`io::Error`] when another process has begun to listen there since.
@@ -107,7 +107,7 @@ impl BeanstalkListener {
         BeanstalkListener { socket, app, tls: None, stop, stopper }
     }
 
-    /// The same for TLS alone, with a time limit for the handshake.
+    /// Accepts TLS alone, with a time limit for the handshake.
     #[must_use]
     pub fn with_tls(self, tls: Option<(Arc<Tls>, Duration)>) -> BeanstalkListener {
         BeanstalkListener { tls, ..self }
@@ -135,7 +135,7 @@ impl BeanstalkListener {
     /// When it is dropped, no new connections are accepted; open ones continue.
     pub async fn run(self, linger: Duration) {
         if self.app.0.reaches(&default_queue()) {
-            // It is always there, with its totals.
+            // The queue `default` always exists, with its totals.
             let keep = Op::Hold { queue: default_queue(), how: Hold::Keep };
             drop(self.app.0.client.submit(vec![keep]));
         }
@@ -149,14 +149,14 @@ impl BeanstalkListener {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Out of file descriptors, most likely. Serving what there is frees some.
+                    // Most likely there are no file descriptors left. Serving the open connections frees some.
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             };
             testing::place("beanstalk accept");
-            // The protocol has no word for "too many connections": it is closed.
+            // The protocol has no reply for "too many connections", so the connection is closed.
             let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
             let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
             tokio::spawn(async move {
@@ -188,9 +188,9 @@ impl BeanstalkListener {
         match &self.socket {
             Socket::Tcp(socket) => {
                 let (stream, _) = socket.accept().await?;
-                // Replies are written whole; waiting for more to send would only make them late.
+                // Replies are written whole; waiting for more to send would only delay them.
                 let _ = stream.set_nodelay(true);
-                // A client that is gone without a word is noticed, in hours.
+                // Detects a client that has disappeared without closing, within hours.
                 let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
                 Ok(Stream::Tcp(stream))
             }
@@ -304,7 +304,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 SessionNext::Ask(ops) if ops.is_empty() => Vec::new(),
                 SessionNext::Ask(ops) => self.ask(ops).await,
                 SessionNext::Wait(waiter, op) => {
-                    // What was said before must not wait for this.
+                    // Replies to earlier commands must not wait for this one.
                     self.flush().await?;
                     match self.shared.client.submit(vec![op]) {
                         Ok(pending) => self.wait(pending, waiter).await?,
@@ -335,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         // A client of this protocol waits for its answer, and can do little with "out of memory".
         match self.shared.client.offer(ops, WhenBusy::Paced) {
             Ok(pending) => pending.await,
-            // What settles is never refused; it must not be for what stands next to it.
+            // Operations that settle are never refused, so they are separated from others that may be.
             Err((CallError::Overloaded | CallError::Draining, ops)) if n > 1 => {
                 let submit = |op: Op| self.shared.client.submit(vec![op]);
                 let submitted: Vec<_> = ops.into_iter().map(submit).collect();
@@ -400,7 +400,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         if self.input.is_empty() && self.input.capacity() > READ_BUFFER {
             self.input = BytesMut::new();
         }
-        // As much as the body under way needs, but no more memory than has been filled already.
+        // The space that the body in progress needs, but not more than has been filled already.
         let wanted = self.decoder.wanted(&self.input).min(self.input.len().max(READ_BUFFER));
         self.input.reserve(wanted.max(self.read_next));
         let room = self.input.capacity() - self.input.len();
@@ -417,7 +417,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn flush(&mut self) -> io::Result<()> {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).await?;
-            // TLS may have kept some of it.
+            // TLS may have buffered some of it.
             self.stream.flush().await?;
             self.out.clear();
             self.out.shrink_to(WRITE_BUFFER);

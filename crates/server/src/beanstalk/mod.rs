@@ -1,12 +1,12 @@
-//! beanstalkd's protocol. `docs/beanstalk.md` describes it for users.
+//! The front end for beanstalkd's protocol. `docs/beanstalk.md` describes it for users.
 //!
 //! ```text
 //!   socket ──bytes──▶ codec ──commands──▶ session ──operations──▶ the engine
 //!          ◀──replies─────────────────────        ◀──answers────
 //! ```
 //!
-//! Codec and session do no I/O; the listener does nothing else. A session's words and the engine's: tube = queue, job =
-//! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
+//! Codec and session do no I/O; the listener does nothing else. The words of a session and of the engine: tube = queue,
+//! job = message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
 mod answer;
 mod batch;
@@ -76,7 +76,7 @@ impl Kernel {
 }
 
 impl BeanstalkApp {
-    /// A listener's state over a wheel that accepts bodies of `max_body` bytes.
+    /// The state of a listener for a wheel that accepts bodies of `max_body` bytes.
     pub fn new(wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
         BeanstalkApp::on(Kernel::read(), wheel, max_body, max_connections, drain)
     }
@@ -95,10 +95,10 @@ impl BeanstalkApp {
         }))
     }
 
-    /// The same for clients that may use only queues with these prefixes. Call it before it is cloned.
+    /// Limits the clients to queues with these prefixes. To be called before the state is cloned.
     ///
     /// # Panics
-    /// When it has been cloned.
+    /// When the state has been cloned.
     #[must_use]
     pub fn limited_to(mut self, queues: Option<Prefixes>) -> Self {
         let shared = Arc::get_mut(&mut self.0).expect("no listener has it yet");

@@ -20,8 +20,8 @@ const NOT_FOUND: &str = "NOT_FOUND\r\n";
 pub(super) struct PermittedQueues {
     /// The prefixes of the permitted queues; `None`: all.
     prefixes: Option<Arc<Prefixes>>,
-    /// For the next commands. The queue of an id never changes, so a verdict is still right when the command is
-    /// decided.
+    /// The verdicts for the next commands. The queue of an id never changes, so a verdict is still right when the
+    /// command is decided.
     verdicts: BTreeMap<MessageId, Verdict>,
 }
 
@@ -48,13 +48,13 @@ impl PermittedQueues {
     /// unknown. As many commands are examined as are handed to the engine together.
     pub(super) fn unseen<'a>(
         &self,
-        said: impl Iterator<Item = &'a DecodedInput>,
+        decoded: impl Iterator<Item = &'a DecodedInput>,
         most: usize,
     ) -> Option<Vec<MessageId>> {
         self.prefixes.as_ref()?;
         let (mut ids, mut batch) = (Vec::new(), Brings::Either);
-        for (at, said) in said.enumerate() {
-            let Ok(command) = &said.what else { continue };
+        for (at, decoded) in decoded.enumerate() {
+            let Ok(command) = &decoded.what else { continue };
             let brings = brings(command);
             let goes_along = brings == Brings::Either || batch == Brings::Either || brings == batch;
             if at > 0 && (is_alone(command) || !goes_along) {
@@ -110,11 +110,11 @@ impl PermittedQueues {
             | Command::PeekKey(_)
             | Command::DeleteKey(_) => unless(used, NOT_FOUND),
             Command::Use(queue) => unless(queue, forbidden),
-            // The one that it begins with it may name again.
+            // The initial queue may be named again.
             Command::Watch(queue) if watched.contains(queue) => None,
             Command::Watch(queue) => unless(queue, forbidden),
             Command::StatsTube(queue) | Command::PauseTube { queue, .. } => unless(queue, NOT_FOUND),
-            // Its figures are those of all queues together.
+            // The figures of the tube are those of all queues together.
             Command::Stats => Some(forbidden),
             Command::Peek(id)
             | Command::StatsJob(id)
@@ -125,7 +125,7 @@ impl PermittedQueues {
                 Some(Verdict::Unknown(text)) => Some(text),
                 Some(Verdict::OutOfReach) | None => Some(NOT_FOUND),
             },
-            // These are about the session itself and its own leases, or leave out what is out of reach.
+            // These commands concern the session itself and its own leases, or leave out queues that are not permitted.
             Command::Release { .. }
             | Command::Bury { .. }
             | Command::Touch(_)

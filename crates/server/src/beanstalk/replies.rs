@@ -16,7 +16,7 @@ pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
     }
 }
 
-/// The reply to a refused change: a message in another state counts as missing; a refusal for want of room says so.
+/// The reply to a refused change: a message in another state counts as missing; a full store has a reply of its own.
 pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
     match refusal {
         ChangeRefusal::DiskFull
@@ -42,7 +42,7 @@ pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
 /// The reply if the engine did not answer, or with an unexpected answer.
 pub(super) fn no_answer(answer: Option<EngineAnswer>) -> &'static str {
     match answer {
-        // That nothing was done is worth saying: `INTERNAL_ERROR` leaves it open.
+        // The reply says that nothing was done, which `INTERNAL_ERROR` would leave open.
         Some(Err(error @ CallError::Store { outcome: Outcome::NotApplied, .. })) if error.is_retryable() => {
             ErrorCode::Overloaded.beanstalk()
         }

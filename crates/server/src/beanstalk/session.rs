@@ -57,14 +57,14 @@ pub(super) enum SessionNext {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
-    /// The permitted queues. The initial one may not be among them: then it is only a name.
+    /// The permitted queues. If the initial queue is not among them, it is only a name.
     reach: PermittedQueues,
     used: QueueName,
     watched: Vec<QueueName>,
     /// Holds that were released for others which were refused.
     held_again: Vec<Op>,
-    said: VecDeque<DecodedInput>,
-    /// Size of the bodies in `said`, in bytes.
+    inputs: VecDeque<DecodedInput>,
+    /// Size of the bodies in `decoded`, in bytes.
     bytes: usize,
     task: Task,
     produces: ClientRole,
@@ -119,7 +119,7 @@ impl Session {
             watched: vec![used.clone()],
             used,
             held_again: Vec::new(),
-            said: VecDeque::new(),
+            inputs: VecDeque::new(),
             bytes: 0,
             task: Task::Nothing,
             produces: ClientRole::Not,
@@ -148,16 +148,16 @@ impl Session {
     }
 
     /// Adds a command.
-    pub(super) fn hear(&mut self, said: DecodedInput) {
-        if let Ok(Command::Put(put)) = &said.what {
+    pub(super) fn hear(&mut self, decoded: DecodedInput) {
+        if let Ok(Command::Put(put)) = &decoded.what {
             self.bytes += put.body.len();
         }
-        self.said.push_back(said);
+        self.inputs.push_back(decoded);
     }
 
     /// Whether more commands should be read before the present ones are done.
     pub(super) fn has_room(&self, max_bytes: usize) -> bool {
-        self.said.len() < BATCH && self.bytes < max_bytes
+        self.inputs.len() < BATCH && self.bytes < max_bytes
     }
 
     /// Notes that the client will send nothing more.
@@ -177,8 +177,8 @@ impl Session {
         let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
         let (mut more, mut batch) = (true, Brings::Either);
         while more && parts.len() < BATCH && bytes < BATCH_BYTES {
-            let Some(said) = self.said.front() else { break };
-            let alone = match &said.what {
+            let Some(decoded) = self.inputs.front() else { break };
+            let alone = match &decoded.what {
                 Ok(command) => is_alone(command),
                 Err(_) => false,
             };
@@ -188,25 +188,25 @@ impl Session {
                 }
                 break;
             }
-            match (batch, said.what.as_ref().map_or(Brings::Either, brings)) {
+            match (batch, decoded.what.as_ref().map_or(Brings::Either, brings)) {
                 (_, Brings::Either) => {}
                 (Brings::Either, brings) => batch = brings,
                 (batch, brings) if batch == brings => {}
                 (Brings::Messages | Brings::Nothing, _) => break,
             }
-            if said.what.as_ref().is_ok_and(|command| self.reach.is_unseen(command)) {
+            if decoded.what.as_ref().is_ok_and(|command| self.reach.is_unseen(command)) {
                 break;
             }
-            let Some(said) = self.said.pop_front() else { break };
-            more = !said.what.as_ref().is_ok_and(sees_what_follows);
+            let Some(decoded) = self.inputs.pop_front() else { break };
+            more = !decoded.what.as_ref().is_ok_and(sees_what_follows);
             let before = parts.len();
-            self.plan(shared, said, &mut parts, &mut ops);
+            self.plan(shared, decoded, &mut parts, &mut ops);
             bytes += parts[before..].iter().map(|part| part.most(shared.max_body)).sum::<usize>();
         }
         if parts.is_empty() {
             return SessionNext::Read;
         }
-        // What stands behind this batch is looked at anew.
+        // The commands behind this batch are examined again.
         self.reach.forget();
         for op in mem::take(&mut self.held_again) {
             parts.insert(0, BatchStep::Silent);
@@ -218,7 +218,7 @@ impl Session {
 
     /// Looks up the queues of the messages that the next batch of commands names, where not all queues are permitted.
     fn look(&mut self, max_body: usize) -> Option<SessionNext> {
-        let ids = self.reach.unseen(self.said.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
+        let ids = self.reach.unseen(self.inputs.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
         let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
         self.task = Task::Look(ids);
         Some(SessionNext::Ask(ops))
@@ -228,12 +228,12 @@ impl Session {
     fn plan(
         &mut self,
         shared: &BeanstalkState,
-        said: DecodedInput,
+        decoded: DecodedInput,
         parts: &mut Vec<BatchStep>,
         ops: &mut Vec<Op>,
     ) {
-        self.count(shared, said.kind);
-        let command = match said.what {
+        self.count(shared, decoded.kind);
+        let command = match decoded.what {
             Ok(command) => command,
             Err(refusal) => return parts.push(BatchStep::Text(refusal.reply())),
         };
@@ -283,7 +283,7 @@ impl Session {
                     if self.watched.len() == 1 {
                         return parts.push(BatchStep::Text("NOT_IGNORED\r\n"));
                     }
-                    // The last takes its place, as in beanstalkd: clients see the order.
+                    // The last queue takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
                     if self.reach.has(&queue) {
                         ask(BatchStep::Silent, Op::LetGo { queue, how: Hold::Watch });
@@ -330,7 +330,7 @@ impl Session {
             }
             Command::BeginPut => self.produce(shared),
             Command::MissPut => {}
-            // Done alone; see `is_alone`.
+            // The command is done alone; see `is_alone`.
             Command::Reserve(_)
             | Command::Kick(_)
             | Command::KickJob(_)
@@ -386,10 +386,10 @@ impl Session {
 
     /// Starts the command at the front, which takes several steps or may wait.
     fn alone(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
-        if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
+        if matches!(self.inputs.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
             return self.reserve(shared, out);
         }
-        let Some(DecodedInput { kind, what: Ok(command) }) = self.said.pop_front() else {
+        let Some(DecodedInput { kind, what: Ok(command) }) = self.inputs.pop_front() else {
             return SessionNext::Read;
         };
         self.count(shared, kind);
@@ -413,13 +413,13 @@ impl Session {
     fn reserve(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
         let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
-            // Nothing that it watches will ever bring it a message.
+            // No queue that it watches can ever provide a message.
             self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
             return self.go_on(shared, out);
         }
-        let is_reserve = |said: &&DecodedInput| matches!(said.what, Ok(Command::Reserve(_)));
-        let reserves = self.said.iter().take(BATCH).take_while(is_reserve).count();
-        let seconds = match self.said.front().map(|said| &said.what) {
+        let is_reserve = |decoded: &&DecodedInput| matches!(decoded.what, Ok(Command::Reserve(_)));
+        let reserves = self.inputs.iter().take(BATCH).take_while(is_reserve).count();
+        let seconds = match self.inputs.front().map(|decoded| &decoded.what) {
             Some(Ok(Command::Reserve(seconds))) => *seconds,
             _ => Some(0),
         };
@@ -428,8 +428,8 @@ impl Session {
             (InputState::Open, Some(seconds)) => u64::from(seconds) * 1_000,
             (InputState::Open, None) => u64::MAX,
         };
-        // It counts while it waits.
-        let kind = self.said.front_mut().and_then(|said| said.kind.take());
+        // The client counts as a waiting worker meanwhile.
+        let kind = self.inputs.front_mut().and_then(|decoded| decoded.kind.take());
         self.count(shared, kind);
         self.work(shared);
         self.task = Task::Reserve(reserves);
@@ -533,7 +533,7 @@ impl Session {
                         self.task = Task::ListQueues(names);
                         return self.ask(shared, out);
                     }
-                    // It is there for every client, and first, as in beanstalkd.
+                    // The tube exists for every client, and is listed first, as in beanstalkd.
                     let default = default_queue();
                     names.retain(|name| *name != default && self.reach.has(name));
                     if self.reach.has(&default) {
@@ -599,8 +599,8 @@ impl Session {
     }
 
     fn answer_first(&mut self, text: &str, shared: &BeanstalkState, out: &mut Vec<u8>) {
-        if let Some(said) = self.said.pop_front() {
-            self.count(shared, said.kind);
+        if let Some(decoded) = self.inputs.pop_front() {
+            self.count(shared, decoded.kind);
         }
         out.extend_from_slice(text.as_bytes());
     }
@@ -618,7 +618,7 @@ impl Session {
             (BatchStep::Block(text), _) => return block(out, &text),
             (BatchStep::Silent, _) => return,
             (BatchStep::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
-                // It goes on with the queue before, which it has let go of in the same batch.
+                // The session continues with the former queue, whose hold it has released in the same batch.
                 if self.used == queue {
                     if self.reach.has(&left) {
                         self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
@@ -707,8 +707,8 @@ mod tests {
         let app = BeanstalkApp::new(&wheel, 100, 10, Drain::default());
         let (mut session, mut out) = (Session::new(SessionId(1), None), Vec::new());
         let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
-        while let Some(said) = decoder.next(&mut input) {
-            session.hear(said);
+        while let Some(decoded) = decoder.next(&mut input) {
+            session.hear(decoded);
         }
         let mut batches = Vec::new();
         let mut next = session.go_on(&app.0, &mut out);

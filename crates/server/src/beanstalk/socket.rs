@@ -79,10 +79,10 @@ pub(super) async fn listen(path: &Path, mode: SocketMode) -> io::Result<UnixList
 
 fn make(path: &Path, SocketMode(mode): SocketMode) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // The file gets no more than this and the umask leave, so at no moment is it open to others than it should be...
+    // The file gets no more permissions than this and the umask leave, so it is never open to others for a moment...
     fchmod(&socket, Mode::from_raw_mode(mode))?;
     socket.bind(path)?;
-    // ...and then what the umask has taken away.
+    // ...and then the permissions that the umask has removed.
     set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)
 }

@@ -48,7 +48,7 @@ pub(super) fn message(view: &View, now: Now) -> String {
     field("state", &state);
     field("pri", &view.priority);
     field("age", &(now.wall.0.saturating_sub(view.message.enqueued_at.0) / 1_000));
-    // Whole seconds were asked for; the clocks may have moved against each other since.
+    // The delay was given in whole seconds; the clocks may have moved against each other since.
     field("delay", &((view.delay_ms + 500) / 1_000));
     field("ttr", &(view.lease_ms / 1_000));
     field("time-left", &time_left);
@@ -65,7 +65,7 @@ pub(super) fn message(view: &View, now: Now) -> String {
 pub(super) fn queue(view: &QueueView) -> String {
     let length_ms = match view.pause {
         Pause::Until { length_ms, .. } => length_ms,
-        // Until resumed, which this protocol has no word for.
+        // The pause lasts until it is ended, for which this protocol has no word.
         Pause::Paused => u64::from(u32::MAX) * 1_000,
         Pause::Running => 0,
     };
@@ -163,8 +163,8 @@ const COMMANDS: &[(&str, Kind)] = &[
     ("cmd-pause-tube", Kind::PauseTube),
 ];
 
-/// Whole seconds until a deadline. Deadlines are up to two ms later than they were asked for, so that nothing is early;
-/// without this correction beanstalkd's answer right after a reserve with 60 seconds would be 59.
+/// Whole seconds until a deadline. Deadlines are up to two ms later than requested, so that nothing is early; without
+/// this correction the answer right after a reserve with 60 seconds would be 60 instead of beanstalkd's 59.
 fn seconds_left(ms: u64) -> u64 {
     ms.saturating_sub(2) / 1_000
 }
@@ -182,7 +182,7 @@ impl std::fmt::Display for Quoted<'_> {
 /// 0 where there is no such file.
 fn processor_time() -> (String, String) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything but ends with the last parenthesis.
+    // Read behind the name, which may contain any character but ends with the last parenthesis.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let time = |at: usize| {
         let hundredths: u64 = fields.get(at).and_then(|f| f.parse().ok()).unwrap_or(0);

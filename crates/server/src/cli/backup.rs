@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::remote::{ApiError, Remote};
 use super::table::cell;
-use super::{CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs};
 
-/// The time limit of a copy: practically none; the connection shows when the server is gone.
+/// The time limit of a copy: practically none, because the connection shows when the server is gone.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 const OWNER_ONLY: u32 = 0o700;
 
@@ -23,22 +23,23 @@ pub(super) struct BackupArgs {
     /// then it is created
     #[arg(value_name = "DEST")]
     dest: PathBuf,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl BackupArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for BackupArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let usage = |what: &str| CommandFailure::Usage(format!("DEST {}: {what}", self.dest.display()));
         let dest = std::path::absolute(&self.dest).map_err(|error| usage(&error.to_string()))?;
         let dest = dest.to_str().ok_or_else(|| usage("is not UTF-8"))?;
         let remote = Remote::new(&self.server)?;
         let copied = ask(&remote, dest)?;
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{copied}")?;
             return Ok(());
         }
@@ -102,7 +103,7 @@ impl CreatedFolders {
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
-            // What has been put into it meanwhile stays.
+            // Files that were put into the folder meanwhile stay.
             let _ = fs::remove_dir(folder);
         }
     }

@@ -1,4 +1,4 @@
-//! `duewheel cluster reset` and `rotate-secret`.
+//! `duewheel cluster show`, `reset` and `rotate-secret`.
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use duewheel_store_redis::Rotation;
 
-use super::CommandFailure;
+use super::remote::Remote;
+use super::table::{self, cell};
+use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client};
 use crate::config::{Options, RedisSettings, StoreChoice};
 use crate::store;
 
@@ -18,6 +20,8 @@ pub(super) struct ClusterArgs {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
+    /// Show the nodes, and which of them owns which shards
+    Show(ShowArgs),
     /// Give up data that Redis has lost: create the missing shards, and keep the others. In an empty Redis it creates a
     /// new cluster. No id is given again. All nodes must be stopped
     Reset(Box<ResetArgs>),
@@ -49,12 +53,54 @@ struct ResetArgs {
     options: Options,
 }
 
+#[derive(Args, Debug)]
+struct ShowArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 impl ClusterArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+    pub(super) fn run(self) -> CommandEnd {
         match self.command {
-            ClusterCommand::Reset(args) => args.run(),
-            ClusterCommand::RotateSecret(args) => args.run(),
+            ClusterCommand::Show(args) => client(args),
+            ClusterCommand::Reset(args) => args.run().into(),
+            ClusterCommand::RotateSecret(args) => args.run().into(),
         }
+    }
+}
+
+impl ClientCommand for ShowArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let cluster = Remote::new(&self.server)?.get("/v1/cluster")?;
+        let mut out = stdout().lock();
+        if self.server.json {
+            writeln!(out, "{cluster}")?;
+            return Ok(());
+        }
+        let rows = |list: &str, columns: &[&str]| -> Vec<Vec<String>> {
+            let entries = cluster[list].as_array().into_iter().flatten();
+            entries.map(|entry| columns.iter().map(|name| cell(entry, name)).collect()).collect()
+        };
+        table::print(
+            &mut out,
+            &["NODE", "ADDRESS", "SHARDS"],
+            &rows("nodes", &["name", "advertise", "shards"]),
+        )?;
+        writeln!(out)?;
+        let shards = rows("shards", &["shard", "owner", "wanted", "epoch", "unknown"]);
+        table::print(&mut out, &["SHARD", "OWNER", "WANTED", "EPOCH", "UNKNOWN"], &shards)?;
+        writeln!(
+            out,
+            "\nas {} saw it {} ms ago; shards without an owner: {}",
+            cell(&cluster, "node"),
+            cell(&cluster, "age_ms"),
+            cell(&cluster, "shards_without_owner")
+        )?;
+        Ok(())
     }
 }
 
@@ -82,7 +128,7 @@ impl RotateSecretArgs {
             } else {
                 "the new secret of an interrupted rotation is valid"
             };
-            // Somebody may have closed the output; the rotation goes on.
+            // The reader of the output may have closed it; the rotation continues.
             let _ = writeln!(
                 stdout(),
                 "{which}; the former one stays valid for {wait:.1} s, until all nodes know"

@@ -6,12 +6,19 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
+use duewheel::core::QueueName;
 use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
+use super::failure::with_flags;
+use super::queue::queue_name;
+use super::queue_config::BackoffArg;
 use super::remote::{ApiError, Remote, ServerRefusal, segment};
 use super::table::{cell, plain};
-use super::{CommandFailure, ServerArgs};
+use super::when::GivenTime;
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
 
 /// Largest number of lines of one request.
 const BATCH_LINES: usize = 1_000;
@@ -21,7 +28,8 @@ const BATCH_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Args, Debug)]
 pub(super) struct EnqueueArgs {
     /// The queue
-    queue: String,
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
     /// The body; `-` or no body reads standard input
     #[arg(allow_hyphen_values = true)]
     body: Option<String>,
@@ -36,15 +44,30 @@ pub(super) struct EnqueueArgs {
     /// Makes a repeated enqueue return the first answer
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
+    /// A header that is stored with the message; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
     /// Priority; lower goes first
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
-    /// Make each line of standard input a message
+    /// Number of attempts after which the message is dead
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Shortest and longest time until the next attempt, such as 1s..1h
+    #[arg(long, value_name = "TIME..TIME")]
+    backoff: Option<BackoffArg>,
+    /// Length of a lease
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    lease: Option<TimeSpan>,
+    /// Accept an empty body
+    #[arg(long)]
+    allow_empty: bool,
+    /// Make each line of standard input a message, and print the id of each
     #[arg(long, conflicts_with_all = ["key", "dedupe_id"])]
     lines: bool,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
+    /// Print nothing; with --lines how many were enqueued, without their ids
+    #[arg(long, short)]
+    quiet: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -52,10 +75,10 @@ pub(super) struct EnqueueArgs {
 /// When a message is due.
 #[derive(Args, Clone, Debug)]
 pub(super) struct DueArgs {
-    /// After this time, such as 250ms, 10s, 48h, 15d
+    /// After this time, such as 250ms, 10s, 48h, 15d, "2 days", PT48H; a number alone is seconds
     #[arg(long, value_name = "TIME", conflicts_with = "at")]
     delay: Option<String>,
-    /// At this instant (RFC 3339), such as 2026-01-31T08:00:00Z
+    /// At this instant, such as 2027-01-31T08:00:00Z, "tomorrow 9:00" or 2027-01-31, the last two in this machine's time zone
     #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
     /// What to do if the instant has passed
@@ -77,14 +100,37 @@ enum IfExistsArg {
 }
 
 impl DueArgs {
-    /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one.
-    pub(super) fn write(&self, request: &mut Map<String, Value>, default: Option<u64>) {
-        match (&self.delay, &self.at, default) {
-            (Some(delay), _, _) => request.insert("delay".into(), delay.as_str().into()),
-            (None, Some(at), _) => request.insert("due_at".into(), at.as_str().into()),
-            (None, None, Some(ms)) => request.insert("delay_ms".into(), ms.into()),
-            (None, None, None) => None,
+    /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one. Says how it was read where
+    /// people should know.
+    pub(super) fn write(
+        &self,
+        request: &mut Map<String, Value>,
+        default: Option<u64>,
+    ) -> Result<(), CommandFailure> {
+        let now = Zoned::now();
+        let read = match (&self.delay, &self.at) {
+            (Some(text), _) => Some(("--delay", text, when::delay(text, &now))),
+            (None, Some(text)) => Some(("--at", text, when::at(text, &now))),
+            (None, None) => None,
         };
+        match read {
+            Some((option, text, read)) => {
+                let read =
+                    read.map_err(|what| CommandFailure::Usage(format!("{option} {text:?}: {what}")))?;
+                if let Some(note) = read.note {
+                    eprintln!("{option} {text:?}: {note}");
+                }
+                match read.time {
+                    GivenTime::After(ms) => request.insert("delay_ms".into(), ms.into()),
+                    GivenTime::At(instant) => request.insert("due_at".into(), instant.into()),
+                };
+            }
+            None => {
+                if let Some(ms) = default {
+                    request.insert("delay_ms".into(), ms.into());
+                }
+            }
+        }
         if let Some(past) = self.past {
             let word = match past {
                 PastArg::Refuse => "refuse",
@@ -92,19 +138,29 @@ impl DueArgs {
             };
             request.insert("past".into(), word.into());
         }
+        Ok(())
     }
 }
 
-impl EnqueueArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for EnqueueArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let path = format!("/v1/queues/{}/messages", segment(&self.queue));
+        let path = format!("/v1/queues/{}/messages", segment(self.queue.as_str()));
         let request = self.request()?;
         if self.lines {
             if self.body.as_deref().is_some_and(|body| body != "-") {
                 return Err(CommandFailure::Usage("--lines reads standard input; leave the body out".into()));
             }
-            return LineSender::new(remote, path, request, self.json).run();
+            let printed = match (self.server.json, self.quiet) {
+                (json, true) => PrintedLines::Summary { json },
+                (true, false) => PrintedLines::Answers,
+                (false, false) => PrintedLines::Ids,
+            };
+            return LineSender::new(remote, path, request, printed, self.allow_empty).run();
         }
         let body = match self.body.as_deref() {
             Some(body) if body != "-" => body.as_bytes().to_vec(),
@@ -114,11 +170,17 @@ impl EnqueueArgs {
                 bytes
             }
         };
+        if body.is_empty() && !self.allow_empty {
+            return Err(CommandFailure::Usage("BODY: is empty; say --allow-empty if that is meant".into()));
+        }
         let mut request = request;
         put_body(&mut request, body);
         let answer = remote.post(&path, &Value::Object(request))?;
+        if self.quiet {
+            return Ok(());
+        }
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{answer}")?;
             return Ok(());
         }
@@ -127,18 +189,28 @@ impl EnqueueArgs {
             (_, Some(old)) => format!("enqueued in place of {old}"),
             _ => "enqueued".to_owned(),
         };
-        writeln!(out, "{}  {what}, due {}", cell(&answer, "id"), cell(&answer, "due_at"))?;
+        writeln!(out, "{}  {what}, due {}", cell(&answer, "id"), when::due(&answer))?;
         Ok(())
     }
+}
 
+impl EnqueueArgs {
     fn request(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut request = Map::new();
-        self.when.write(&mut request, Some(0));
+        self.when.write(&mut request, Some(0))?;
+        if !self.headers.is_empty() {
+            let headers =
+                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+            request.insert("headers".into(), Value::Object(headers.collect()));
+        }
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
         put("key", self.key.as_deref().map(Value::from));
         put("dedupe_id", self.dedupe_id.as_deref().map(Value::from));
         put("priority", self.priority.map(Value::from));
+        put("max_attempts", self.max_attempts.map(Value::from));
+        put("backoff", self.backoff.map(BackoffArg::json));
+        put("lease_ms", self.lease.map(|time| time.0.into()));
         let if_exists = self.if_exists.map(|what| match what {
             IfExistsArg::Reject => "reject",
             IfExistsArg::Keep => "keep",
@@ -149,6 +221,12 @@ impl EnqueueArgs {
     }
 }
 
+/// Reads `NAME=VALUE`.
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 /// As text where it is text, otherwise in base64.
 pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     match String::from_utf8(body) {
@@ -157,13 +235,25 @@ pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     };
 }
 
+/// What goes to standard output.
+#[derive(Clone, Copy)]
+enum PrintedLines {
+    /// The id of each message, in the order of the lines.
+    Ids,
+    /// The answer to each line as JSON, with its `line`.
+    Answers,
+    /// Only how many were accepted. Otherwise that goes to standard error.
+    Summary { json: bool },
+}
+
 /// Sends lines of standard input.
 struct LineSender {
     remote: Remote,
     path: String,
     /// The common fields of all messages.
     common: Map<String, Value>,
-    json: bool,
+    printed: PrintedLines,
+    allow_empty: bool,
     /// Lines that were read and not sent: the number of each, and its request.
     waiting: Vec<(u64, String)>,
     waiting_bytes: usize,
@@ -174,7 +264,13 @@ struct LineSender {
 }
 
 impl LineSender {
-    fn new(remote: Remote, path: String, common: Map<String, Value>, json: bool) -> LineSender {
+    fn new(
+        remote: Remote,
+        path: String,
+        common: Map<String, Value>,
+        printed: PrintedLines,
+        allow_empty: bool,
+    ) -> LineSender {
         // Draws only when standard error is a terminal.
         let progress = ProgressBar::new_spinner();
         if let Ok(style) =
@@ -186,7 +282,8 @@ impl LineSender {
             remote,
             path,
             common,
-            json,
+            printed,
+            allow_empty,
             waiting: Vec::new(),
             waiting_bytes: 0,
             read: 0,
@@ -209,7 +306,7 @@ impl LineSender {
             }
             self.add(&line);
             let full = self.waiting.len() >= BATCH_LINES || self.waiting_bytes >= BATCH_BYTES;
-            // Somebody may be typing: what is there goes before more is waited for.
+            // The input may be typed: complete lines are sent before more input is awaited.
             if full || !input.buffer().contains(&b'\n') {
                 self.send()?;
             }
@@ -218,11 +315,12 @@ impl LineSender {
             self.send()?;
         }
         self.progress.finish_and_clear();
-        if self.json {
-            let summary = json!({"accepted": self.accepted, "failed": self.failed});
-            writeln!(io::stdout(), "{summary}")?;
-        } else {
-            writeln!(io::stdout(), "{} enqueued", self.accepted)?;
+        let summary = json!({"accepted": self.accepted, "failed": self.failed});
+        match self.printed {
+            PrintedLines::Ids => eprintln!("{} enqueued", self.accepted),
+            PrintedLines::Answers => eprintln!("{summary}"),
+            PrintedLines::Summary { json: true } => writeln!(io::stdout(), "{summary}")?,
+            PrintedLines::Summary { json: false } => writeln!(io::stdout(), "{} enqueued", self.accepted)?,
         }
         if self.failed == 0 {
             Ok(())
@@ -233,6 +331,13 @@ impl LineSender {
 
     fn add(&mut self, line: &[u8]) {
         self.read += 1;
+        if line.is_empty() && !self.allow_empty {
+            self.failed += 1;
+            let number = self.read;
+            self.progress
+                .suspend(|| eprintln!("line {number}: is empty; say --allow-empty if that is meant"));
+            return;
+        }
         let mut request = self.common.clone();
         put_body(&mut request, line.to_vec());
         let request = Value::Object(request).to_string();
@@ -266,12 +371,21 @@ impl LineSender {
         };
         let sent = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
-        for ((number, request), result) in sent.into_iter().zip(results) {
+        let mut out = Vec::new();
+        for ((number, request), mut result) in sent.into_iter().zip(results) {
             if result.get("id").is_some() {
                 self.accepted += 1;
+                match self.printed {
+                    PrintedLines::Ids => writeln!(out, "{}", cell(&result, "id"))?,
+                    PrintedLines::Answers => {
+                        result["line"] = number.into();
+                        writeln!(out, "{result}")?;
+                    }
+                    PrintedLines::Summary { .. } => {}
+                }
                 continue;
             }
-            let refusal = ServerRefusal::from_json(&result);
+            let refusal = with_flags(ServerRefusal::from_json(&result), None);
             if refusal.is_full() {
                 self.waiting_bytes += request.len() + 1;
                 self.waiting.push((number, request));
@@ -280,6 +394,9 @@ impl LineSender {
             self.failed += 1;
             let what = plain(&refusal.to_string());
             self.progress.suspend(|| eprintln!("line {number}: {what}"));
+        }
+        if !out.is_empty() {
+            self.progress.suspend(|| io::stdout().write_all(&out))?;
         }
         self.progress.set_position(self.accepted);
         if !self.waiting.is_empty() {

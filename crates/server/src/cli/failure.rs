@@ -1,25 +1,175 @@
-//! How a command did not succeed, and which exit code says so.
+//! Failures of commands, and their exit codes.
 
 use std::{fmt, io};
 
+use serde_json::{Map, Value, json};
+
+use super::remote::{ApiError, ServerRefusal};
+use super::table::plain;
 use crate::config::ConfigError;
+use crate::error::ErrorCode;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum CommandFailure {
-    /// It was refused, or failed: exit code 1.
+    /// It failed.
     Failed(String),
-    /// Wrong usage: exit code 2.
+    /// Wrong usage.
     Usage(String),
-    /// It is done in part, and something is left: exit code 3.
-    Left(String),
-    /// It failed and has printed everything: exit code 1.
+    /// The server refused; [`exit_code_of`] tells the exit code.
+    Refused(ServerRefusal),
+    /// Something that was named does not exist.
+    NotFound(String),
+    /// The server cannot be reached.
+    Unreachable(String),
+    /// It failed and has printed everything.
     Said,
+}
+
+/// The exit codes besides 0.
+pub(super) mod exit_code {
+    /// The command failed.
+    pub(crate) const FAILED: u8 = 1;
+    /// Wrong usage: an option or argument is missing, unknown or has a bad value.
+    pub(crate) const USAGE: u8 = 2;
+    /// There is no such message, queue or path.
+    pub(crate) const NOT_FOUND: u8 = 3;
+    /// The message or its key is in another state than the command needs.
+    pub(crate) const CONFLICT: u8 = 4;
+    /// No server can be reached, or it is about to stop.
+    pub(crate) const UNREACHABLE: u8 = 5;
+    /// A limit, a quota, or missing permission.
+    pub(crate) const REFUSED: u8 = 6;
+}
+
+/// The exit code for an error of the server.
+fn exit_code_of(code: &str) -> u8 {
+    use ErrorCode as E;
+    let Some(known) = E::ALL.into_iter().find(|known| known.as_str() == code) else {
+        return exit_code::FAILED;
+    };
+    match known {
+        E::BadRequest | E::MethodNotAllowed | E::UnsupportedMediaType | E::InThePast => exit_code::USAGE,
+        E::NotFound | E::MessageNotFound => exit_code::NOT_FOUND,
+        E::KeyExists
+        | E::Leased
+        | E::Dead
+        | E::NotDead
+        | E::LeaseLost
+        | E::GenerationMismatch
+        | E::DedupeMismatch
+        | E::Paused => exit_code::CONFLICT,
+        E::Draining => exit_code::UNREACHABLE,
+        E::Unauthorized
+        | E::Forbidden
+        | E::CrossOrigin
+        | E::BodyTooLarge
+        | E::HeadersTooLarge
+        | E::Overloaded
+        | E::OverQuota
+        | E::DiskFull => exit_code::REFUSED,
+        E::RequestTimeout | E::Internal | E::StorageUnavailable | E::Unknown => exit_code::FAILED,
+    }
+}
+
+/// How the command line calls a field of a request.
+fn flag_of(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "body" | "body_base64" => "BODY",
+        "backoff" | "backoff.min_ms" | "backoff.max_ms" => "--backoff",
+        "by" | "by_ms" => "TIME",
+        "dead_ttl_ms" => "--dead-ttl",
+        "dedupe_id" => "--dedupe-id",
+        "dedupe_window_ms" => "--dedupe-window",
+        "delay" | "delay_ms" => "--delay",
+        "due_at" => "--at",
+        "for" | "for_ms" => "--for",
+        "from" => "--from",
+        "buckets" => "--buckets",
+        "headers" => "--header",
+        "id" => "ID",
+        "ids" => "--id",
+        "if_exists" => "--if-exists",
+        "if_generation" => "--if-generation",
+        "key" => "--key",
+        "lease_ms" => "--lease",
+        "lease_token" => "TOKEN",
+        "limit" => "--limit",
+        "max" => "--max",
+        "max_attempts" => "--max-attempts",
+        "order" => "--order",
+        "past" => "--past",
+        "priority" => "--priority",
+        "queue" => "QUEUE",
+        "reason" => "--reason",
+        "to" => "--to",
+        "wait_ms" => "--wait",
+        _ => return None,
+    })
+}
+
+/// The detail of a refusal with the names of the command line: `--priority 1e3: must be …` for `priority: must be …`.
+/// `request` has the value, if the field was sent in a body.
+pub(super) fn with_flags(mut refusal: ServerRefusal, request: Option<&Value>) -> ServerRefusal {
+    let Some(field) = &refusal.field else { return refusal };
+    let Some(flag) = flag_of(field) else { return refusal };
+    let prefix = format!("{field}: ");
+    let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
+    let value = match request.and_then(|request| request.get(field)) {
+        // A body may be long, and secret.
+        Some(Value::String(text)) if flag != "BODY" => format!(" {text:?}"),
+        Some(Value::Number(number)) => format!(" {number}"),
+        _ => String::new(),
+    };
+    refusal.detail = format!("{flag}{value}: {rest}");
+    refusal
 }
 
 impl CommandFailure {
     pub(crate) fn failed(what: impl fmt::Display) -> Self {
         CommandFailure::Failed(what.to_string())
+    }
+
+    /// The process's exit code.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            CommandFailure::Said | CommandFailure::Failed(_) => exit_code::FAILED,
+            CommandFailure::Usage(_) => exit_code::USAGE,
+            CommandFailure::Refused(refusal) => exit_code_of(&refusal.code),
+            CommandFailure::NotFound(_) => exit_code::NOT_FOUND,
+            CommandFailure::Unreachable(_) => exit_code::UNREACHABLE,
+        }
+    }
+
+    /// Tells people on standard error; with `json` as one JSON object with the `code` of the server, or `failed`,
+    /// `usage`, `not_found` or `unreachable`.
+    pub(super) fn tell(&self, json: bool) {
+        let (code, detail) = match self {
+            CommandFailure::Said => return,
+            CommandFailure::Failed(what) => ("failed", what),
+            CommandFailure::Usage(what) => ("usage", what),
+            CommandFailure::NotFound(what) => ("not_found", what),
+            CommandFailure::Unreachable(what) => ("unreachable", what),
+            CommandFailure::Refused(refusal) => (refusal.code.as_str(), &refusal.detail),
+        };
+        if json {
+            let mut told = Map::new();
+            told.insert("code".into(), code.into());
+            told.insert("detail".into(), detail.as_str().into());
+            if let CommandFailure::Refused(ServerRefusal { field, existing_id, .. }) = self {
+                for (name, value) in [("field", field), ("existing_id", existing_id)] {
+                    if let Some(value) = value {
+                        told.insert(name.into(), value.as_str().into());
+                    }
+                }
+            }
+            told.insert("exit_code".into(), json!(self.exit_code()));
+            eprintln!("{}", Value::Object(told));
+        } else if let CommandFailure::Refused(refusal) = self {
+            eprintln!("duewheel: {}", plain(&refusal.to_string()));
+        } else {
+            eprintln!("duewheel: {detail}");
+        }
     }
 }
 
@@ -29,13 +179,72 @@ impl From<ConfigError> for CommandFailure {
     }
 }
 
+impl From<ApiError> for CommandFailure {
+    fn from(trouble: ApiError) -> Self {
+        match trouble {
+            ApiError::Unreachable(what) => CommandFailure::Unreachable(what),
+            ApiError::Refused(refusal) => CommandFailure::Refused(refusal),
+        }
+    }
+}
+
 impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
-        // `duewheel list q | head` is no failure that needs words.
+        // A closed pipe, as in `duewheel list q | head`, is not reported.
         if error.kind() == io::ErrorKind::BrokenPipe {
             CommandFailure::Said
         } else {
             CommandFailure::failed(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(code: &str, field: &str, detail: &str) -> ServerRefusal {
+        ServerRefusal {
+            code: code.into(),
+            detail: detail.into(),
+            field: Some(field.into()),
+            existing_id: None,
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_flag_and_quotes_the_value() {
+        let request = json!({"priority": -1, "delay": "1 fortnight", "body": "secret"});
+        let told = |field: &str, detail: &str| {
+            with_flags(refusal("bad_request", field, detail), Some(&request)).detail
+        };
+        assert_eq!(
+            told("priority", "priority: must be a whole number"),
+            "--priority -1: must be a whole number"
+        );
+        assert_eq!(told("delay", "delay: no"), "--delay \"1 fortnight\": no");
+        assert_eq!(told("body", "body: is too large"), "BODY: is too large");
+        assert_eq!(told("max_attempts", "max_attempts: must not be 0"), "--max-attempts: must not be 0");
+        assert_eq!(told("strange", "strange: unknown field"), "strange: unknown field");
+    }
+
+    #[test]
+    fn exit_codes_tell_what_a_script_can_do() {
+        for (code, exit) in [
+            ("bad_request", 2),
+            ("message_not_found", 3),
+            ("key_exists", 4),
+            ("lease_lost", 4),
+            ("draining", 5),
+            ("over_quota", 6),
+            ("disk_full", 6),
+            ("forbidden", 6),
+            ("unknown", 1),
+            ("storage_unavailable", 1),
+            ("a code of a later version", 1),
+        ] {
+            assert_eq!(CommandFailure::Refused(refusal(code, "", "")).exit_code(), exit, "{code}");
+        }
+        assert_eq!(CommandFailure::Unreachable(String::new()).exit_code(), 5);
     }
 }

@@ -8,15 +8,15 @@ use duewheel_import::{ImportError, ImportPlan};
 
 use super::remote::Remote;
 use super::table::{self, plain};
-use super::{CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
 #[command(
     after_help = "A job leaves the source when its copy is durable here; interrupt it when you like, and run it \
 again within a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that \
-workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, 2 used wrongly, 3 jobs are left in the source \
-(workers have them, or they were refused).\n\ndocs/import.md tells how to move step by step."
+workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, or jobs are left in the source (workers have them, or they were refused), \
+2 used wrongly.\n\ndocs/import.md tells how to move step by step."
 )]
 pub(super) struct ImportArgs {
     /// The running beanstalkd (1.10 or later)
@@ -34,15 +34,16 @@ pub(super) struct ImportArgs {
     /// How long to wait for jobs that workers have reserved, such as 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: String,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl ImportArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for ImportArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let wait: TimeSpan =
             self.wait.parse().map_err(|what| CommandFailure::Usage(format!("--wait: {what}")))?;
         if let Some(bad) = self.tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
@@ -58,7 +59,7 @@ impl ImportArgs {
         };
         let summary = duewheel_import::run(plan, remote, &self.server.server)?;
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{}", summary.json)?;
         } else {
             if !summary.rows.is_empty() {
@@ -72,7 +73,7 @@ impl ImportArgs {
         for line in &summary.refusals {
             eprintln!("{}", plain(line));
         }
-        if summary.left.is_empty() { Ok(()) } else { Err(CommandFailure::Left(summary.left.join("; "))) }
+        if summary.left.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(summary.left.join("; "))) }
     }
 }
 

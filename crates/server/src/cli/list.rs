@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
+use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
+use super::queue::queue_name;
 use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
-use super::{CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
 /// Number of messages of one request.
 const PAGE: usize = 1_000;
@@ -16,16 +18,14 @@ const BODY_CHARS: usize = 40;
 #[derive(Args, Debug)]
 pub(super) struct ListArgs {
     /// The queue
-    queue: String,
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
     /// Only messages in this state
     #[arg(long, value_name = "S")]
     state: Option<StateArg>,
     /// Largest number of messages
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -38,8 +38,12 @@ enum StateArg {
     Dead,
 }
 
-impl ListArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for ListArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let mut messages: Vec<Value> = Vec::new();
         let mut next: Option<String> = None;
@@ -48,7 +52,7 @@ impl ListArgs {
             if limit == 0 {
                 break;
             }
-            let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(&self.queue));
+            let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(self.queue.as_str()));
             if let Some(state) = self.state {
                 path.push_str(match state {
                     StateArg::Scheduled => "&state=scheduled",
@@ -70,17 +74,19 @@ impl ListArgs {
             }
         }
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{}", json!({"messages": messages, "next": next}))?;
             return Ok(());
         }
         let row = |message: &Value| {
-            let mut row: Vec<String> = ["id", "state", "due_at", "key", "attempt"]
-                .into_iter()
-                .map(|name| cell(message, name))
-                .collect();
-            row.push(body(message, BODY_CHARS));
-            row
+            vec![
+                cell(message, "id"),
+                cell(message, "state"),
+                when::due(message),
+                cell(message, "key"),
+                cell(message, "attempt"),
+                body(message, BODY_CHARS),
+            ]
         };
         let rows: Vec<Vec<String>> = messages.iter().map(row).collect();
         table::print(&mut out, &["ID", "STATE", "DUE", "KEY", "ATTEMPT", "BODY"], &rows)?;

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{DueArgs, put_body};
+use super::enqueue::{DueArgs, header, put_body};
 use super::remote::{Remote, segment};
 use super::table::{body, cell, plain};
-use super::{CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
 /// Identifies one message.
 #[derive(Args, Debug)]
@@ -40,17 +40,18 @@ impl MessageArgs {
 pub(super) struct GetArgs {
     #[command(flatten)]
     target: MessageArgs,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl GetArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for GetArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let message = Remote::new(&self.server)?.get(&self.target.path()?)?;
-        show(&message, self.json)
+        show(&message, self.server.json)
     }
 }
 
@@ -58,18 +59,19 @@ impl GetArgs {
 pub(super) struct CancelArgs {
     #[command(flatten)]
     target: MessageArgs,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl CancelArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for CancelArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let answer = Remote::new(&self.server)?.delete(&self.target.path()?)?;
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{answer}")?;
         } else {
             writeln!(out, "{}  cancelled", cell(&answer, "id"))?;
@@ -100,22 +102,23 @@ pub(super) struct PostponeArgs {
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
     /// A new length of a lease
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
     lease: Option<crate::span::TimeSpan>,
     /// Only if the message has this generation
     #[arg(long, value_name = "N")]
     if_generation: Option<u32>,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl PostponeArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for PostponeArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let mut request = Map::new();
-        self.when.write(&mut request, None);
+        self.when.write(&mut request, None)?;
         if let Some(body) = self.body {
             put_body(&mut request, body.into_bytes());
         }
@@ -137,7 +140,7 @@ impl PostponeArgs {
             request.insert("if_generation".into(), generation.into());
         }
         let answer = Remote::new(&self.server)?.patch(&self.target.path()?, &Value::Object(request))?;
-        changed(&answer, "changed", self.json)
+        changed(&answer, "changed", self.server.json)
     }
 }
 
@@ -145,25 +148,20 @@ impl PostponeArgs {
 pub(super) struct FireArgs {
     #[command(flatten)]
     target: MessageArgs,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl FireArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for FireArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let path = format!("{}/fire", self.target.path()?);
         let answer = Remote::new(&self.server)?.post(&path, &json!({}))?;
-        changed(&answer, "fired", self.json)
+        changed(&answer, "fired", self.server.json)
     }
-}
-
-/// Reads `NAME=VALUE`.
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure> {
@@ -176,7 +174,7 @@ fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure>
             "{}  {what}, {}, due {}",
             cell(answer, "id"),
             cell(answer, "state"),
-            cell(answer, "due_at")
+            when::due(answer)
         )?;
     }
     Ok(())
@@ -209,7 +207,14 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         "dead_at",
     ] {
         if message.get(name).is_some_and(|value| !value.is_null()) {
-            writeln!(out, "{name:13}{}", cell(message, name))?;
+            let text = cell(message, name);
+            let told = match name {
+                "due_at" | "enqueued_at" | "lease_until" | "dead_at" => {
+                    format!("  {}", when::instant_told(message, name))
+                }
+                _ => String::new(),
+            };
+            writeln!(out, "{name:13}{text}{told}")?;
         }
     }
     for (name, value) in message["headers"].as_object().into_iter().flatten() {

@@ -1,6 +1,7 @@
 //! The command line: one binary, `duewheel`.
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done in part (`import`).
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 no server can be reached, 6 refused (a limit, a
+//! quota, missing permission).
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,12 +9,20 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod backup;
+mod clock;
 mod cluster;
 mod enqueue;
 mod failure;
+mod health;
+mod histogram;
 mod import;
+mod lease;
 mod list;
+mod manual;
 mod message;
+mod operate;
+mod queue;
+mod queue_config;
 mod queues;
 mod remote;
 mod restore;
@@ -23,7 +32,9 @@ mod server;
 mod table;
 mod token;
 mod verify;
+mod when;
 mod work;
+mod work_child;
 
 pub(crate) use failure::CommandFailure;
 pub(crate) use server::ServerArgs;
@@ -33,7 +44,7 @@ pub(crate) use server::ServerArgs;
 #[command(name = "duewheel", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: CliCommand,
+    command: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +65,28 @@ enum CliCommand {
     List(list::ListArgs),
     /// List all queues
     Queues(queues::QueuesArgs),
+    /// Show a queue: counts, rates, settings
+    Queue(queue::QueueArgs),
+    /// Show or change the settings of a queue
+    Config(queue_config::ConfigArgs),
+    /// Stop granting messages of a queue; they still become ready
+    Pause(operate::PauseArgs),
+    /// Grant messages of a paused queue again
+    Resume(operate::ResumeArgs),
+    /// Remove all messages of a queue but the leased ones
+    Purge(operate::PurgeArgs),
+    /// Make dead messages of a queue ready again
+    Redrive(operate::RedriveArgs),
+    /// Draw how many messages are due when
+    Histogram(histogram::HistogramArgs),
+    /// Lease messages that are due
+    Reserve(lease::ReserveArgs),
+    /// Settle a leased message: it is done
+    Ack(lease::AckArgs),
+    /// Give a leased message back, for another attempt or as dead
+    Nack(lease::NackArgs),
+    /// Extend the lease of a message
+    Extend(lease::ExtendArgs),
     /// Run a command for each message of a queue
     Work(work::WorkArgs),
     /// Check every byte of a data folder, without writing
@@ -64,55 +97,119 @@ enum CliCommand {
     Backup(backup::BackupArgs),
     /// Make a data folder from a copy
     Restore(restore::RestoreArgs),
-    /// Manage a cluster of nodes on Redis
+    /// Show limits and use of tenants
+    Quotas(health::QuotasArgs),
+    /// Tell whether the server is well
+    Health(health::HealthArgs),
+    /// Move the clock of a server that was started for tests
+    Clock(clock::ClockArgs),
+    /// Show or manage a cluster of nodes on Redis
     Cluster(cluster::ClusterArgs),
     /// Make a data folder from a damaged one, and list what is lost
     Salvage(salvage::SalvageArgs),
-    /// Make tokens for a server that requires them
+    /// Make, list and revoke tokens of a server that requires them
     Token(token::TokenArgs),
+    /// Print the completions of a shell
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages
+    Man(manual::ManArgs),
     /// Print name and version, as --version does
     Version,
+}
+
+/// A command that talks to a server.
+trait ClientCommand {
+    fn server(&self) -> &ServerArgs;
+    fn run(self) -> Result<(), CommandFailure>;
+}
+
+/// How a command ended, and whether the caller wants to read that as JSON.
+struct CommandEnd {
+    result: Result<(), CommandFailure>,
+    json: bool,
+}
+
+impl From<Result<(), CommandFailure>> for CommandEnd {
+    fn from(result: Result<(), CommandFailure>) -> Self {
+        CommandEnd { result, json: false }
+    }
+}
+
+fn client(command: impl ClientCommand) -> CommandEnd {
+    let json = command.server().json;
+    CommandEnd { result: command.run(), json }
 }
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.command {
-        CliCommand::Serve(args) => serve::run(*args),
-        CliCommand::Enqueue(args) => args.run(),
-        CliCommand::Get(args) => args.run(),
-        CliCommand::Cancel(args) => args.run(),
-        CliCommand::Postpone(args) => args.run(),
-        CliCommand::Fire(args) => args.run(),
-        CliCommand::List(args) => args.run(),
-        CliCommand::Queues(args) => args.run(),
-        CliCommand::Work(args) => args.run(),
-        CliCommand::Verify(args) => args.run(),
-        CliCommand::Import(args) => args.run(),
-        CliCommand::Backup(args) => args.run(),
-        CliCommand::Restore(args) => args.run(),
-        CliCommand::Cluster(args) => args.run(),
-        CliCommand::Salvage(args) => args.run(),
-        CliCommand::Token(args) => args.run(),
-        CliCommand::Version => version(),
+    let end: CommandEnd = match cli.command {
+        None => first_steps().into(),
+        Some(CliCommand::Serve(args)) => serve::run(*args).into(),
+        Some(CliCommand::Enqueue(args)) => client(args),
+        Some(CliCommand::Get(args)) => client(args),
+        Some(CliCommand::Cancel(args)) => client(args),
+        Some(CliCommand::Postpone(args)) => client(args),
+        Some(CliCommand::Fire(args)) => client(args),
+        Some(CliCommand::List(args)) => client(args),
+        Some(CliCommand::Queues(args)) => client(args),
+        Some(CliCommand::Queue(args)) => client(args),
+        Some(CliCommand::Config(args)) => client(args),
+        Some(CliCommand::Pause(args)) => client(args),
+        Some(CliCommand::Resume(args)) => client(args),
+        Some(CliCommand::Purge(args)) => client(args),
+        Some(CliCommand::Redrive(args)) => client(args),
+        Some(CliCommand::Histogram(args)) => client(args),
+        Some(CliCommand::Reserve(args)) => client(args),
+        Some(CliCommand::Ack(args)) => client(args),
+        Some(CliCommand::Nack(args)) => client(args),
+        Some(CliCommand::Extend(args)) => client(args),
+        Some(CliCommand::Work(args)) => client(args),
+        Some(CliCommand::Quotas(args)) => client(args),
+        Some(CliCommand::Health(args)) => client(args),
+        Some(CliCommand::Clock(args)) => client(args),
+        Some(CliCommand::Import(args)) => client(args),
+        Some(CliCommand::Backup(args)) => client(args),
+        Some(CliCommand::Cluster(args)) => args.run(),
+        Some(CliCommand::Token(args)) => args.run(),
+        Some(CliCommand::Verify(args)) => args.run().into(),
+        Some(CliCommand::Restore(args)) => args.run().into(),
+        Some(CliCommand::Salvage(args)) => args.run().into(),
+        Some(CliCommand::Completions(args)) => args.run().into(),
+        Some(CliCommand::Man(args)) => args.run().into(),
+        Some(CliCommand::Version) => version().into(),
     };
-    match result {
+    match end.result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(CommandFailure::Said) => ExitCode::from(1),
-        Err(CommandFailure::Failed(what)) => {
-            eprintln!("duewheel: {what}");
-            ExitCode::from(1)
-        }
-        Err(CommandFailure::Left(what)) => {
-            eprintln!("duewheel: {what}");
-            ExitCode::from(3)
-        }
-        Err(CommandFailure::Usage(what)) => {
-            eprintln!("duewheel: {what}");
-            ExitCode::from(2)
+        Err(failure) => {
+            failure.tell(end.json);
+            ExitCode::from(failure.exit_code())
         }
     }
 }
+
+/// What `duewheel` alone prints.
+fn first_steps() -> Result<(), CommandFailure> {
+    io::stdout().write_all(FIRST_STEPS.as_bytes())?;
+    Ok(())
+}
+
+const FIRST_STEPS: &str = "\
+duewheel: durable delayed messages, said once, done when due, cancellable by your own key
+
+Start a server. Its data is in ./duewheel-data; http://localhost:7788 in a browser shows it:
+  duewheel serve
+
+Schedule a message, look at it, cancel it:
+  duewheel enqueue orders \"close order 42\" --delay 48h --key order-42
+  duewheel get orders --key order-42
+  duewheel cancel orders --key order-42
+
+Run a command for each message that is due, with the body on its standard input:
+  duewheel work orders -- ./close-order.sh
+
+All commands: duewheel --help. One of them: duewheel enqueue --help.
+";
 
 fn version() -> Result<(), CommandFailure> {
     writeln!(io::stdout(), "duewheel {}", env!("CARGO_PKG_VERSION"))?;

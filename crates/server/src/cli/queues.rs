@@ -7,20 +7,21 @@ use serde_json::{Value, json};
 
 use super::remote::{Remote, segment};
 use super::table::{self, cell};
-use super::{CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
 pub(super) struct QueuesArgs {
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-impl QueuesArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl ClientCommand for QueuesArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let mut queues: Vec<Value> = Vec::new();
         let mut path = "/v1/queues".to_owned();
@@ -35,7 +36,7 @@ impl QueuesArgs {
             }
         }
         let mut out = io::stdout().lock();
-        if self.json {
+        if self.server.json {
             writeln!(out, "{}", json!({ "queues": queues }))?;
             return Ok(());
         }

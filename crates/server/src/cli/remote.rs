@@ -1,4 +1,4 @@
-//! The server, seen from a client command.
+//! The connection of a client command to the server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,16 +11,18 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use ureq::http::header::AUTHORIZATION;
+use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
+use super::failure::with_flags;
 use super::{CommandFailure, ServerArgs};
 use crate::auth::Token;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// For an answer, beside the time that a reserve is told to wait.
+/// The time limit of an answer, in addition to the time that a reserve waits.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Largest answer taken: a page of the largest messages.
+/// The largest answer that is read: a page of the largest messages.
 const MAX_ANSWER: u64 = 1 << 30;
 
 /// A server.
@@ -29,12 +31,6 @@ pub(super) struct Remote {
     agent: ureq::Agent,
     base: String,
     token: Option<Token>,
-}
-
-impl From<ApiError> for CommandFailure {
-    fn from(trouble: ApiError) -> Self {
-        CommandFailure::failed(trouble)
-    }
 }
 
 impl Remote {
@@ -67,7 +63,16 @@ impl Remote {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Request::get(self.url(path)).body(()), ANSWER)
+        self.json(Request::get(self.url(path)).body(()), ANSWER).map_err(|error| match error {
+            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, None)),
+            other => other,
+        })
+    }
+
+    /// The JSON of an answer, whatever its status, and whether that is a success.
+    pub(super) fn get_any(&self, path: &str) -> Result<(bool, Value), ApiError> {
+        let (good, bytes) = self.exchange(Request::get(self.url(path)).body(()), ANSWER)?;
+        Ok((good, serde_json::from_slice(&bytes).map_err(|_| self.strange())?))
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
@@ -80,13 +85,24 @@ impl Remote {
 
     /// A request that the server may answer only after `wait`.
     pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, ApiError> {
-        let request = Request::post(self.url(path)).header("content-type", "application/json");
-        self.json(request.body(body.to_string()), ANSWER + wait)
+        self.send(Request::post(self.url(path)), body, ANSWER + wait)
     }
 
     pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        let request = Request::patch(self.url(path)).header("content-type", "application/json");
-        self.json(request.body(body.to_string()), ANSWER)
+        self.send(Request::patch(self.url(path)), body, ANSWER)
+    }
+
+    pub(super) fn put(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+        self.send(Request::put(self.url(path)), body, ANSWER)
+    }
+
+    /// A request with JSON. A refusal of a field is told with the name that the command line has for it.
+    fn send(&self, request: Builder, body: &Value, time: Duration) -> Result<Value, ApiError> {
+        let request = request.header("content-type", "application/json");
+        self.json(request.body(body.to_string()), time).map_err(|error| match error {
+            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, Some(body))),
+            other => other,
+        })
     }
 
     /// Posts lines; gives a result for each.
@@ -115,6 +131,20 @@ impl Remote {
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
     ) -> Result<Vec<u8>, ApiError> {
+        let (good, body) = self.exchange(request, time)?;
+        if good {
+            return Ok(body);
+        }
+        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        Err(ApiError::Refused(ServerRefusal::from_json(&problem)))
+    }
+
+    /// The body of an answer, and whether its status is a success.
+    fn exchange<B: ureq::AsSendBody>(
+        &self,
+        request: Result<Request<B>, ureq::http::Error>,
+        time: Duration,
+    ) -> Result<(bool, Vec<u8>), ApiError> {
         let mut request =
             request.map_err(|error| ApiError::Unreachable(format!("--server {}: {error}", self.base)))?;
         if let Some(token) = &self.token
@@ -127,11 +157,7 @@ impl Remote {
         let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
         let body = body.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() {
-            return Ok(body);
-        }
-        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        Err(ApiError::Refused(ServerRefusal::from_json(&problem)))
+        Ok((response.status().is_success(), body))
     }
 
     fn unreachable(&self, error: &ureq::Error) -> ApiError {
@@ -170,7 +196,7 @@ fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
 /// Whether nothing leaves this machine on the way to `HOST:PORT`.
 fn is_this_machine(authority: &str) -> bool {
     let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
-    // In front of an @ could be anything.
+    // The part in front of an @ may contain anything.
     let host = authority.rsplit('@').next().unwrap_or_default();
     let host = match host.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,

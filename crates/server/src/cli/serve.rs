@@ -28,7 +28,7 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // First of all: whoever has changed a file sends the signal without knowing how far the start has come.
+    // This comes first: an operator who has changed a file sends the signal without knowing how far the start has come.
     let entered = runtime.enter();
     keep_hang_up_from_killing()?;
     drop(entered);
@@ -42,10 +42,10 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         return Ok(());
     }
     log(&settings)?;
-    // After a bug it stops as after a signal; if even that is not possible any more, it ends.
+    // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
     let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
     let result = runtime.block_on(serve(settings, bugs, &mut stdout()));
-    // A request that hangs must not keep the process.
+    // A request that hangs must not keep the process alive.
     runtime.shutdown_background();
     result.map_err(|error| match error {
         ServeError::NoListener => CommandFailure::Usage(error.to_string()),

@@ -1,4 +1,4 @@
-//! The options that every client command has: which server it talks to.
+//! The options of all client commands: the server's address and the credentials.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,6 +13,9 @@ use crate::config::Insecure;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
+    /// Print the answer as JSON, and an error as one JSON object on standard error
+    #[arg(long, help_heading = "Options")]
+    pub(crate) json: bool,
     /// The server's address
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     pub(crate) server: String,
@@ -31,7 +34,7 @@ pub(crate) struct ServerArgs {
     pub(crate) insecure: Option<bool>,
 }
 
-/// The variable may be the server's, which names listeners with it: that permits nothing for tokens.
+/// The variable may be the server's, where it names listeners: such a value permits nothing for tokens.
 fn insecure(text: &str) -> Result<bool, String> {
     text.parse()
         .or_else(|_| text.parse::<Insecure>().map(|_| false))

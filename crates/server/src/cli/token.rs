@@ -1,16 +1,20 @@
-//! `duewheel token`: makes tokens, and their hashes for the server.
+//! `duewheel token`: makes tokens and their hashes for the server, lists and revokes them.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use duewheel::core::{QueueName, WallMs};
+use serde_json::Value;
+use toml_edit::{DocumentMut, Item, TomlError};
 
-use super::CommandFailure;
+use super::remote::Remote;
+use super::table::{self, cell, plain};
+use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client, when};
 use crate::auth::{Scope, Token, TokenEntry, TokenTable, block};
 use crate::private;
 use crate::span::TimeSpan;
@@ -29,6 +33,10 @@ enum TokenCommand {
     New(NewTokenArgs),
     /// Read a token from standard input and print the hash that the server keeps
     Hash,
+    /// List the tokens of a server, without hashes; needs a token with the scope `admin` for all queues
+    List(ListTokensArgs),
+    /// Remove a token from the server's file
+    Revoke(RevokeTokenArgs),
 }
 
 #[derive(Args, Debug)]
@@ -50,13 +58,106 @@ struct NewTokenArgs {
     tokens: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+struct ListTokensArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct RevokeTokenArgs {
+    /// The name of the token's holder
+    name: String,
+    /// The server's file of tokens
+    #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
+    tokens: PathBuf,
+}
+
 impl TokenArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+    pub(super) fn run(self) -> CommandEnd {
         match self.command {
-            TokenCommand::New(new) => new.run(),
-            TokenCommand::Hash => hash(),
+            TokenCommand::New(new) => new.run().into(),
+            TokenCommand::Hash => hash().into(),
+            TokenCommand::List(list) => client(list),
+            TokenCommand::Revoke(revoke) => revoke.run().into(),
         }
     }
+}
+
+impl ClientCommand for ListTokensArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let answer = Remote::new(&self.server)?.get("/v1/tokens")?;
+        let mut out = io::stdout().lock();
+        if self.server.json {
+            writeln!(out, "{answer}")?;
+            return Ok(());
+        }
+        let words = |list: &Value| {
+            let words = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+            words.map(plain).collect::<Vec<_>>().join(",")
+        };
+        let row = |token: &Value| {
+            let queues = if token["queues"].is_null() { "all".to_owned() } else { words(&token["queues"]) };
+            vec![cell(token, "name"), words(&token["scopes"]), queues, when::instant_told(token, "expires")]
+        };
+        let rows: Vec<Vec<String>> = answer["tokens"].as_array().into_iter().flatten().map(row).collect();
+        table::print(&mut out, &["NAME", "SCOPES", "QUEUES", "EXPIRES"], &rows)?;
+        Ok(())
+    }
+}
+
+impl RevokeTokenArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let file = &self.tokens;
+        let failed =
+            |why: &dyn std::fmt::Display| CommandFailure::Failed(format!("{}: {why}", file.display()));
+        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        TokenTable::parse(&text).map_err(|what| failed(&what))?;
+        let mut document: DocumentMut = text.parse().map_err(|error: TomlError| failed(&error.message()))?;
+        let tokens = document.get_mut("token").and_then(Item::as_array_of_tables_mut);
+        let before = tokens.as_ref().map_or(0, |tokens| tokens.len());
+        if let Some(tokens) = tokens {
+            tokens.retain(|token| token.get("name").and_then(Item::as_str) != Some(&self.name));
+            if tokens.len() < before {
+                replace(file, &document.to_string()).map_err(|error| failed(&error))?;
+                eprintln!(
+                    "revoked; it counts until the server next looks at {}; kill -HUP makes it look at once",
+                    file.display()
+                );
+                return Ok(());
+            }
+        }
+        Err(CommandFailure::NotFound(format!("{}: there is no token of {:?}", file.display(), self.name)))
+    }
+}
+
+/// Replaces a file by another with the same rights: a server that reads it meanwhile finds the one or the other.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    // Through a link: what it leads to is replaced.
+    let file = fs::canonicalize(file)?;
+    let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
+    let old = fs::metadata(&file)?;
+    let mut next = file.clone().into_os_string();
+    next.push(".new");
+    let next = PathBuf::from(next);
+    let result = (|| {
+        let mut new = OpenOptions::new().write(true).create_new(true).mode(old.mode() & 0o777).open(&next)?;
+        std::os::unix::fs::fchown(&new, Some(old.uid()), Some(old.gid()))?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        fs::rename(&next, &file)
+    })();
+    if let Err(error) = result {
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            let _ = fs::remove_file(&next);
+        }
+        return Err(error);
+    }
+    File::open(folder)?.sync_all()
 }
 
 impl NewTokenArgs {
@@ -74,7 +175,7 @@ impl NewTokenArgs {
             expires: self.expires.map(end).transpose()?,
         };
         let block = block(&entry).to_string();
-        // It must be readable as it is, name and all.
+        // The file must be valid with the new block, including the name.
         TokenTable::parse(&block)
             .map_err(|what| CommandFailure::Usage(what.replacen("token ", "--name ", 1)))?;
         let mut out = io::stdout().lock();
@@ -115,7 +216,7 @@ fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     let failed = |why: io::Error| CommandFailure::Failed(format!("{}: {why}", file.display()));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
     let opened = match open(&mut OpenOptions::new()) {
-        // A new one is made under its own name, never through a link that leads nowhere yet.
+        // A new file is created under its own name, never through a dangling link.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             open(OpenOptions::new().create_new(true).mode(OWNER_ONLY))
         }

@@ -1,133 +1,216 @@
-//! `duewheel work QUEUE -- COMMAND`: leases messages one by one and runs a command for each.
+//! `duewheel work QUEUE... -- COMMAND`: leases messages one by one and runs a command for each.
 
 use std::io::{self, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
-use super::remote::{ApiError, Remote, segment};
-use super::{CommandFailure, ServerArgs};
+use super::queue::{path, queue_name};
+use super::remote::{ApiError, Remote};
+use super::work_child::{Children, Ended, WorkChild};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
 
-/// How long one request waits for a message.
+/// How long one request waits for a message when there is one queue.
 const WAIT: Duration = Duration::from_secs(20);
-/// Time between two checks of a running command.
-const LOOK: Duration = Duration::from_millis(10);
+/// The same with several queues, which are asked in turn.
+const TURN: Duration = Duration::from_millis(250);
 /// The exit code of a command whose message is to be buried.
 const DEAD: i32 = 100;
+/// The exit code of a command that cannot handle the message yet (`EX_TEMPFAIL` of sysexits.h).
+const NOT_YET: i32 = 75;
 /// Time until a retry when the server is unreachable.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub(super) struct WorkArgs {
-    /// The queue
-    queue: String,
+    /// The queues; several are asked in turn
+    #[arg(required = true, value_name = "QUEUE", value_parser = queue_name)]
+    queues: Vec<QueueName>,
     /// Stop after this number of messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
+    /// Number of commands that run at the same time
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
     /// Length of a lease; it is extended while the command runs [default: as message and queue say]
-    #[arg(long, value_name = "TIME")]
-    lease: Option<crate::span::TimeSpan>,
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    lease: Option<TimeSpan>,
+    /// End a command that runs longer: SIGTERM to its process group, five seconds later SIGKILL; the message is nacked
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    timeout: Option<TimeSpan>,
+    /// Stop when no message is ready, instead of waiting for the next
+    #[arg(long)]
+    until_empty: bool,
     #[command(flatten)]
     server: ServerArgs,
-    /// The command: gets the body on standard input, and DUEWHEEL_ID, DUEWHEEL_KEY, DUEWHEEL_QUEUE and DUEWHEEL_ATTEMPT
-    /// in its environment; exit code 0 acks, 100 makes the message dead, every other code nacks it
+    /// The command: gets the body on standard input, and DUEWHEEL_ID, _QUEUE, _KEY, _ATTEMPT, _PRIORITY, _DUE_AT,
+    /// _GENERATION, _LATENESS_MS and DUEWHEEL_HEADER_NAME for each header in its environment. Exit code 0 acks, 75 gives
+    /// the message back without using up an attempt, 100 makes it dead, every other code nacks it; the reason is the end
+    /// of what the command wrote to standard error
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// The phases in which a signal may arrive.
-mod phase {
-    pub(super) const IDLE: u8 = 0;
-    pub(super) const BUSY: u8 = 1;
-    pub(super) const STOPPING: u8 = 2;
+impl ClientCommand for WorkArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let remote = Remote::new(&self.server)?;
+        let slots = Arc::new(Slots::default());
+        watch_signals(slots.clone())?;
+        let worker = Worker { left: self.count.map(AtomicU64::new), args: &self, remote, slots };
+        let results: Vec<Result<(), CommandFailure>> = thread::scope(|scope| {
+            let jobs: Vec<_> = (0..usize::from(self.jobs))
+                .map(|job| {
+                    scope.spawn({
+                        let worker = &worker;
+                        move || worker.job(job)
+                    })
+                })
+                .collect();
+            let lost = || Err(CommandFailure::failed("a thread of this command panicked"));
+            jobs.into_iter().map(|job| job.join().unwrap_or_else(|_| lost())).collect()
+        });
+        results.into_iter().collect()
+    }
 }
 
-impl WorkArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(&self.server)?;
-        let phase = Arc::new(AtomicU8::new(phase::IDLE));
-        watch_signals(phase.clone())?;
-        let path = format!("/v1/queues/{}/reserve", segment(&self.queue));
-        let mut request = json!({"max": 1, "wait_ms": u64::try_from(WAIT.as_millis()).unwrap_or(0)});
-        if let Some(lease) = self.lease {
-            request["lease_ms"] = lease.0.into();
-        }
-        let mut done = 0;
-        while self.count.is_none_or(|count| done < count) {
-            let answer = match remote.post_waiting(&path, &request, WAIT) {
-                Ok(answer) => answer,
-                // Most likely it is being started, or started again.
-                Err(trouble) if will_pass(&trouble) => {
-                    eprintln!("{trouble}; trying again");
-                    std::thread::sleep(REST);
-                    continue;
-                }
-                Err(trouble) => return Err(trouble.into()),
+/// What all jobs share.
+struct Worker<'a> {
+    args: &'a WorkArgs,
+    remote: Remote,
+    slots: Arc<Slots>,
+    /// How many messages may still be begun.
+    left: Option<AtomicU64>,
+}
+
+/// How a job goes on after it has looked for a message.
+enum Found {
+    Message(Value),
+    /// None was ready.
+    Nothing,
+    /// Messages are ready, but the limit of leases is reached.
+    HeldBack,
+}
+
+impl Worker<'_> {
+    /// Handles one message after the other until it is told to stop.
+    fn job(&self, job: usize) -> Result<(), CommandFailure> {
+        let mut turn = job;
+        while self.claim() {
+            let message = match self.next(&mut turn)? {
+                Some(message) => message,
+                None => return Ok(()),
             };
-            let Some(message) = answer["messages"].get(0) else { continue };
-            if phase.compare_exchange(phase::IDLE, phase::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-                return Ok(());
+            if !self.slots.begin() {
+                // It arrived while the last message was being finished.
+                return WorkLease::new(&self.remote, &message).map(|lease| lease.not_yet("the worker stops"));
             }
-            self.handle(&remote, message)?;
-            done += 1;
-            if phase.compare_exchange(phase::BUSY, phase::IDLE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-                return Ok(());
+            let result = self.handle(&message);
+            self.slots.end();
+            if result.is_err() {
+                // Every other message would fail like this one.
+                self.slots.stop();
             }
+            result?;
         }
         Ok(())
     }
 
-    fn handle(&self, remote: &Remote, message: &Value) -> Result<(), CommandFailure> {
-        let lease = WorkLease::new(remote, message)?;
+    /// Takes one of the messages of `--count`.
+    fn claim(&self) -> bool {
+        let one_less = |left: u64| left.checked_sub(1);
+        self.left
+            .as_ref()
+            .is_none_or(|left| left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok())
+    }
+
+    /// The next message; `None` when there is to be none.
+    fn next(&self, turn: &mut usize) -> Result<Option<Value>, CommandFailure> {
+        loop {
+            if self.slots.is_stopping() {
+                return Ok(None);
+            }
+            let mut nothing = true;
+            for _ in &self.args.queues {
+                let queue = &self.args.queues[*turn % self.args.queues.len()];
+                *turn += 1;
+                let wait = match (self.args.until_empty, self.args.queues.len()) {
+                    (true, _) => Duration::ZERO,
+                    (false, 1) => WAIT,
+                    (false, _) => TURN,
+                };
+                match self.reserve(queue, wait)? {
+                    Found::Message(message) => return Ok(Some(message)),
+                    Found::HeldBack => nothing = false,
+                    Found::Nothing => {}
+                }
+            }
+            if self.args.until_empty {
+                if nothing {
+                    return Ok(None);
+                }
+                thread::sleep(TURN);
+            }
+        }
+    }
+
+    fn reserve(&self, queue: &QueueName, wait: Duration) -> Result<Found, CommandFailure> {
+        let mut request = json!({"max": 1, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(0)});
+        if let Some(lease) = self.args.lease {
+            request["lease_ms"] = lease.0.into();
+        }
+        loop {
+            match self.remote.post_waiting(&format!("{}/reserve", path(queue)), &request, wait) {
+                Ok(mut answer) => {
+                    let message = answer["messages"].get_mut(0).map(Value::take);
+                    let held_back = answer.get("held_back").is_some();
+                    let nothing = if held_back { Found::HeldBack } else { Found::Nothing };
+                    return Ok(message.map_or(nothing, Found::Message));
+                }
+                // Most likely it is being started, or started again.
+                Err(trouble) if will_pass(&trouble) => {
+                    eprintln!("{trouble}; trying again");
+                    thread::sleep(REST);
+                }
+                Err(trouble) => return Err(trouble.into()),
+            }
+        }
+    }
+
+    fn handle(&self, message: &Value) -> Result<(), CommandFailure> {
+        let lease = WorkLease::new(&self.remote, message)?;
         let body = match (&message["body"], &message["body_base64"]) {
             (Value::String(text), _) => text.clone().into_bytes(),
             (_, Value::String(text)) => STANDARD.decode(text).map_err(CommandFailure::failed)?,
             _ => Vec::new(),
         };
-        let child = match self.start(message, body) {
+        let limit = self.args.timeout.map(Duration::from);
+        let child = match WorkChild::start(&self.args.command, message, body, limit, &self.slots.children) {
             Ok(child) => child,
             Err(error) => {
-                // Every other message would fail like this one.
-                let what = format!("cannot run {}: {error}", self.command[0]);
+                let what = format!("cannot run {}: {error}", self.args.command[0]);
                 lease.nack(&what);
                 return Err(CommandFailure::Failed(what));
             }
         };
-        let status = lease.hold_while(child)?;
-        if status.success() {
-            lease.ack();
-        } else if status.code() == Some(DEAD) {
-            lease.dead_letter(&describe(status));
-        } else {
-            lease.nack(&describe(status));
+        match lease.hold_while(child)? {
+            Ended { code: Some(0), .. } => lease.ack(),
+            Ended { code: Some(DEAD), reason } => lease.dead_letter(&reason),
+            Ended { code: Some(NOT_YET), reason } => lease.not_yet(&reason),
+            Ended { reason, .. } => lease.nack(&reason),
         }
         Ok(())
-    }
-
-    fn start(&self, message: &Value, body: Vec<u8>) -> io::Result<Child> {
-        let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
-        let mut child = Command::new(&self.command[0])
-            .args(&self.command[1..])
-            .env("DUEWHEEL_ID", text("id"))
-            .env("DUEWHEEL_KEY", text("key"))
-            .env("DUEWHEEL_QUEUE", text("queue"))
-            .env("DUEWHEEL_ATTEMPT", message["attempt"].to_string())
-            .stdin(Stdio::piped())
-            // A Ctrl-C is for us: the command may finish.
-            .process_group(0)
-            .spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A command that does not read its input is none of our business.
-            std::thread::spawn(move || stdin.write_all(&body));
-        }
-        Ok(child)
     }
 }
 
@@ -160,19 +243,18 @@ impl<'a> WorkLease<'a> {
     }
 
     /// Waits for the command, and extends the lease at each third of it.
-    fn hold_while(&self, mut child: Child) -> Result<ExitStatus, CommandFailure> {
+    fn hold_while(&self, mut child: WorkChild<'_>) -> Result<Ended, CommandFailure> {
         let mut extended = Instant::now();
         let mut held = true;
         loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
+            if let Some(ended) = child.look()? {
+                return Ok(ended);
             }
             if held && extended.elapsed() >= self.length / 3 {
                 extended = Instant::now();
                 let length = u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX);
                 held = self.tell("extend", json!({"lease_token": self.token, "lease_ms": length}));
             }
-            std::thread::sleep(LOOK);
         }
     }
 
@@ -188,47 +270,109 @@ impl<'a> WorkLease<'a> {
         self.tell("nack", json!({"lease_token": self.token, "dead": true, "reason": reason}));
     }
 
+    /// For another attempt, without counting this one.
+    fn not_yet(&self, reason: &str) {
+        self.tell("nack", json!({"lease_token": self.token, "attempt": false, "reason": reason}));
+    }
+
     /// Sends a request about the lease; returns whether the lease still holds, as far as known.
     fn tell(&self, what: &str, request: Value) -> bool {
         match self.remote.post(&format!("{}/{what}", self.path), &request) {
             Ok(_) => true,
             Err(trouble) => {
-                eprintln!("{what} of {}: {trouble}", self.path.trim_start_matches("/v1/messages/"));
+                let _ = writeln!(
+                    io::stderr(),
+                    "{what} of {}: {trouble}",
+                    self.path.trim_start_matches("/v1/messages/")
+                );
                 will_pass(&trouble)
             }
         }
     }
 }
 
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "ended without a status".to_owned(),
+/// Which jobs have a message, and whether they are to go on.
+#[derive(Debug, Default)]
+struct Slots {
+    state: Mutex<SlotState>,
+    children: Children,
+}
+
+#[derive(Debug, Default)]
+struct SlotState {
+    busy: usize,
+    stopping: bool,
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message was received; false: the process is about to end.
+    fn begin(&self) -> bool {
+        let mut state = self.lock();
+        if !state.stopping {
+            state.busy += 1;
+        }
+        !state.stopping
+    }
+
+    /// A message is settled. The last one ends a process that was told to stop: reserves that still wait are cut off, and
+    /// the server detects that.
+    fn end(&self) {
+        let mut state = self.lock();
+        state.busy -= 1;
+        if state.stopping && state.busy == 0 {
+            std::process::exit(i32::from(self.children.were_killed()));
+        }
+    }
+
+    fn stop(&self) {
+        self.lock().stopping = true;
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// A signal has arrived.
+    fn signalled(&self) {
+        let mut state = self.lock();
+        if state.busy == 0 {
+            std::process::exit(0);
+        }
+        if state.stopping {
+            drop(state);
+            self.children.end_all();
+        } else {
+            state.stopping = true;
+            let busy = state.busy;
+            eprintln!(
+                "finishing {busy} message{}; once more to end the commands",
+                if busy == 1 { "" } else { "s" }
+            );
+        }
     }
 }
 
-/// Ends the process at the first signal when no message is in progress, otherwise after the current message; at the
-/// second signal at once. A reserve that is cut off takes no message with it: the server detects that.
-fn watch_signals(phase: Arc<AtomicU8>) -> Result<(), CommandFailure> {
+/// Ends the process at the first signal when no message is in progress, otherwise after the messages in progress; at the
+/// second signal their commands are ended. A reserve that is cut off takes no message with it: the server detects that.
+fn watch_signals(slots: Arc<Slots>) -> Result<(), CommandFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = runtime.block_on(async {
         io::Result::Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
     });
     let (mut terminate, mut interrupt) = signals?;
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         runtime.block_on(async {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                match phase.swap(phase::STOPPING, Ordering::SeqCst) {
-                    phase::BUSY => eprintln!("finishing the current message; once more to leave it"),
-                    phase::IDLE => std::process::exit(0),
-                    _ => std::process::exit(1),
-                }
+                slots.signalled();
             }
         });
     });

@@ -1,4 +1,4 @@
-//! The settings of the listener for beanstalkd's protocol, which knows no tokens.
+//! The settings of the listener for beanstalkd's protocol, which has no tokens.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,11 @@ pub struct BeanstalkSettings {
 }
 
 impl BeanstalkSettings {
-    /// Where to listen, and for whom. With tokens for HTTP this listener, which asks for none, is there only if it is asked for by name.
+    /// The address of the listener and its permitted clients. If HTTP requires tokens, this listener, which has none,
+    /// is started only if the options name its address.
     ///
     /// # Errors
-    /// When an option is for another kind of listener.
+    /// An option belongs to another kind of listener.
     pub(super) fn of(options: &mut Options) -> Result<(Listen, BeanstalkSettings), ConfigError> {
         let listen = options.beanstalk.take().unwrap_or_else(|| match options.tokens {
             Some(_) => Listen::Off,

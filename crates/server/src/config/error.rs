@@ -13,9 +13,9 @@ pub enum ConfigError {
     File {
         /// The file.
         file: PathBuf,
-        /// Which line.
+        /// The number of the line.
         line: usize,
-        /// What is wrong, with the key.
+        /// The fault, with the key.
         what: String,
     },
     /// The value of an option is invalid.

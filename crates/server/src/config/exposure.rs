@@ -31,8 +31,8 @@ impl Endpoint {
     }
 }
 
-/// The listeners that may be at any address, because the operator has said so; every other one is on loopback, or has
-/// what it needs.
+/// The listeners that may be at any address because the operator has permitted it. Every other one is on loopback, or
+/// has authentication and encryption.
 ///
 /// Each is named, so that opening one listener never opens another by accident.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl FromStr for Insecure {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        // One switch for all, as it once was, is no more; that it was off means what it did.
+        // The former single switch for all listeners is refused; its value "off" keeps its meaning.
         if s.eq_ignore_ascii_case("false") || s == "none" {
             return Ok(Insecure::default());
         }

@@ -1,4 +1,4 @@
-//! Where listeners may be, and what they need there.
+//! Tests of the permitted addresses of listeners, and of their requirements.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use super::*;
@@ -30,7 +30,7 @@ fn only_loopback_unless_this_listener_is_named() {
             .map(|at| at.map(|a| a.to_string()))
     };
     assert_eq!(peer("advertise = '127.0.0.2:7'").unwrap().as_deref(), Some("127.0.0.2:7"));
-    // The name of --advertise is for others: here it is not looked up.
+    // The name of --advertise is meant for others: it is not resolved here.
     let other = peer("advertise = 'node.invalid:7'\npeer_listen = '127.0.0.3:8'");
     assert_eq!(other.unwrap().as_deref(), Some("127.0.0.3:8"));
     let open = "advertise = '127.0.0.1:7'\npeer_listen = '0.0.0.0:8'";

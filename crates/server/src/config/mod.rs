@@ -34,7 +34,7 @@ pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
 pub use quota::QuotaTable;
 pub use store::{PeerFiles, RedisSettings, StoreChoice};
-pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret};
+pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
@@ -52,17 +52,17 @@ const MIN_MEMORY_MESSAGES: usize = 100;
 pub struct Settings {
     /// Folder for the data.
     pub data: PathBuf,
-    /// Where to listen for HTTP.
+    /// The address of the HTTP listener.
     pub http: Listen,
-    /// Where to listen for beanstalkd's protocol.
+    /// The address of the listener for beanstalkd's protocol.
     pub beanstalk: Listen,
     /// Authorization over beanstalkd's protocol.
     pub of_beanstalk: BeanstalkSettings,
     /// Largest job over beanstalkd's protocol, in bytes.
     pub beanstalk_max_job_size: usize,
-    /// Which store.
+    /// The store of the messages.
     pub store: StoreChoice,
-    /// What an answer means.
+    /// The durability of an answered change.
     pub durability: LevelOption,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
@@ -70,32 +70,34 @@ pub struct Settings {
     pub tokens: Option<PathBuf>,
     /// Certificate and key.
     pub tls: Option<tls::Files>,
-    /// Names of the server.
+    /// The host names under which the server may be called.
     pub hosts: Hosts,
-    /// Which listeners may be at any address.
+    /// The listeners that may be at any address.
     pub insecure: Insecure,
     /// Time between the signal to stop and the drain.
     pub drain_delay: Duration,
-    /// For running requests when told to stop.
+    /// The time limit for running requests when the server stops.
     pub drain_timeout: Duration,
-    /// Which log lines to write.
+    /// The log lines that are written.
     pub log: String,
-    /// How to write log lines.
+    /// The format of log lines.
     pub log_format: LogFormat,
     /// Limits and defaults of the engine.
     pub policy: Policy,
     /// Limits of the HTTP listener.
     pub limits: HttpLimits,
+    /// Whether time only passes when it is told to.
+    pub virtual_clock: VirtualClockOption,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,
     /// The file from which quotas are read again.
     pub file: Option<PathBuf>,
 }
 
-/// Reads the quotas of a file, and nothing else of it.
+/// Reads only the quotas of a file.
 ///
 /// # Errors
-/// When the file or one of the quotas is not as it should be.
+/// The file or one of the quotas is not valid.
 pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
     quota::checked(Options::from_file(file)?.quota, &Policy::default())
 }
@@ -119,7 +121,7 @@ impl Options {
     /// The effective settings: these options, and defaults for the rest.
     ///
     /// # Errors
-    /// When a value cannot be.
+    /// A value is not valid.
     pub fn settings(mut self) -> Result<Settings, ConfigError> {
         let store = StoreChoice::of(&self)?;
         let (beanstalk, of_beanstalk) = BeanstalkSettings::of(&mut self)?;
@@ -168,6 +170,22 @@ impl Options {
             let what = format!("--beanstalk-max-job-size {max_job}: must be at most {MAX_JOB_SIZE}");
             return Err(ConfigError::Value(what));
         }
+        let virtual_clock = self.virtual_clock.unwrap_or_default();
+        let durability = match (virtual_clock, self.durability) {
+            (VirtualClockOption::On, None) => LevelOption::Memory,
+            (_, durability) => durability.unwrap_or(LevelOption::Fsync),
+        };
+        let keeps = durability != LevelOption::Memory || store != StoreChoice::Log;
+        if virtual_clock == VirtualClockOption::On && keeps {
+            let what = "--virtual-clock: would deliver messages that are kept before their time; leave --store and \
+                        --durability out, or say --virtual-clock force";
+            return Err(ConfigError::Value(what.into()));
+        }
+        if virtual_clock == VirtualClockOption::Force && store != StoreChoice::Log {
+            let what =
+                "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
+            return Err(ConfigError::Value(what.into()));
+        }
         Ok(Settings {
             data: self.data.unwrap_or_else(|| "duewheel-data".into()),
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
@@ -175,7 +193,7 @@ impl Options {
             of_beanstalk,
             beanstalk_max_job_size: max_job,
             store,
-            durability: self.durability.unwrap_or(LevelOption::Fsync),
+            durability,
             journal_bytes,
             tokens: self.tokens,
             tls: match (self.tls_cert, self.tls_key) {
@@ -190,6 +208,7 @@ impl Options {
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
             log_format: self.log_format.unwrap_or(LogFormat::Text),
+            virtual_clock,
             quotas: quota::checked(self.quota, &policy)?,
             file: None,
             policy,
@@ -234,7 +253,7 @@ impl Settings {
     /// The address to listen on for beanstalkd's protocol; `None` when that is off.
     ///
     /// # Errors
-    /// As [`Settings::http_address`].
+    /// See [`Settings::http_address`].
     pub fn beanstalk_address(&self) -> Result<Option<beanstalk::ListenAddress>, ConfigError> {
         Ok(match &self.beanstalk {
             Listen::Off => None,
@@ -259,7 +278,7 @@ impl Settings {
     /// The address to listen on for other nodes; `None` when there are none.
     ///
     /// # Errors
-    /// As [`Settings::http_address`].
+    /// See [`Settings::http_address`].
     pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
         let missing = match redis.peer {
@@ -268,7 +287,7 @@ impl Settings {
                 "nodes know each other by a secret, which whoever can read the keys in Redis has, too; it needs --peer-cert with --peer-key and --peer-ca",
             ),
         };
-        // What others call it by may be a name that this node cannot look up, or an address that is not its own.
+        // The name that other nodes use may be one that this node cannot resolve, or an address that is not its own.
         let at = match &redis.peer_listen {
             Some(text) => Some(("peer-listen", text)),
             None => redis.advertise.as_ref().map(|text| ("advertise", text)),
@@ -276,7 +295,7 @@ impl Settings {
         at.map(|(option, text)| self.address(Endpoint::Peer, option, text, missing)).transpose()
     }
 
-    /// `missing`: what keeps this listener from addresses that other machines reach.
+    /// Checks the address of a listener. `missing`: the requirement without which other machines must not reach it.
     fn address(
         &self,
         endpoint: Endpoint,
@@ -299,7 +318,7 @@ impl Settings {
         Ok(address)
     }
 
-    /// The limits of the engine: those of HTTP, and room for the largest job.
+    /// The limits of the engine: those of HTTP, extended to the largest job.
     pub fn engine_policy(&self) -> Policy {
         let job = if self.beanstalk == Listen::Off { 0 } else { self.beanstalk_max_job_size };
         let max_body = self.policy.max_body.max(job);
@@ -309,10 +328,10 @@ impl Settings {
     /// The log store's settings: a journal of this budget, of at least four segments.
     pub fn log_options(&self) -> LogOptions {
         let default = LogOptions::default();
-        // A record has a cost in memory besides its bytes, so their number is bounded, too; wide enough for any u64.
+        // A record takes memory besides its bytes, so the number of records is bounded, too; wide enough for any u64.
         let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
             / u128::from(DEFAULT_JOURNAL_BYTES);
-        // The driver cuts a group at a quarter of what the store agrees to; the message that is then decided comes on top.
+        // The driver cuts a group at a quarter of the agreed size; the message that is decided then comes on top.
         let policy = self.engine_policy();
         let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
         let group = largest.saturating_mul(2);
@@ -328,7 +347,7 @@ impl Settings {
         }
     }
 
-    /// The same as options that can be written to a file.
+    /// The settings as options that can be written to a file.
     pub fn to_options(&self) -> Options {
         let span = |d: Duration| Some(TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
         Options {
@@ -358,6 +377,10 @@ impl Settings {
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
+            virtual_clock: match self.store {
+                StoreChoice::Log => Some(self.virtual_clock),
+                StoreChoice::Redis(_) => None,
+            },
             wheel_slots: Some(self.policy.wheel_slots),
             wheel_tick: Some(TimeSpan(self.policy.wheel_tick_ms)),
             max_body: Some(self.policy.max_body),
@@ -416,7 +439,7 @@ mod tests {
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
-        let log = format!("{all}\nstore = 'log'\n{quotas}");
+        let log = format!("{all}\nvirtual_clock = 'on'\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
@@ -428,6 +451,24 @@ mod tests {
             let text = toml::to_string(&given).unwrap();
             assert_eq!(options(&text), given);
         }
+    }
+
+    #[test]
+    fn a_virtual_clock_keeps_nothing_unless_it_is_forced() {
+        let settings = |text: &str| options(text).settings();
+        let alone = settings("virtual_clock = 'on'").unwrap();
+        assert_eq!(alone.durability, LevelOption::Memory);
+        let forced = settings("virtual_clock = 'force'").unwrap();
+        assert_eq!(forced.durability, LevelOption::Fsync);
+        for wrong in [
+            "virtual_clock = 'on'\ndurability = 'fsync'",
+            "virtual_clock = 'on'\nstore = 'redis://h:1'",
+            "virtual_clock = 'force'\nstore = 'redis://h:1'",
+        ] {
+            let error = settings(wrong).unwrap_err().to_string();
+            assert!(error.contains("--virtual-clock: "), "{wrong}: {error}");
+        }
+        assert_eq!(settings("").unwrap().virtual_clock, VirtualClockOption::Off);
     }
 
     #[test]
@@ -460,7 +501,7 @@ mod tests {
         let refused = options("journal_bytes = 1048575").settings().unwrap_err().to_string();
         assert_eq!(refused, "--journal-bytes 1048575: must be at least 1048576");
         let least = options("journal_bytes = 1048576").settings().unwrap().log_options();
-        // Two of the largest messages, with what a record has besides; so each agreed group fits one segment.
+        // Two of the largest messages, with the other fields of a record; so each agreed group fits into one segment.
         assert_eq!((least.segment_bytes, least.journal_records), (2 * (256 + 16 + 4) * 1024 + 8_192, 7_812));
         let large = options("journal_bytes = 1048576\nmax_body = 20000000").settings().unwrap().log_options();
         assert!(large.max_group_bytes > 40_000_000 && large.segment_bytes > large.max_group_bytes + 4_096);

@@ -1,5 +1,5 @@
-//! Every option of `duewheel serve`, once: its flag, its variable, its key in the file, its precedence, and
-//! `docs/options.md` are made from this list.
+//! All options of `duewheel serve`: the flag, the variable, the key in the file and the precedence of each, and
+//! `docs/options.md`, are generated from this list.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use clap::{Arg, Args};
 use serde::{Deserialize, Serialize};
 
-use super::{Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret};
+use super::{
+    Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret,
+    VirtualClockOption,
+};
 use crate::auth::{Hosts, Prefixes};
 use crate::beanstalk::SocketMode;
 use crate::span::TimeSpan;
@@ -21,7 +24,7 @@ macro_rules! options {
             /// The names of all options, as the file has them.
             pub const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// These options where given, else those of a lower layer.
+            /// These options, completed by those of a lower layer.
             pub fn over(self, lower: Options) -> Options {
                 Options { $($field: self.$field.or(lower.$field)),* }
             }
@@ -35,8 +38,8 @@ macro_rules! options {
     };
 }
 
-/// Gives an option its variable: `DUEWHEEL_<OPTION>`. Arguments of commands that have these options among others stay as
-/// they are.
+/// Gives an option its variable: `DUEWHEEL_<OPTION>`. Other arguments of a command that has these options stay as they
+/// are.
 fn with_variable(arg: Arg) -> Arg {
     let id = arg.get_id().as_str();
     if !Options::NAMES.contains(&id) {
@@ -47,7 +50,7 @@ fn with_variable(arg: Arg) -> Arg {
 }
 
 options! {
-    /// The options of `duewheel serve`. What is not given in one layer comes from the next.
+    /// The options of `duewheel serve`. An option that is not given in one layer is taken from the next.
     #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
     #[serde(deny_unknown_fields)]
     #[command(mut_args = with_variable)]
@@ -185,6 +188,10 @@ options! {
         /// Format of log lines [default: text]
         #[arg(long, value_name = "FORMAT")]
         pub log_format: Option<LogFormat>,
+        /// For tests: time stands, and only `POST /v1/clock/advance` moves it. All is in memory, unless it is `force`;
+        /// then messages of the data folder may come before their time [default: off]
+        #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "WHEN")]
+        pub virtual_clock: Option<VirtualClockOption>,
         /// Number of slots of the ring [default: 3600]
         #[arg(long, value_name = "N")]
         pub wheel_slots: Option<usize>,
@@ -233,7 +240,7 @@ mod tests {
             .collect()
     }
 
-    /// The help of an option, and the default that it tells.
+    /// The help of an option, and the default in it.
     fn told(arg: &Arg) -> (String, Option<String>) {
         let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         match help.split_once(" [default: ") {
@@ -242,7 +249,7 @@ mod tests {
         }
     }
 
-    /// What counts where an option is not given, with the store and the listener that it is for.
+    /// The value of each option that is not given, with the store and the listener that it is for.
     fn defaults() -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         for toml in ["", "store = 'redis://h:1'", "beanstalk = 'unix:/b'"] {
@@ -263,15 +270,15 @@ mod tests {
         all
     }
 
-    /// A length of time in one form: 60s is 1m.
+    /// The normal form of a length of time: 60s is 1m.
     fn as_span(text: String) -> String {
         text.parse::<TimeSpan>().map_or(text, |span| span.to_string())
     }
 
-    /// Story: the help of `--max-messages` and `--max-message-bytes` told other defaults than those that counted.
+    /// Story: the help of `--max-messages` and `--max-message-bytes` showed other defaults than the effective ones.
     #[test]
     fn help_tells_the_defaults_that_count() {
-        // What a default depends on, or what no value stands for, is told in words.
+        // A default that depends on other options, or that no value stands for, is described in words.
         let in_words = [
             ("beanstalk", "127.0.0.1:11300; with --tokens off"),
             ("beanstalk_queues", "all queues"),
@@ -287,7 +294,7 @@ mod tests {
                 assert_eq!(told.as_deref(), Some(*words), "--{name}");
                 continue;
             }
-            // None, nothing and no are told by silence.
+            // The defaults "none", "nothing" and "no" are not shown.
             let counts = defaults.get(name).filter(|value| !matches!(&***value, "" | "false" | "[]"));
             assert_eq!(told.map(as_span), counts.cloned().map(as_span), "--{name}");
         }

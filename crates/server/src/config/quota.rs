@@ -38,7 +38,7 @@ impl From<&Quota> for QuotaTable {
     }
 }
 
-/// The quotas of the options, once it is sure that they can be.
+/// The quotas of the options, after validation.
 pub(super) fn checked(tables: Option<Vec<QuotaTable>>, policy: &Policy) -> Result<Vec<Quota>, ConfigError> {
     let quotas: Vec<Quota> = tables.unwrap_or_default().into_iter().map(Quota::from).collect();
     Quotas::new(quotas.clone(), policy).map_err(|bad| ConfigError::Value(bad.to_string()))?;

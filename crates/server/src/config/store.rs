@@ -11,15 +11,15 @@ use crate::tls;
 
 const DEFAULT_PREFIX: &str = "duewheel";
 const DEFAULT_NODE: &str = "duewheel";
-/// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need some to share out.
+/// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need several shards.
 const DEFAULT_SHARDS: [u32; 2] = [1, 16];
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
-/// After a power failure both may come up together, and whoever watches over the process should hear of it in the end.
+/// After a power failure both may start together, and the supervisor of the process must see a failure in the end.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
+/// With a shorter lease a busy server would lose its shards; with a longer one a dead server would keep them.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
-/// Which store keeps the messages.
+/// The store of the messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
     /// The log in the data folder.
@@ -28,7 +28,7 @@ pub enum StoreChoice {
     Redis(Box<RedisSettings>),
 }
 
-/// Where the certificates by which nodes know each other are, in PEM.
+/// The files of the certificates by which nodes authenticate each other, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFiles {
     /// The certificate of this node, and its key.
@@ -50,25 +50,25 @@ pub struct RedisSettings {
     pub prefix: String,
     /// Number of replicas that must have a change before it is answered.
     pub wait: u32,
-    /// What is waited for.
+    /// The replicas and syncs that an answer waits for.
     pub wait_for: RedisWaitFor,
     /// Whether a Redis without an append-only file is accepted.
     pub without_aof: bool,
-    /// Whether a cluster is made where none is.
+    /// Whether a missing cluster is created.
     pub create: RedisCreate,
     /// How long startup waits for Redis.
     pub start_timeout: Duration,
-    /// The authority that the server's certificate is from, in PEM.
+    /// The authority of the server's certificate, in PEM.
     pub ca: Option<PathBuf>,
-    /// The certificate that is shown to it, and its key, in PEM.
+    /// The client certificate for the server, and its key, in PEM.
     pub client: Option<tls::Files>,
     /// This node's name.
     pub node: String,
     /// The address at which other nodes reach it; `None`: it is a single node.
     pub advertise: Option<String>,
-    /// What it shows to other nodes; `None`: a key that it draws.
+    /// The certificate that other nodes see; `None`: a key that the node generates.
     pub peer: Option<PeerFiles>,
-    /// Where it listens for other nodes, if that is not `advertise`.
+    /// The address of the listener for other nodes, if it is not `advertise`.
     pub peer_listen: Option<String>,
     /// The number of shards of a new cluster.
     pub shards: Option<u32>,
@@ -79,7 +79,7 @@ pub struct RedisSettings {
 }
 
 impl Options {
-    /// The same without passwords, to be shown.
+    /// The options without passwords, to be shown.
     #[must_use]
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
@@ -100,7 +100,7 @@ impl Options {
 }
 
 impl StoreChoice {
-    /// The files of what this node shows to others, if there are any.
+    /// The files of the certificate that other nodes see, if there are any.
     pub fn peer_files(&self) -> Option<&PeerFiles> {
         match self {
             StoreChoice::Redis(redis) => redis.peer.as_ref(),
@@ -117,7 +117,7 @@ impl RedisSettings {
 }
 
 impl StoreChoice {
-    /// Out of the options, each of which must belong to the store that is chosen.
+    /// The store of the options, each of which must belong to it.
     pub(super) fn of(options: &Options) -> Result<StoreChoice, ConfigError> {
         let bad = |what: String| Err(ConfigError::Value(what));
         let url = options.store.as_ref().map_or("log", Secret::expose);
@@ -132,7 +132,7 @@ impl StoreChoice {
         }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         if !matches!(scheme, "redis" | "rediss" | "redis-cluster" | "rediss-cluster") {
-            // Nothing of it is shown: a password may be in it.
+            // The value is not shown, because it may contain a password.
             return bad("--store: must be log, redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT \
                  (rediss:// and rediss-cluster:// with TLS)"
                 .into());
@@ -212,7 +212,7 @@ impl StoreChoice {
         })))
     }
 
-    /// The same as options.
+    /// The settings as options.
     pub(super) fn into_options(self) -> Options {
         match self {
             StoreChoice::Log => Options { store: Some("log".into()), ..Options::default() },
@@ -244,7 +244,7 @@ impl StoreChoice {
     }
 }
 
-/// Whether an option says something of Redis, or of the nodes that share one.
+/// Whether an option concerns Redis, or the nodes that share one.
 fn is_for_redis(name: &str) -> bool {
     let nodes = ["node", "advertise", "shards", "shard_lease", "settle_delay"];
     name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)

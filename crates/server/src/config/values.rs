@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Listen {
-    /// Nowhere.
+    /// The listener is off.
     Off,
     /// At `host:port`.
     At(String),
@@ -32,7 +32,7 @@ pub enum LevelOption {
     Memory,
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -40,6 +40,19 @@ pub enum LogFormat {
     Text,
     /// A JSON object a line
     Json,
+}
+
+/// Whether time only passes when it is told to.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum VirtualClockOption {
+    /// The machine's clocks.
+    #[default]
+    Off,
+    /// A clock that stands, and `POST /v1/clock/advance`. All is in memory.
+    On,
+    /// The same with messages that are kept, which may then be delivered before their time.
+    Force,
 }
 
 /// Whether a cluster is made in a Redis where none is.
@@ -57,10 +70,10 @@ pub enum RedisCreate {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisWaitFor {
-    /// That replicas have it.
+    /// Replicas have the change.
     #[default]
     Received,
-    /// That Redis and replicas have synced it.
+    /// Redis and replicas have synced the change.
     Synced,
 }
 

@@ -1,4 +1,4 @@
-//! Answers: of which type they are, and how they are written.
+//! Answers: their content types, and how they are written.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +9,7 @@ use super::answer_budget::AnswerPermit;
 use crate::error::Problem;
 use crate::json::written;
 
-/// Answers from this size on take long enough to write that others would notice.
+/// Answers from this size on take so long to write that other requests would be delayed.
 const LARGE_ANSWER: usize = 256 * 1024;
 
 /// The result of a handler: an answer or a problem.
@@ -27,12 +27,12 @@ pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl I
     response
 }
 
-/// An answer in JSON that holds its room until it is written.
+/// An answer in JSON that holds its memory until it is written.
 pub(super) fn held(status: StatusCode, room: AnswerPermit, json: Vec<u8>) -> Response {
     typed(status, "application/json", room.hold(json))
 }
 
-/// Writes an answer of about so many bytes; a large one beside the threads that serve all the others.
+/// Writes an answer of about this size; a large one on a thread that serves no other requests.
 pub(super) async fn write_large(
     bytes: usize,
     write: impl FnOnce() -> Vec<u8> + Send + 'static,

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
-/// How long an answer waits until other clients have taken theirs.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an answer waits until other clients have read theirs.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// Bytes of answers that are being written, all connections together.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerBudget(ByteBudget);
 
-/// Memory for one answer; free again when the answer has been written.
+/// Memory for one answer; released when the answer has been written.
 #[derive(Debug)]
 pub(crate) struct AnswerPermit(BytePermit);
 
@@ -23,13 +23,13 @@ impl AnswerBudget {
         AnswerBudget(ByteBudget::new(bytes))
     }
 
-    /// Memory for an answer of up to this number of bytes, before it is made.
+    /// Reserves memory for an answer of up to this number of bytes, before it is made.
     ///
     /// # Errors
     /// `overloaded` when there is none within a second.
     pub(crate) async fn take(&self, bytes: usize) -> Result<AnswerPermit, Problem> {
         let mut permit = self.0.nothing();
-        match tokio::time::timeout(PATIENCE, permit.grow(bytes)).await {
+        match tokio::time::timeout(TIME_LIMIT, permit.grow(bytes)).await {
             Ok(()) => Ok(AnswerPermit(permit)),
             Err(_) => Err(overloaded(
                 "the answers that wait for their clients have as many bytes together as is allowed; read answers faster, or \
@@ -43,14 +43,14 @@ impl AnswerBudget {
         self.0.free() >= bytes
     }
 
-    /// Memory for an answer that has been made: as much as there is.
+    /// Memory for an answer that has been made: as much of it as is free.
     pub(crate) fn take_left(&self, bytes: usize) -> AnswerPermit {
         AnswerPermit(self.0.take_left(bytes))
     }
 }
 
 impl AnswerPermit {
-    /// The answer. It keeps the memory that it needs until its last byte has been written, and gives the rest back now.
+    /// The answer, which holds the memory that it needs until its last byte has been written. The rest is released now.
     pub(crate) fn hold(mut self, answer: Vec<u8>) -> Bytes {
         struct Held {
             bytes: Bytes,

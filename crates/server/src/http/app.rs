@@ -1,4 +1,4 @@
-//! What all requests of the listener share.
+//! The state that all requests of the listener share.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -10,11 +10,12 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
-use duewheel::{Client, Duewheel};
+use duewheel::{Client, Duewheel, VirtualClock};
 
 use super::answer_budget::AnswerBudget;
+use super::durations::RouteDurations;
 use super::feed::Feed;
-use super::reading::{BodyBudget, PATIENCE};
+use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -34,16 +35,22 @@ pub struct AppState {
     pub(super) hosts: Hosts,
     pub(super) reading: Arc<BodyBudget>,
     pub(super) rooms: AnswerBudget,
-    /// Told to stop, and about to drain.
+    /// Set when the server is about to drain.
     pub(super) leaving: AtomicBool,
     pub(super) draining: AtomicBool,
-    /// Why nothing is trusted any more.
+    /// Why the server has failed.
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: HttpCounters,
+    /// How long the answers of each route take.
+    pub(super) durations: OnceLock<Vec<Arc<RouteDurations>>>,
+    /// The data folder, whose disk is watched.
+    pub(super) data: OnceLock<PathBuf>,
+    /// The clock of `--virtual-clock`.
+    pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
-    /// `openapi.json`, made when it is asked for.
+    /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
 
@@ -58,9 +65,9 @@ pub struct HttpLimits {
     pub max_reading_bytes: usize,
     /// Bytes of answers that have not been written yet, all connections together.
     pub max_writing_bytes: usize,
-    /// For the headers of a request, idle time before it included; and for a handshake.
+    /// The time limit for the headers of a request, including idle time before them, and for a handshake.
     pub header_timeout: Duration,
-    /// For the body of a request; and for a client that takes nothing of its answer.
+    /// The time limit for the body of a request, and for a client that does not read its answer.
     pub body_timeout: Duration,
     /// The folder below which backups are made; without one each goes into a folder that is prepared for it.
     pub backup_root: Option<PathBuf>,
@@ -83,18 +90,20 @@ impl Default for HttpLimits {
 /// Counters of the listener, for `/metrics`.
 #[derive(Debug, Default)]
 pub(super) struct HttpCounters {
-    /// By the first digit of the status.
+    /// Answers by the first digit of the status.
     pub(super) responses: [AtomicU64; 6],
     pub(super) connections: AtomicU64,
 }
 
 impl App {
-    /// Over a wheel, for whoever reaches it. `policy` must be the wheel's: what it allows is checked here too.
+    /// The state for a wheel, for all clients that reach it. `policy` must be the wheel's: its limits are checked here,
+    /// too.
     pub fn new(wheel: Duewheel, policy: Policy, limits: HttpLimits, drain: Drain) -> Self {
         App::guarded(wheel, policy, limits, drain, Arc::default(), Hosts::default())
     }
 
-    /// The same, for those whom `guard` knows. Without tokens only requests for one of `hosts` are taken.
+    /// The state for a wheel, for clients that `guard` authenticates. Without tokens only requests for one of `hosts`
+    /// are accepted.
     pub fn guarded(
         wheel: Duewheel,
         policy: Policy,
@@ -104,7 +113,7 @@ impl App {
         hosts: Hosts,
     ) -> Self {
         let largest = max_single_bytes(&policy).max(policy.max_batch_bytes);
-        let reading = BodyBudget::new(limits.max_reading_bytes, largest, PATIENCE);
+        let reading = BodyBudget::new(limits.max_reading_bytes, largest, TIME_LIMIT);
         let rooms = AnswerBudget::new(limits.max_writing_bytes);
         App(Arc::new(AppState {
             client: wheel.client().clone(),
@@ -120,9 +129,23 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: HttpCounters::default(),
+            durations: OnceLock::new(),
+            data: OnceLock::new(),
+            clock: OnceLock::new(),
             feed: Feed::default(),
             description: OnceLock::new(),
         }))
+    }
+
+    /// Shows in `/metrics` how much room the disk of this folder has.
+    pub fn set_data(&self, folder: PathBuf) {
+        let _ = self.0.data.set(folder);
+    }
+
+    /// Lets callers move this clock, which must be the wheel's.
+    pub fn set_clock(&self, clock: VirtualClock) {
+        // There is one wheel, and so one clock.
+        let _ = self.0.clock.set(clock);
     }
 
     /// Refuses new messages in drain mode.
@@ -139,12 +162,13 @@ impl App {
         self.drain.is_on() || self.draining.load(Ordering::Relaxed)
     }
 
-    /// Asks the engine one thing. A refusal is an answer.
+    /// Submits one operation to the engine. A refusal is an answer.
     pub(crate) async fn ask<A: Ask>(&self, asked: A) -> Result<A::Reply, Problem> {
         self.client.ask(asked).await.map_err(Problem::from)
     }
 
-    /// Asks the engine many things, which are decided next to each other; one result each, in order.
+    /// Submits many operations to the engine, which are decided without others in between; one result for each, in
+    /// order.
     pub(crate) async fn ask_many<A: Ask>(
         &self,
         asked: Vec<A>,
@@ -156,22 +180,23 @@ impl App {
         Ok(answers.into_iter().map(|answer| answer.map_err(Problem::from)).collect())
     }
 
-    /// From now on `/readyz` says that the server is about to stop, so that it is sent nothing new; it serves all the same.
+    /// From now on `/readyz` reports that the server is about to stop, so that it gets no new requests; it still serves
+    /// them.
     pub fn set_leaving(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// From now on `/healthz` and `/readyz` say that the server drains.
+    /// From now on `/healthz` and `/readyz` report that the server drains.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// From now on `/healthz` says that the server has failed, and why.
+    /// From now on `/healthz` reports that the server has failed, and why.
     pub fn set_failing(&self, why: &str) {
         let _ = self.failing.set(why.to_owned()); // the first reason counts
     }
 
-    /// Bytes of a request with one message.
+    /// The largest size of a request with one message, in bytes.
     pub(super) fn max_single_bytes(&self) -> usize {
         max_single_bytes(&self.policy)
     }
@@ -190,12 +215,12 @@ impl Deref for App {
     }
 }
 
-/// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
+/// The largest size of a request with one message: each byte of body and headers may be written as `\u0000`.
 fn max_single_bytes(policy: &Policy) -> usize {
     policy.max_body.saturating_add(policy.max_headers).saturating_mul(6).saturating_add(16 * 1024)
 }
 
-/// A value that only a list may hold: the limits of a batch are checked with it.
+/// Checks a list against the limits of a batch.
 pub(super) fn check_batch(len: usize, policy: &Policy) -> Result<(), Problem> {
     if len > policy.max_batch_messages {
         let detail = format!("a batch may have at most {} messages", policy.max_batch_messages);

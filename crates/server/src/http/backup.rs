@@ -13,13 +13,13 @@ use super::strict::{self, Text};
 use super::{Answer, reply};
 use crate::error::{ErrorCode, Problem};
 
-/// Where the copy of the data folder goes.
+/// The destination of a copy of the data folder.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Backup")]
 pub(crate) struct BackupRequest<'a> {
-    /// A path on the server's machine: an absolute path of an empty folder of the server's user; or, with `--backup-root`,
-    /// a path below that folder.
+    /// A path on the server's machine: an absolute path of an empty folder of the server's user; or, with
+    /// `--backup-root`, a path below that folder.
     #[serde(borrow)]
     dest: Text<'a>,
 }
@@ -54,21 +54,21 @@ pub(crate) struct BackedUpAnswer<'a> {
     pub(super) files: u64,
     /// Bytes in them.
     pub(super) bytes: u64,
-    /// Files that are hard links of the server's own: they take no room as long as the server has them, too.
+    /// Files that are hard links of the server's own: they take no space as long as the server has them, too.
     pub(super) linked: u64,
     /// The last record in the copy.
     pub(super) last_lsn: u64,
 }
 
-/// A client says where a copy goes, and the server writes with rights that the client may not have. So it takes a folder that its
-/// own user has prepared, or makes one below the root of all backups.
+/// A client names the destination, and the server writes with rights that the client may not have. So the server
+/// accepts a folder that its own user has prepared, or creates one below the root of all backups.
 fn destination(dest: &str, root: Option<&Path>) -> Result<Destination, Problem> {
     if dest.contains('\0') {
         return Err(Problem::field("dest", "must not have a zero byte in it"));
     }
     let path = Path::new(dest);
     match root {
-        // The server's working directory is nothing that a client knows.
+        // Clients do not know the server's working directory.
         None if !path.is_absolute() => {
             Err(Problem::field("dest", "must be an absolute path, on the machine of the server"))
         }

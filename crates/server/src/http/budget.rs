@@ -1,4 +1,4 @@
-//! A budget of bytes that all connections share: a task waits, first come, first served, until there is enough left.
+//! A budget of bytes that all connections share: tasks wait in order of arrival until enough is free.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBudget(Arc<Semaphore>);
 
-/// Bytes of a [`ByteBudget`] that are in use; dropping it gives them back.
+/// Bytes of a [`ByteBudget`] that are in use; dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct BytePermit {
     of: ByteBudget,
@@ -26,15 +26,15 @@ impl ByteBudget {
         self.0.available_permits()
     }
 
-    /// Takes no bytes yet; [`BytePermit::grow`] takes some.
+    /// A permit without bytes; [`BytePermit::grow`] adds some.
     pub(crate) fn nothing(&self) -> BytePermit {
         BytePermit { of: self.clone(), held: None }
     }
 
-    /// As many bytes as are left, up to this number. It never waits.
+    /// A permit for as many bytes as are free, up to this number. It never waits.
     pub(crate) fn take_left(&self, bytes: usize) -> BytePermit {
         let mut permit = self.nothing();
-        // Somebody else may take them in between: then there are none.
+        // Another task may take them in between: then the permit has none.
         let _ = permit.try_grow(bytes.min(self.free()));
         permit
     }
@@ -46,24 +46,24 @@ impl BytePermit {
         self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    /// Takes this number of bytes more, if they are left and nobody waits for them; says whether it did.
+    /// Takes this number of further bytes, if they are free and no other task waits for them; returns whether it did.
     pub(crate) fn try_grow(&mut self, by: usize) -> bool {
         let taken = Arc::clone(&self.of.0).try_acquire_many_owned(permits(by));
         taken.map(|taken| self.merge(taken)).is_ok()
     }
 
-    /// Waits until this number of bytes is left, and takes them. It waits for ever for more than the whole budget.
+    /// Waits until this number of bytes is free, and takes them. It never ends for more than the whole budget.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the permit holds what it held before, and the place in the queue is lost.
+    /// When the future is dropped, the permit keeps its former bytes, and the position in the queue is lost.
     pub(crate) async fn grow(&mut self, by: usize) {
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         if let Ok(taken) = Arc::clone(&self.of.0).acquire_many_owned(permits(by)).await {
             self.merge(taken);
         }
     }
 
-    /// Gives back what is above this number of bytes.
+    /// Releases the bytes above this number.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let surplus = self.bytes().saturating_sub(bytes);
         if let Some(held) = &mut self.held {
@@ -122,7 +122,7 @@ mod tests {
             let (mut large, mut small) = (pin!(first.grow(80)), pin!(second.grow(10)));
             assert_eq!((poll(large.as_mut()), poll(small.as_mut())), (Poll::Pending, Poll::Pending));
             all.shrink_to(50);
-            // The small one would fit, but the large one came first.
+            // The small request would fit, but the large one came first.
             assert_eq!((poll(large.as_mut()), poll(small.as_mut())), (Poll::Pending, Poll::Pending));
             assert!(!budget.nothing().try_grow(1), "nobody overtakes those that wait");
         }

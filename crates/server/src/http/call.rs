@@ -18,7 +18,7 @@ use super::{App, reach, strict};
 use crate::auth::{About, AccessRule, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
-/// How much of a refused body is read and discarded, and for how long.
+/// The largest number of bytes of a refused body that are read and discarded, and the time limit.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 /// Number of bytes of a body that are read before other requests are served.
@@ -58,7 +58,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
+    /// Returns the id that must be looked up to determine whether the token covers its message.
     fn check(
         &self,
         query: &'static [&'static str],
@@ -81,8 +81,9 @@ impl Call {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
             About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),
             About::Message => {}
-            // The handler leaves out what is out of reach. To look at a lease's message here would tell by the answer to a
-            // malformed body which ids of others are pending: one under which nothing is found goes on to the handler.
+            // The handler leaves out messages that the token does not cover. If a lease's message were checked here,
+            // the answer to a malformed body would reveal which ids of others are pending: an unknown id is passed on
+            // to the handler.
             About::Lease | About::Several => {}
             About::Server => self.caller.need_all_queues()?,
         }
@@ -112,7 +113,7 @@ impl Call {
                 "this server does not go by the name in the Host header; its operator may say --hosts",
             ));
         }
-        // A web page elsewhere must not use its visitor's browser to reach a server that trusts this machine.
+        // A web page of another origin must not use its visitor's browser to reach a server that trusts this machine.
         if let Some(origin) = headers.get(header::ORIGIN) {
             let authority = origin.as_bytes().split(|b| *b == b'/').nth(2);
             if authority.is_none() || authority != host.map(|h| h.as_bytes()) {
@@ -181,7 +182,7 @@ impl Call {
         Ok(())
     }
 
-    /// A query parameter, decoded. `+` is a plus: instants have them.
+    /// A query parameter, decoded. `+` is a plus, because instants contain it.
     pub(crate) fn param(&self, wanted: &'static str) -> Result<Option<Cow<'_, str>>, Problem> {
         let query = self.parts.uri.query().unwrap_or_default();
         let value = pairs(query)
@@ -190,7 +191,7 @@ impl Call {
         value.map(|value| percent::decode(value).map_err(|bad| Problem::field(wanted, bad))).transpose()
     }
 
-    /// A whole number from 1 to `max`, or what counts without one.
+    /// A whole number from 1 to `max`, or a default if the parameter is missing.
     pub(crate) fn count_param(
         &self,
         wanted: &'static str,
@@ -228,7 +229,7 @@ impl Call {
     pub(crate) fn content(&self) -> BodyFormat {
         let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return BodyFormat::Json };
         let value = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-        // The form type is what curl says when it is told nothing.
+        // curl sends the form type when no type is given.
         let json: [&[u8]; 3] = [b"application/json", b"application/x-www-form-urlencoded", b"text/json"];
         let lines: [&[u8]; 3] = [b"application/x-ndjson", b"application/ndjson", b"application/jsonl"];
         if lines.iter().any(|known| value.eq_ignore_ascii_case(known)) {
@@ -240,10 +241,10 @@ impl Call {
         }
     }
 
-    /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come. The
-    /// body counts as being read for as long as it is kept: a handler drops it before it waits.
+    /// Reads the body. A body of more than `limit` bytes is refused before it is read, if the request announces its
+    /// size. The body is charged as being read as long as it is kept: a handler drops it before it waits.
     pub(crate) async fn bytes(&mut self, limit: usize) -> Result<ReadBody, Problem> {
-        // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
+        // Decompression would multiply the size. A compressed body is refused rather than misread.
         let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
         if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             self.discard();
@@ -264,15 +265,15 @@ impl Call {
         collect(body, limits, announced, (share, self.app.limits.body_timeout)).await
     }
 
-    /// How many bytes the request says that its body has.
+    /// The size of the body according to the request.
     fn announced(&self) -> Option<u64> {
         self.parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok())
     }
 
-    /// Lets the body of a refused request go by.
+    /// Reads and discards the body of a refused request.
     fn discard(&mut self) {
         let body = std::mem::take(&mut self.body);
-        // A client that expects to be asked for the body sends none; one that announces far too much gets no help.
+        // A client that waits for `100 Continue` sends no body; one that announces far too much is not waited for.
         let small = self.announced().is_none_or(|n| n <= DISCARD_BYTES as u64);
         if small && !body.is_end_stream() && !self.parts.headers.contains_key(header::EXPECT) {
             discard(body);
@@ -280,8 +281,9 @@ impl Call {
     }
 }
 
-/// An id that is out of reach looks like one under which nothing is pending. A message never changes its queue and an id is never used
-/// again, so what is found out here holds for the operation that follows.
+/// Checks that the caller's token covers the message; otherwise the answer is that of an id under which nothing is
+/// pending. A message never changes its queue and an id is never used again, so the result holds for the operation that
+/// follows.
 async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
     let reaches = |queue: Option<&QueueName>| queue.is_some_and(|queue| caller.reaches(queue));
     match reach::within(&app, &[id], reaches).await?.pop() {
@@ -296,13 +298,13 @@ async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Pro
 pub(crate) enum BodyFormat {
     /// One JSON object.
     Json,
-    /// A JSON object a line.
+    /// One JSON object on each line.
     Lines,
-    /// Something else.
+    /// Another format.
     Other,
 }
 
-/// Reads a body within `time`, which does not pass while there is no room.
+/// Reads a body within `time`, which does not include waits for memory.
 async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),

@@ -1,4 +1,4 @@
-//! `POST /v1/queues/{queue}/cancel`: many at once, by key and by id.
+//! `POST /v1/queues/{queue}/cancel`: cancels many messages, by key and by id.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Applied, ChangeRefusal, Op, Outline, Target};
@@ -111,7 +111,7 @@ impl CancelledId {
     }
 }
 
-/// Why the message with this key is as it was.
+/// Why the message with this key was not cancelled.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RefusedKey<'a> {
     #[schemars(with = "KeySchema")]
@@ -120,7 +120,7 @@ pub(crate) struct RefusedKey<'a> {
     pub(super) problem: ItemProblem<'a>,
 }
 
-/// How safe the change of one of many messages is, or why it was refused.
+/// The durability level of the change of one of many messages, or why it was refused.
 pub(super) fn level_of(
     result: Result<Result<Applied<Box<Outline>>, ChangeRefusal>, Problem>,
 ) -> Result<Level, Problem> {

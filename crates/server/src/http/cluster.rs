@@ -32,7 +32,7 @@ pub(crate) async fn cluster(call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &answer))
 }
 
-/// Whether it is known that nobody owns it.
+/// Whether it is known that no node owns the shard.
 fn is_free(shard: &ShardView) -> bool {
     shard.owner.is_none() && shard.unknown.is_none()
 }
@@ -57,7 +57,7 @@ pub(crate) struct NodeAnswer {
     pub(super) name: String,
     /// The address at which the other nodes reach it.
     pub(super) advertise: String,
-    /// How many shards it owns.
+    /// The number of shards that it owns.
     pub(super) shards: u64,
 }
 

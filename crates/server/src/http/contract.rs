@@ -1,4 +1,4 @@
-//! What `openapi.json` says, and that the copy in the repository says the same.
+//! Tests of `openapi.json`, and of its copy in the repository.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn spec() -> Value {
     document(&Policy::default(), Security::Tokens)
 }
 
-/// The copy is for those who read changes and generate clients without a server.
+/// The copy is for people who read changes and generate clients without a server.
 #[test]
 fn the_copy_in_the_repository_is_what_a_server_with_tokens_serves() {
     let made = serde_json::to_string_pretty(&spec()).expect("JSON") + "\n";
@@ -29,7 +29,7 @@ fn the_copy_in_the_repository_is_what_a_server_with_tokens_serves() {
     );
 }
 
-/// Story: an open server announced security, and a test tool that sent no token and was served called that a hole.
+/// Story: an open server announced security, and a test tool that was served without a token reported that as a hole.
 #[test]
 fn an_open_server_announces_no_security() {
     let open = document(&Policy::default(), Security::Open).to_string();
@@ -75,7 +75,8 @@ fn all_codes_but_those_of_no_operation_are_problems_of_some() {
         .collect();
     let silent: Vec<&str> =
         ErrorCode::ALL.iter().map(|code| code.as_str()).filter(|code| !told.contains(*code)).collect();
-    // A wrong method has no operation, a message that is not dead is an item of a list, and `unknown` is one of a line.
+    // A wrong method has no operation, a message that is not dead is an item of a list, and `unknown` is the code of a
+    // line.
     assert_eq!(silent, ["method_not_allowed", "not_dead", "unknown"]);
 }
 
@@ -160,7 +161,7 @@ fn operation_ids_are_unique_and_references_lead_somewhere() {
                     ids.push(id.clone());
                 }
                 resolve(spec, value);
-                // A link names the operation that it leads to.
+                // A link names its target operation.
                 let others = members.iter().filter(|(name, _)| *name != "links");
                 others.for_each(|(_, v)| walk(spec, v, ids));
             }
@@ -175,8 +176,8 @@ fn operation_ids_are_unique_and_references_lead_somewhere() {
     assert_eq!((unique.len(), ids.len()), (ids.len(), routes::table().len()));
 }
 
-/// Story: generators of clients made no class of a schema that has alternatives beside its members, and clients refused answers with a
-/// member that a later version had added.
+/// Story: generators of clients made no class of a schema that has alternatives beside its members, and clients refused
+/// answers with a member that a later version had added.
 #[test]
 fn generators_can_make_classes_that_take_what_later_versions_add() {
     fn objects<'a>(spec: &'a Value, value: &'a Value, found: &mut Vec<&'a Value>) {

@@ -1,7 +1,7 @@
-//! The dashboard: a page, styles and scripts that use nothing but the public API. `GET /` gives the page to a browser.
+//! The dashboard: a page, styles and scripts that use only the public API. `GET /` returns the page to a browser.
 //!
-//! The files are in the binary. They hold no data, so that whoever reaches the listener may load them; what they show they
-//! ask for with the viewer's token.
+//! The files are in the binary. They contain no data, so every client that reaches the listener may load them; the
+//! scripts request data with the viewer's token.
 
 use std::sync::OnceLock;
 
@@ -11,15 +11,15 @@ use axum::response::Response;
 use bytes::Bytes;
 use ring::digest::{SHA256, digest};
 
-/// Nothing runs and nothing is loaded that does not come from here, and no other page may frame this one
-/// (Content Security Policy Level 3; Trusted Types).
+/// The browser may only load and run what comes from this server, and no other page may frame this one (Content
+/// Security Policy Level 3; Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the dashboard.
 pub(crate) struct Asset {
-    /// Where it is served.
+    /// The path at which it is served.
     pub(crate) path: &'static str,
     content_type: &'static str,
     content: &'static str,
@@ -79,7 +79,7 @@ pub(crate) fn page(headers: &HeaderMap) -> Response {
 }
 
 impl Asset {
-    /// The file, or 304 for a browser that has it already.
+    /// The answer with the file, or 304 for a browser that has it already.
     pub(crate) fn answer(&self, asked: &HeaderMap) -> Response {
         let etag = self.etag.get_or_init(|| etag(self.content));
         let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|tags| {
@@ -99,7 +99,7 @@ impl Asset {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(header::ETAG, etag.clone());
-        // A browser asks each time, and is mostly told that nothing has changed.
+        // A browser asks each time, and usually learns that nothing has changed.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(header::VARY, HeaderValue::from_static("accept"));
         headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// A page with a third of a megabyte of scripts is a toy of its own; and what the page loads must be there.
+    /// The dashboard stays small, and all files that it imports exist.
     #[test]
     fn all_files_are_small_and_all_that_is_imported_is_there() {
         let all: Vec<&Asset> = assets().chain([&PAGE]).collect();
@@ -173,7 +173,7 @@ mod tests {
         assert!(named > all.len(), "{named} names");
     }
 
-    /// Data is only ever text; see the policy, too.
+    /// Data is inserted only as text; the policy requires it, too.
     #[test]
     fn no_script_makes_markup_of_text() {
         for asset in assets() {

@@ -1,4 +1,4 @@
-//! `POST /v1/queues/{queue}/messages`: one message, or a message a line.
+//! `POST /v1/queues/{queue}/messages`: enqueues one message, or one for each line.
 
 use super::call::{BodyFormat, Call};
 use super::enqueued::{EnqueuedAnswer, status};

@@ -1,4 +1,4 @@
-//! What is answered to an enqueue that was accepted.
+//! The answer to an accepted enqueue.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::Enqueued;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::json::{IdText, InstantText};
 use crate::schema::{KeySchema, LevelSchema, QueueSchema};
 
-/// 201 for a new message, 200 for one that was there.
+/// 201 for a new message, 200 for an existing one.
 pub(crate) fn status(done: &Enqueued) -> StatusCode {
     match done.created {
         Created::New | Created::Replacing(_) => StatusCode::CREATED,
@@ -18,7 +18,7 @@ pub(crate) fn status(done: &Enqueued) -> StatusCode {
     }
 }
 
-/// A message that was accepted, or that was there already.
+/// A message that was accepted, or that existed already.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Enqueued")]
 pub(crate) struct EnqueuedAnswer<'a> {
@@ -28,7 +28,7 @@ pub(crate) struct EnqueuedAnswer<'a> {
     #[schemars(with = "Option<KeySchema>")]
     pub(super) key: Option<&'a str>,
     pub(super) due_at: InstantText,
-    /// A number that each change by the producer raises.
+    /// The generation, which each change by the producer raises.
     pub(super) generation: u32,
     /// Whether the message is new.
     pub(super) created: bool,

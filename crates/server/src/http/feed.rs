@@ -5,17 +5,17 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// The readers of a stream; while there are some, somebody publishes. A reader sees the latest event alone.
+/// The readers of a stream; while there are some, a task publishes. A reader gets only the latest event.
 #[derive(Debug, Default)]
 pub(super) struct Feed(Mutex<Option<watch::Sender<Bytes>>>);
 
 impl Feed {
-    /// A reader, and whether it is the first one: then its caller begins to publish.
+    /// Adds a reader, and returns whether it is the first one: then the caller begins to publish.
     pub(super) fn subscribe(&self) -> (watch::Receiver<Bytes>, bool) {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*running {
             let mut receiver = sender.subscribe();
-            // The last event is news for a new reader.
+            // A new reader has not seen the last event.
             receiver.mark_changed();
             return (receiver, false);
         }
@@ -24,7 +24,7 @@ impl Feed {
         (receiver, true)
     }
 
-    /// Gives an event to the readers; returns whether there are any. If there are none the stream has ended.
+    /// Sends an event to the readers; returns whether there are any. If there are none the stream has ended.
     pub(super) fn publish(&self, event: Bytes) -> bool {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if running.as_ref().is_none_or(|sender| sender.receiver_count() == 0) {

@@ -17,8 +17,8 @@ impl Kind {
     }
 }
 
-/// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described by its name
-/// alone.
+/// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described
+/// by its name alone.
 pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
     let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (Kind::Counter, *help));
     let found = found.or_else(|| {
@@ -30,7 +30,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 
 const UNNAMED: &str = "A figure of the store.";
 
-/// What this process has counted, over all openings of the store.
+/// Counters of this process, over all openings of the store.
 const COUNTERS: [(&str, &str); 35] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),

@@ -14,10 +14,10 @@ use super::line::{EnqueueLine, TimeField};
 use super::{App, ndjson, routes, strict};
 use crate::error::Problem;
 
-/// The body of an enqueue: the message, and the field that says when it is due.
+/// Parses the body of an enqueue; returns the message, and the field that determines its due time.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The body is not valid.
 pub fn line(bytes: &[u8], queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
     strict::parse::<EnqueueLine<'_>>(bytes)?.into_enqueue(queue)
 }
@@ -48,7 +48,7 @@ impl Routes {
     /// One request and its answer.
     ///
     /// # Panics
-    /// When a body breaks off, which none does that is in memory.
+    /// A body breaks off, which does not happen with bodies in memory.
     pub async fn call(&self, request: Request) -> (Response<()>, Bytes) {
         let response = match self.0.call(request).await {
             Ok(response) => response,

@@ -1,5 +1,6 @@
-//! Three questions. `GET /livez`: would a restart of the process help? `GET /readyz`: should it be sent requests? `GET /healthz`: is all
-//! well, the store and the cluster included? The first two are for whoever restarts processes and shares out requests, and say nothing else.
+//! The three probes. `GET /livez`: would a restart of the process help? `GET /readyz`: should the server get requests?
+//! `GET /healthz`: is everything well, including the store and the cluster? The first two are for process supervisors
+//! and load balancers, and report nothing else.
 
 use std::sync::atomic::Ordering;
 
@@ -17,16 +18,16 @@ use crate::schema::LevelSchema;
 /// Longest time without a round of the driver, which has one at least every second.
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
-/// A thread that has shown no sign of life for so long never will. Time in a call of the store does not count: a restart gives back no
-/// store, and `/healthz` has been red for long.
+/// A thread that has shown no activity for this long has stopped for ever. Time in a call of the store does not count,
+/// because a restart does not bring the store back; `/healthz` reports it much earlier.
 const MAX_STALL_MS: u64 = 120_000;
 
 /// The state that decides the answers to the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProbeState {
-    /// Whether there was a bug of ours.
+    /// Whether there was a bug in duewheel.
     failing: bool,
-    /// Whether it was told to stop.
+    /// Whether the server is about to stop.
     leaves: bool,
     tick_age_ms: u64,
     quiet_ms: u64,
@@ -45,7 +46,7 @@ impl ProbeState {
         }
     }
 
-    /// Why only a restart helps, if it is so.
+    /// Why only a restart helps; `None` if none is needed.
     fn dead(self) -> Option<StatusWord> {
         match self {
             ProbeState { failing: true, .. } => Some(StatusWord::Failing),
@@ -54,7 +55,7 @@ impl ProbeState {
         }
     }
 
-    /// Why it should be sent no requests, if it is so.
+    /// Why the server should get no requests; `None` if it should.
     fn unready(self) -> Option<StatusWord> {
         self.dead().or(match self {
             ProbeState { leaves: true, .. } => Some(StatusWord::Draining),
@@ -63,7 +64,7 @@ impl ProbeState {
     }
 }
 
-/// The word for a thread that does not come round, by what has it.
+/// The status for a thread that does not complete its rounds, by what delays it.
 fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<StatusWord> {
     (tick_age_ms > MAX_TICK_AGE_MS).then_some(match thread {
         ThreadIn::Ours => StatusWord::Stalled,
@@ -76,7 +77,8 @@ pub(crate) async fn live(call: Call) -> Answer {
     probe(ProbeState::of(&call.app).dead())
 }
 
-/// `GET /readyz`. The troubles of a store that all nodes share make none of them unready: if all were taken away, nobody would hear of it.
+/// `GET /readyz`. Faults of a store that all nodes share make no node unready: if all were removed, no client would
+/// learn of the fault.
 pub(crate) async fn ready(call: Call) -> Answer {
     probe(ProbeState::of(&call.app).unready())
 }
@@ -118,16 +120,16 @@ pub(crate) struct HealthAnswer<'a> {
     pub(super) durability: &'static str,
     /// Whether new messages are refused: since SIGUSR1, and while the server stops.
     pub(super) drain_mode: bool,
-    /// Shards of the cluster that no node owns; for longer than a lease and 2 s, `status` is `failing`. Only where there is
-    /// a cluster.
+    /// Shards of the cluster that no node owns; for longer than a lease and 2 s, `status` is `failing`. Only where
+    /// there is a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards_without_owner: Option<u64>,
-    /// The failure, in words; on a server with tokens only for callers with one.
+    /// The failure as a sentence; on a server with tokens only for callers with a token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<&'a str>,
 }
 
-/// What `GET /healthz` says when all is not well.
+/// The answer of `GET /healthz` if something is wrong.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -141,11 +143,11 @@ pub(crate) enum TroubledAnswer<'a> {
 #[schemars(rename = "Starting")]
 pub(crate) struct StartingAnswer<'a> {
     pub(super) status: StartingWord,
-    /// What the start waits for.
+    /// The reason why the start is not complete.
     pub(super) trouble: &'a str,
 }
 
-/// The word for it.
+/// The status of a server that starts.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -183,7 +185,7 @@ pub(crate) async fn health(call: Call) -> Answer {
         drain_mode: call.app.refuses_new(),
         shards_without_owner: cluster
             .map(|view| view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64),
-        // It may name files; a stranger learns that there is trouble, and no more.
+        // The text may name files; a client without a token learns only that something is wrong.
         trouble: trouble.filter(|_| !matches!(call.caller, Caller::Stranger(_))).map(String::as_str),
     };
     Ok(reply(status, &answer))
@@ -197,7 +199,8 @@ mod tests {
     #[test]
     fn a_stall_takes_requests_away_soon_and_the_process_late() {
         let ours = |ms| (ms, ms, ThreadIn::Ours);
-        // A thread in its store is not quiet, and neither is a node that looks after such threads.
+        // A thread that is in its store does not count as inactive, and neither does a node that supervises such
+        // threads.
         let store = |ms| (ms, 0, ThreadIn::Store);
         for ((tick_age_ms, quiet_ms, thread), unready, dead) in [
             (ours(0), None, None),
@@ -212,7 +215,7 @@ mod tests {
         ] {
             let signs = ProbeState { failing: false, leaves: false, tick_age_ms, quiet_ms, thread };
             assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
-            // A server that drains is not killed for it.
+            // A server that drains must not be killed for it.
             let leaves = ProbeState { leaves: true, ..signs };
             assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some(Draining)), dead), "{leaves:?}");
             let failing = ProbeState { failing: true, ..leaves };

@@ -1,4 +1,4 @@
-//! `GET /v1/queues/{queue}/histogram`: how many messages are due when.
+//! `GET /v1/queues/{queue}/histogram`: the numbers of messages by due time.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::Op;
@@ -13,7 +13,7 @@ use crate::json::InstantText;
 use crate::rfc3339;
 
 const DAY_MS: u64 = 86_400_000;
-/// Buckets when none are asked for.
+/// The number of buckets by default.
 pub(crate) const COLUMNS: usize = 48;
 
 pub(crate) async fn histogram(call: Call) -> Answer {
@@ -21,7 +21,7 @@ pub(crate) async fn histogram(call: Call) -> Answer {
     of(call, Some(queue)).await
 }
 
-/// The same over all queues.
+/// The histogram over all queues.
 pub(crate) async fn all_queues(call: Call) -> Answer {
     of(call, None).await
 }
@@ -51,7 +51,7 @@ async fn of(call: Call, queue: Option<QueueName>) -> Answer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Histogram")]
 pub(crate) struct HistogramAnswer {
-    /// The start of the first bucket: what was asked for, rounded down to `resolution_ms`.
+    /// The start of the first bucket: the requested one, rounded down to `resolution_ms`.
     pub(super) from: InstantText,
     /// The width of a bucket.
     pub(super) width_ms: u64,
@@ -64,7 +64,7 @@ pub(crate) struct HistogramAnswer {
     pub(super) buckets: Vec<BucketAnswer>,
 }
 
-/// Messages that are due in one stretch of time.
+/// The messages that are due in one bucket.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Bucket")]
 pub(crate) struct BucketAnswer {

@@ -1,4 +1,4 @@
-//! `GET /`, for a person who has found the port.
+//! `GET /`: a page of text for a person who has found the port.
 
 use std::fmt::Write as _;
 

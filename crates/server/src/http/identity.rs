@@ -1,4 +1,4 @@
-//! `GET /v1/token` and `GET /v1/tokens`: who the caller is, and which tokens there are. No hash leaves the server.
+//! `GET /v1/token` and `GET /v1/tokens`: the caller's permissions, and the list of tokens. No hash leaves the server.
 
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
@@ -11,7 +11,7 @@ use crate::auth::{Caller, Scope, TokenEntry};
 use crate::json::InstantText;
 use crate::schema::QueueSchema;
 
-/// Every valid token may ask what it allows; an open server answers that its callers may do everything.
+/// Returns the caller's permissions to every valid token; an open server answers that all calls are permitted.
 pub(crate) async fn token(call: Call) -> Answer {
     let token = match &call.caller {
         Caller::Holder(entry) => Some(TokenAnswer::of(entry)),
@@ -27,13 +27,13 @@ pub(crate) async fn tokens(call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &TokensAnswer { tokens }))
 }
 
-/// Who the caller is.
+/// The permissions of the caller.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Identity")]
 pub(crate) struct IdentityAnswer<'a> {
-    /// Whether the server asks for no tokens, so that every caller may do everything.
+    /// Whether the server requires no tokens, so that every caller may make every call.
     pub(super) open: bool,
-    /// The caller's token; `null` where none is asked for.
+    /// The caller's token; `null` where none is required.
     pub(super) token: Option<TokenAnswer<'a>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct TokensAnswer<'a> {
     pub(super) tokens: Vec<TokenAnswer<'a>>,
 }
 
-/// What a token allows, without the token.
+/// The permissions of a token, without the token.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Token")]
 pub(crate) struct TokenAnswer<'a> {

@@ -19,27 +19,27 @@ use crate::span::{BadSpan, TimeSpan};
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Enqueue", transform = crate::schema::enqueue_rules)]
 pub(crate) struct EnqueueLine<'a> {
-    /// The body, when it is UTF-8 text.
+    /// The body, if it is UTF-8 text.
     #[serde(borrow)]
     body: Option<Text<'a>>,
-    /// The body, when it is no UTF-8 text.
+    /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
-    /// Due after so many milliseconds; 0 for now.
+    /// Due after this number of milliseconds; 0 for now.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
-    /// Due after so long.
+    /// Due after this time.
     #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
-    /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
+    /// What happens if `due_at` has passed: refuse, which is the default, or make it due at once.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     #[schemars(with = "Option<KeySchema>")]
     key: Option<Text<'a>>,
-    /// What to do when the key is taken: reject, which is the default, keep the message that has it, or replace it.
+    /// What happens if the key is taken: reject, which is the default, keep the existing message, or replace it.
     #[serde(default, deserialize_with = "strict::word")]
     if_exists: Option<IfExistsWord>,
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
@@ -59,7 +59,7 @@ pub(crate) struct EnqueueLine<'a> {
     state: Option<StateWord>,
 }
 
-/// The state in which a message begins.
+/// The initial state of a message.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -67,7 +67,7 @@ pub(crate) enum StateWord {
     Dead,
 }
 
-/// What to do with a due time that has passed.
+/// What happens with a due time that has passed.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "Past")]
@@ -76,7 +76,7 @@ pub(crate) enum PastWord {
     Fire,
 }
 
-/// What to do when the key is taken.
+/// What happens if the key is taken.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "IfExists")]
@@ -91,10 +91,10 @@ pub(crate) enum IfExistsWord {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Backoff")]
 pub(crate) struct BackoffFields {
-    /// After the first failed attempt.
+    /// The delay after the first failed attempt.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     pub(super) min_ms: Whole,
-    /// The longest.
+    /// The longest delay.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     pub(super) max_ms: Whole,
 }
@@ -108,11 +108,11 @@ impl BackoffFields {
     }
 }
 
-/// The field that said when a message is due: a refusal names it.
+/// The field that determined the due time: a refusal names it.
 pub(crate) type TimeField = &'static str;
 
 impl EnqueueLine<'_> {
-    /// Checks everything that does not need the engine.
+    /// Validates everything that does not need the engine.
     pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
         let body = body(self.body, self.body_base64)?
             .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
@@ -154,7 +154,7 @@ fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {
 pub(crate) fn body(text: Option<Text<'_>>, base64: Option<Text<'_>>) -> Result<Option<Bytes>, Problem> {
     match (text, base64) {
         (Some(_), Some(_)) => Err(Problem::field("body_base64", "goes instead of body, not with it")),
-        // A copy: a slice of the request would keep all of the request in memory for as long as the message waits.
+        // A copy: a slice would keep the whole request in memory as long as the message waits.
         (Some(text), None) => Ok(Some(Bytes::copy_from_slice(text.0.as_bytes()))),
         (None, Some(text)) => {
             use base64::Engine as _;
@@ -167,7 +167,7 @@ pub(crate) fn body(text: Option<Text<'_>>, base64: Option<Text<'_>>) -> Result<O
     }
 }
 
-/// When a message shall be due: one way to say it, or none.
+/// The due time of a message, given by at most one field.
 pub(crate) fn when(
     delay_ms: Option<Whole>,
     delay: Option<Text<'_>>,
@@ -178,7 +178,7 @@ pub(crate) fn when(
         (Some(ms), None, None) => (When::After(ms.0), "delay_ms"),
         (None, Some(text), None) => match text.0.parse() {
             Ok(TimeSpan(ms)) => (When::After(ms), "delay"),
-            // The engine knows the limit, and says it.
+            // The engine knows the limit, and refuses with it.
             Err(BadSpan::TooLong) => (When::After(u64::MAX), "delay"),
             Err(what @ BadSpan::Form) => return Err(Problem::field("delay", what)),
         },

@@ -1,4 +1,4 @@
-//! Accepts connections and serves them, with every limit in place, until told to stop.
+//! Accepts connections and serves them, with all limits in place, until stopped.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ use crate::claim::Claim;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
-/// What a connection may hold of a request that has not been taken apart yet. Above the limit of headers, so that too
-/// many of them are mostly answered by us, with a code.
+/// The read buffer of a connection. It is larger than the limit of headers, so that too many of them are mostly
+/// answered with a code of this server.
 const READ_BUFFER: usize = 64 * 1024;
-/// Connections at a time that are told that there are too many; the others are simply closed.
+/// The number of connections at a time that get an answer that there are too many; others are simply closed.
 const TURNED_AWAY: usize = 64;
-/// What they are told.
+/// That answer.
 const TOO_MANY: &str = concat!(
     "{\"type\":\"about:blank\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
     "\"detail\":\"too many connections; try again soon\"}"
@@ -46,21 +46,21 @@ pub struct HttpListener {
 }
 
 impl HttpListener {
-    /// Takes the address. Connections wait in the backlog until [`HttpListener::run`].
+    /// Binds the address. Connections wait in the backlog until [`HttpListener::run`].
     ///
     /// # Errors
-    /// When the address cannot be taken.
+    /// The address cannot be bound.
     pub async fn bind(address: SocketAddr, app: App) -> io::Result<HttpListener> {
         Ok(HttpListener::on(Claim::of(address)?.listen()?, app))
     }
 
-    /// The same on a socket that listens already.
+    /// Serves a socket that listens already.
     pub(crate) fn on(socket: TcpListener, app: App) -> HttpListener {
         let (stopper, stop) = Stop::new();
         HttpListener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper }
     }
 
-    /// The same for TLS alone.
+    /// Accepts TLS alone.
     #[must_use]
     pub fn with_tls(self, tls: Option<Arc<Tls>>) -> HttpListener {
         HttpListener { tls, ..self }
@@ -92,7 +92,7 @@ impl HttpListener {
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of file descriptors, most likely. Serving what there is frees some.
+                    // Most likely there are no file descriptors left. Serving the open connections frees some.
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
@@ -101,7 +101,7 @@ impl HttpListener {
             testing::place("http accept");
             match Arc::clone(&free).try_acquire_owned() {
                 Ok(place) => self.serve(stream, place),
-                // Telling it would take a handshake.
+                // An answer would need a handshake first.
                 Err(_) if self.tls.is_some() => drop(stream),
                 Err(_) => turn_away(stream, &turned_away),
             }
@@ -114,7 +114,7 @@ impl HttpListener {
     }
 
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
-        // Answers are written whole; waiting for more to send would only make them late.
+        // Answers are written whole; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
         let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
         let router = self.router.clone();
@@ -140,7 +140,7 @@ impl HttpListener {
 
 /// Ends when the server stops.
 async fn stopped(mut stop: watch::Receiver<bool>) {
-    // The sender lives as long as the listener: an error means that it is gone.
+    // The sender lives as long as the listener: an error means that the listener is gone.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -163,7 +163,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// Serves one connection from its first request to its last; once `stopped` has ended, to the one in progress.
+/// Serves one connection from its first request to its last; after `stopped` has ended, only the request in progress.
 pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -174,7 +174,8 @@ pub(super) async fn talk(
     server
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        // Not `pipeline_flush`: with it answers to pipelined requests are lost when what follows them is no request.
+        // Without `pipeline_flush`: with it answers to pipelined requests are lost when the bytes behind them are not a
+        // request.
         .max_buf_size(READ_BUFFER);
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -202,7 +203,7 @@ fn turn_away(mut stream: TcpStream, turned_away: &Arc<Semaphore>) {
             );
             stream.write_all(answer.as_bytes()).await?;
             stream.shutdown().await?;
-            // Closing with unread bytes would take the answer back.
+            // Closing with unread bytes would reset the connection, and the answer would be lost.
             let mut unread = [0; 4_096];
             while stream.read(&mut unread).await? > 0 {}
             io::Result::Ok(())

@@ -1,10 +1,10 @@
-//! Pages: the messages of a queue in due order, and all queues by name.
+//! Listings by page: the messages of a queue in due order, and all queues by name.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{ListCursor, Op, QueueView, View};
 use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
-use duewheel::{ListPlace, ListPlaces};
+use duewheel::{ListPosition, ListPositions};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,9 +15,9 @@ use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
 use crate::json::{Elements, written};
 
-/// Messages of a page when none are asked for.
+/// The number of messages of a page by default.
 pub(crate) const MESSAGES: usize = 100;
-/// Queues of a page when none are asked for.
+/// The number of queues of a page by default.
 pub(crate) const QUEUES: usize = 1_000;
 
 pub(crate) async fn messages(call: Call) -> Answer {
@@ -25,13 +25,13 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let state = call.param("state")?.map(|word| state(&word)).transpose()?;
     let bad = || Problem::field("after", "must be the `next` of an earlier page");
     let shards = call.app.client.shards();
-    let after = call.param("after")?.map(|text| read_places(&text, shards).ok_or_else(bad)).transpose()?;
+    let after = call.param("after")?.map(|text| read_positions(&text, shards).ok_or_else(bad)).transpose()?;
     let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
     let room = call.app.rooms.take(call.app.policy.load_bytes.saturating_mul(2)).await?;
     let page = call.app.client.list(queue, state, after, limit).await?;
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
-        let next = page.next.map(|next| write_places(&next));
+        let next = page.next.map(|next| write_positions(&next));
         written(
             bytes + 128,
             &MessagesAnswer { messages: Elements::new(&page.views, MessageAnswer::of), next },
@@ -81,7 +81,8 @@ async fn page(app: &App, after: Option<QueueName>, limit: usize) -> Result<Vec<Q
     app.ask(Op::queues(after, limit)).await
 }
 
-/// A page of those queues whose names begin as a token says. They are looked for where they are, so the others cost nothing.
+/// A page of the queues whose names have a prefix of the token. They are looked up by prefix, so other queues cost
+/// nothing.
 async fn page_within(
     app: &App,
     prefixes: &[QueueName],
@@ -90,7 +91,7 @@ async fn page_within(
 ) -> Result<Vec<QueueView>, Problem> {
     let mut prefixes: Vec<&QueueName> = prefixes.iter().collect();
     prefixes.sort_unstable();
-    // One that begins with another one stands right behind it, or behind its like.
+    // A prefix that begins with another one follows it directly, or others of that kind.
     prefixes.dedup_by(|longer, shorter| longer.as_str().starts_with(shorter.as_str()));
     let mut found = Vec::new();
     for prefix in prefixes {
@@ -99,7 +100,7 @@ async fn page_within(
             Some(after) if after > prefix && !begins(after) => continue,
             Some(after) if begins(after) => after.clone(),
             Some(_) | None => {
-                // Names behind the prefix leave out the queue that is named like it.
+                // A start behind the prefix would leave out the queue whose name is the prefix.
                 found.extend(app.ask(Op::queue(prefix.clone())).await?);
                 prefix.clone()
             }
@@ -124,19 +125,19 @@ fn state(word: &str) -> Result<State, Problem> {
         .ok_or_else(|| Problem::field("state", "must be scheduled, ready, leased or dead"))
 }
 
-/// A cursor is text that clients only hand back: a place for each shard, `~` between them. A place is two halves, each `-` or `time.id`; or
-/// `.` at the end of a shard.
-fn write_places(places: &ListPlaces) -> String {
+/// The text of a cursor, which clients only send back: a position for each shard, with `~` between them. A position is
+/// two halves, each `-` or `time.id`; or `.` at the end of a shard.
+fn write_positions(positions: &ListPositions) -> String {
     let half = |half: Option<Cursor>| half.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
-    let place = |place: &ListPlace| match place {
-        ListPlace::Behind(cursor) => format!("{}_{}", half(cursor.at), half(cursor.after)),
-        ListPlace::End => ".".to_owned(),
+    let position = |position: &ListPosition| match position {
+        ListPosition::Behind(cursor) => format!("{}_{}", half(cursor.at), half(cursor.after)),
+        ListPosition::End => ".".to_owned(),
     };
-    places.as_slice().iter().map(place).collect::<Vec<_>>().join("~")
+    positions.as_slice().iter().map(position).collect::<Vec<_>>().join("~")
 }
 
-/// The places of so many shards; `None` when the text is no such cursor.
-fn read_places(text: &str, shards: u32) -> Option<ListPlaces> {
+/// The positions of this number of shards; `None` when the text is not a cursor.
+fn read_positions(text: &str, shards: u32) -> Option<ListPositions> {
     fn digits(s: &str) -> Option<u64> {
         if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
     }
@@ -147,18 +148,18 @@ fn read_places(text: &str, shards: u32) -> Option<ListPlaces> {
         let (time, id) = s.split_once('.')?;
         Some(Some((digits(time)?, MessageId(digits(id)?))))
     }
-    fn place(s: &str) -> Option<ListPlace> {
+    fn position(s: &str) -> Option<ListPosition> {
         if s == "." {
-            return Some(ListPlace::End);
+            return Some(ListPosition::End);
         }
         let (at, after) = s.split_once('_')?;
-        Some(ListPlace::Behind(ListCursor { at: half(at)?, after: half(after)? }))
+        Some(ListPosition::Behind(ListCursor { at: half(at)?, after: half(after)? }))
     }
     let shards = usize::try_from(shards).ok()?;
     if text.split('~').take(shards + 1).count() != shards {
         return None;
     }
-    text.split('~').map(place).collect::<Option<Vec<_>>>().map(ListPlaces::new)
+    text.split('~').map(position).collect::<Option<Vec<_>>>().map(ListPositions::new)
 }
 
 #[cfg(test)]
@@ -168,29 +169,29 @@ mod tests {
     #[test]
     fn cursors_come_back() {
         let all = [
-            ListPlace::START,
-            ListPlace::Behind(ListCursor { at: Some((5, MessageId(7))), after: None }),
-            ListPlace::Behind(ListCursor {
+            ListPosition::START,
+            ListPosition::Behind(ListCursor { at: Some((5, MessageId(7))), after: None }),
+            ListPosition::Behind(ListCursor {
                 at: Some((0, MessageId(0))),
                 after: Some((u64::MAX, MessageId(u64::MAX))),
             }),
-            ListPlace::End,
+            ListPosition::End,
         ];
         for n in 1..=all.len() {
-            let places = ListPlaces::new(all[..n].to_vec());
-            let text = write_places(&places);
+            let positions = ListPositions::new(all[..n].to_vec());
+            let text = write_positions(&positions);
             for shards in 0..6 {
-                let wanted = (shards as usize == n).then(|| places.clone());
-                assert_eq!(read_places(&text, shards), wanted, "{text}, {shards} shards");
+                let wanted = (shards as usize == n).then(|| positions.clone());
+                assert_eq!(read_positions(&text, shards), wanted, "{text}, {shards} shards");
             }
         }
-        let one = ListPlaces::new(vec![all[1]]);
-        assert_eq!(write_places(&one), "5.7_-", "as it has always been with one shard");
+        let one = ListPositions::new(vec![all[1]]);
+        assert_eq!(write_positions(&one), "5.7_-", "as it has always been with one shard");
         for bad in
             ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."]
         {
-            assert_eq!(read_places(bad, 1), None, "{bad}");
-            assert_eq!(read_places(&format!("{bad}~-_-"), 2), None, "{bad}");
+            assert_eq!(read_positions(bad, 1), None, "{bad}");
+            assert_eq!(read_positions(&format!("{bad}~-_-"), 2), None, "{bad}");
         }
     }
 }

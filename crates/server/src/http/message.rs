@@ -90,7 +90,7 @@ pub(crate) struct CancelledAnswer<'a> {
     pub(super) durability: &'static str,
 }
 
-/// The word for it.
+/// The status of a cancelled message.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -98,29 +98,29 @@ pub(crate) enum CancelledWord {
     Cancelled,
 }
 
-/// What is to be changed of a message that waits; at least one of its members besides `past` and `if_generation`. What is
-/// left out stays as it is, the due time included. At most one of `delay_ms`, `delay` and `due_at`, and of `body` and
-/// `body_base64`.
+/// The changes of a message that waits; at least one of its members besides `past` and `if_generation`. Members that
+/// are left out stay as they are, including the due time. At most one of `delay_ms`, `delay` and `due_at`, and of
+/// `body` and `body_base64`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Postpone", transform = crate::schema::postpone_rules)]
 pub(crate) struct PostponeRequest<'a> {
-    /// Due after so many milliseconds from now; 0 for now.
+    /// Due after this number of milliseconds from now; 0 for now.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
-    /// Due after so long from now.
+    /// Due after this time from now.
     #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
-    /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
+    /// What happens if `due_at` has passed: refuse, which is the default, or make it due at once.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
-    /// The body, when it is UTF-8 text.
+    /// The body, if it is UTF-8 text.
     body: Option<Text<'a>>,
-    /// The body, when it is no UTF-8 text.
+    /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
     /// These replace all headers; an empty object removes them.
@@ -163,7 +163,7 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// For an answer with one message in it.
+/// Memory for an answer with one message.
 async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
 }

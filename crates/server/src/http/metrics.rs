@@ -1,38 +1,43 @@
 //! `GET /metrics`: figures in Prometheus' text format.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
-use duewheel::core::engine::{Counts, Op, Reply, Resource};
+use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply, Resource};
+use duewheel::core::record::{Pause, Totals};
 use duewheel::{LocalShard, Pending, is_counter};
 
 use super::call::Call;
 use super::queue::is_unused_default;
+use super::queue_view::totals;
 use super::{Answer, App, figures, typed};
+use crate::error::Problem;
 
 mod engine;
 mod page;
+mod process;
 
 use page::{MetricsPage, by_state, labels, seconds};
 
-/// Queues that get figures of their own: what a scraper can bear.
+/// The number of queues that get figures of their own, so that scrapers can process the answer.
 const MAX_QUEUES: usize = 1_000;
-/// Quotas that are shown.
+/// The number of quotas that are shown.
 const MAX_QUOTAS: usize = 1_000;
-/// How long a shard has to tell new figures, and all of them their queues.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Queues that are asked for together.
+/// The time limit for new figures of a shard, and for the queues of all shards.
+const TIME_LIMIT: Duration = Duration::from_secs(1);
+/// The number of queues that are requested together.
 const PAGE: usize = 100;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
     let app = &call.app;
     let shards = renewed(app).await;
-    let queues = first_queues(app, &shards).await;
+    let asked = QueueFilter::of(call.param("queue")?.as_deref())?;
+    let queues = first_queues(app, &shards, &asked).await;
     let mut page = MetricsPage::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192);
-    write_process(&mut page, app);
+    process::write_process(&mut page);
+    process::write_server(&mut page, app);
     let waiters = app.client.waiting();
     page.one(
         "duewheel_waiters",
@@ -48,8 +53,8 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into_text()))
 }
 
-/// The shards of this node with new figures. Each is asked by itself: one that hangs is shown as it was when it told its figures last,
-/// and hides nothing of the others.
+/// The shards of this node with new figures. Each is asked separately: one that hangs is shown with its last figures,
+/// and does not affect the others.
 async fn renewed(app: &App) -> Vec<LocalShard> {
     let shards = app.client.local_shards();
     let asked: Vec<Pending> = shards
@@ -64,38 +69,83 @@ async fn renewed(app: &App) -> Vec<LocalShard> {
             let _ = one.await; // the figures count, not the answer
         }
     };
-    let _late = tokio::time::timeout(PATIENCE, all).await;
+    let _late = tokio::time::timeout(TIME_LIMIT, all).await;
     shards
 }
 
-/// What is shown of a queue: its part in the shards of this node.
+/// The figures of a queue: its part in the shards of this node.
 #[derive(Default)]
 struct QueueFigures {
     counts: Counts,
     oldest_ready: Option<u64>,
+    waiters: u64,
+    attended: bool,
+    paused: bool,
+    /// By shard; their sum would jump when a shard comes to this node.
+    totals: Vec<(LocalShard, Totals)>,
+}
+
+impl QueueFigures {
+    fn add(&mut self, shard: &LocalShard, view: QueueView) {
+        self.counts = sum(&self.counts, &view.counts);
+        let oldest = view.oldest_ready.map(|at| at.0);
+        self.oldest_ready = [self.oldest_ready, oldest].into_iter().flatten().min();
+        self.waiters += view.waiters as u64;
+        self.attended |= view.attended == Attended::Yes;
+        self.paused |= view.pause != Pause::Running;
+        self.totals.push((shard.clone(), view.totals));
+    }
+}
+
+/// Which queues are asked for: all, one, or those whose names begin with a prefix.
+#[derive(Default)]
+struct QueueFilter {
+    prefix: String,
+    /// The queue named like the prefix, which listing behind it leaves out.
+    exact: Option<QueueName>,
+    /// No others than that one.
+    only: bool,
+}
+
+impl QueueFilter {
+    /// `NAME`, or `PREFIX*`.
+    fn of(text: Option<&str>) -> Result<Self, Problem> {
+        let Some(text) = text.filter(|text| *text != "*") else { return Ok(QueueFilter::default()) };
+        let (prefix, only) = text.strip_suffix('*').map_or((text, true), |prefix| (prefix, false));
+        let exact = QueueName::new(prefix).map_err(|what| Problem::field("queue", what))?;
+        Ok(QueueFilter { prefix: prefix.to_owned(), exact: Some(exact), only })
+    }
 }
 
 /// Those with the first names, a few of a shard at a time, so that others have their turn in between.
-async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, QueueFigures> {
+async fn first_queues(
+    app: &App,
+    shards: &[LocalShard],
+    asked: &QueueFilter,
+) -> BTreeMap<QueueName, QueueFigures> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: BTreeMap<QueueName, QueueFigures> = BTreeMap::new();
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + TIME_LIMIT;
     for shard in shards {
-        let (mut seen, mut last) = (0, None);
-        while seen < MAX_QUEUES {
-            let Ok(pending) = shard.ask(Op::Queues { after: last, limit }) else { break };
-            let Ok(answers) = tokio::time::timeout_at(until, pending).await else { break };
-            let Some(Ok(Reply::Queues(page))) = answers.into_iter().next() else { break };
-            let is_last = page.len() < limit;
+        if let Some(name) = &asked.exact {
+            for view in page_of(shard, Op::Queue { queue: name.clone() }, until).await.unwrap_or_default() {
+                queues.entry(name.clone()).or_default().add(shard, view);
+            }
+        }
+        let (mut seen, mut last) = (0, asked.exact.clone());
+        while seen < MAX_QUEUES && !asked.only {
+            let Some(page) = page_of(shard, Op::Queues { after: last, limit }, until).await else { break };
+            let mut is_last = page.len() < limit;
             seen += page.len();
             last = page.last().map(|queue| queue.name.clone());
             for view in page.into_iter().filter(|queue| !is_unused_default(queue)) {
-                let figures = queues.entry(view.name).or_default();
-                figures.counts = sum(&figures.counts, &view.counts);
-                let oldest = view.oldest_ready.map(|at| at.0);
-                figures.oldest_ready = [figures.oldest_ready, oldest].into_iter().flatten().min();
+                if view.name.as_str().starts_with(&asked.prefix) {
+                    queues.entry(view.name.clone()).or_default().add(shard, view);
+                } else {
+                    is_last = true;
+                }
             }
-            // Names behind the first ones are shown of no shard.
+            // Queues behind the first names are not shown for any shard.
             if is_last || (queues.len() >= MAX_QUEUES && queues.keys().nth(MAX_QUEUES - 1) < last.as_ref()) {
                 break;
             }
@@ -105,6 +155,15 @@ async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, Q
         queues.split_off(&first);
     }
     queues
+}
+
+/// Queues of one shard; `None` when it does not answer in time.
+async fn page_of(shard: &LocalShard, op: Op, until: tokio::time::Instant) -> Option<Vec<QueueView>> {
+    let answers = tokio::time::timeout_at(until, shard.ask(op).ok()?).await.ok()?;
+    match answers.into_iter().next()? {
+        Ok(Reply::Queues(page)) => Some(page),
+        Ok(_) | Err(_) => None,
+    }
 }
 
 fn sum(a: &Counts, b: &Counts) -> Counts {
@@ -117,38 +176,6 @@ fn sum(a: &Counts, b: &Counts) -> Counts {
     }
 }
 
-fn write_process(page: &mut MetricsPage, app: &App) {
-    let version = env!("CARGO_PKG_VERSION");
-    page.head("duewheel_build_info", "gauge", "1, with the version and the level of durability.");
-    page.line(
-        "duewheel_build_info",
-        &format!("version=\"{version}\",durability=\"{}\"", app.client.level().as_str()),
-        1,
-    );
-    let health = app.client.health();
-    page.head("duewheel_tick_age_seconds", "gauge", "How long ago the driver's loop last came round.");
-    page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
-    page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
-    page.one(
-        "duewheel_drain_mode",
-        "gauge",
-        "1 while new messages are refused: in drain mode, and while the server stops.",
-        u64::from(app.refuses_new()),
-    );
-    let counters = &app.counters;
-    page.one(
-        "duewheel_http_connections",
-        "gauge",
-        "Open HTTP connections.",
-        counters.connections.load(Ordering::Relaxed),
-    );
-    page.head("duewheel_http_responses_total", "counter", "HTTP responses by class of status.");
-    for (class, count) in counters.responses.iter().enumerate().skip(1) {
-        let labels = format!("class=\"{class}xx\"");
-        page.line("duewheel_http_responses_total", &labels, count.load(Ordering::Relaxed));
-    }
-}
-
 fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
     page.head(
         "duewheel_queue_messages",
@@ -157,7 +184,7 @@ fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigure
     );
     for (name, queue) in queues {
         for (state, count) in by_state(&queue.counts) {
-            // A queue's name holds neither quotes nor backslashes.
+            // A queue's name contains neither quotes nor backslashes.
             let labels = format!("queue=\"{name}\",state=\"{}\"", state.as_str());
             page.line("duewheel_queue_messages", &labels, count);
         }
@@ -172,7 +199,39 @@ fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigure
         let labels = format!("queue=\"{name}\"");
         page.text("duewheel_queue_oldest_overdue_seconds", &labels, &seconds(overdue));
     }
+    for (metric, help, of) in QUEUE_GAUGES {
+        page.head(metric, "gauge", help);
+        for (name, queue) in queues {
+            page.line(metric, &format!("queue=\"{name}\""), of(queue));
+        }
+    }
+    for (place, (total, help, _)) in totals(&Totals::default()).into_iter().enumerate() {
+        let metric = format!("duewheel_queue_{total}_total");
+        page.head(&metric, "counter", &format!("{help} By queue, of the first 1000 queues."));
+        for (name, queue) in queues {
+            for (shard, counted) in &queue.totals {
+                page.line(&metric, &labels(shard, &format!("queue=\"{name}\"")), totals(counted)[place].2);
+            }
+        }
+    }
 }
+
+/// A gauge of a queue.
+type QueueGauge = (&'static str, &'static str, fn(&QueueFigures) -> u64);
+
+const QUEUE_GAUGES: [QueueGauge; 3] = [
+    ("duewheel_queue_waiters", "Reserves that wait at this queue, of the first 1000 queues.", |queue| {
+        queue.waiters
+    }),
+    (
+        "duewheel_queue_attended",
+        "1 when a consumer has reserved since the start, of the first 1000 queues.",
+        |queue| u64::from(queue.attended),
+    ),
+    ("duewheel_queue_paused", "1 while the queue is paused, of the first 1000 queues.", |queue| {
+        u64::from(queue.paused)
+    }),
+];
 
 /// Use and refusals of a quota in the shards of this node; the limit is the whole one.
 #[derive(Default)]
@@ -201,7 +260,7 @@ fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     let shown =
         || quotas.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
     let labels = |prefix: &str, resource: Resource| {
-        // A prefix holds neither quotes nor backslashes, as a queue's name does not.
+        // A prefix contains neither quotes nor backslashes, like a queue's name.
         format!("quota=\"{prefix}\",resource=\"{resource}\"")
     };
     page.head(
@@ -241,14 +300,14 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
     let name = "duewheel_cluster_forwarded_total";
     page.head(name, "counter", "Submissions that this node has sent to another one, by that node's name.");
     for (peer, count) in app.wheel.cluster_forwards() {
-        // A node's name holds neither quotes nor backslashes.
+        // A node's name contains neither quotes nor backslashes.
         page.line(name, &format!("peer=\"{peer}\""), count);
     }
 }
 
 /// Writes the figures of the stores: counters of all reigns of this process, and states of the shards that it owns.
 fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
-    // By family, and within it by shard and reason.
+    // Sorted by family, and within it by shard and reason.
     let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();
     for shard in shards {
         for (name, value) in shard.counted().store.into_iter().chain(shard.states()) {

@@ -1,7 +1,7 @@
-//! HTTP, version 1. `docs/http.md` is the page for users; `openapi.json` the one for machines.
+//! The HTTP interface, version 1. `docs/http.md` describes it for users, `openapi.json` for machines.
 //!
-//! Requests are parsed at the border into the engine's operations, which cannot be wrong; answers are written into one
-//! buffer. Every path stands in one table, `routes`.
+//! Requests are parsed at the border into the engine's operations, which are valid by construction; answers are written
+//! into one buffer. All paths are in one table, `routes`.
 
 mod answer;
 mod answer_budget;
@@ -10,10 +10,12 @@ mod backup;
 mod budget;
 mod call;
 mod cancel;
+mod clock;
 mod cluster;
 #[cfg(test)]
 mod contract;
 mod dashboard;
+mod durations;
 mod enqueue;
 mod enqueued;
 mod feed;

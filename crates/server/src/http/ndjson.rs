@@ -1,9 +1,10 @@
-//! A message a line in, a result a line out, in order.
+//! NDJSON: a message on each line of the request, a result on each line of the answer, in order.
 //!
-//! A sender that is faster than the store is made slower: its lines wait up to ten seconds, and what they take of memory counts as bytes being
-//! read until the engine has them. The whole body is read first and checked against the limits of a batch; then lines are submitted in slices, all of
-//! them at once, and the results of each slice leave when it is durable. A batch of one slice is answered in one piece. On a node of a cluster
-//! a slice waits for the answers to the one before: lines are applied in order, also while a shard moves.
+//! A sender that is faster than the store is slowed down: its lines wait up to ten seconds, and their memory counts as
+//! bytes being read until the engine has them. The whole body is read first and checked against the limits of a batch;
+//! then lines are submitted in slices, all of them at once, and the results of each slice are sent when it is durable.
+//! A batch of one slice is answered in one piece. On a node of a cluster a slice waits for the answers to the one
+//! before: lines are applied in order, also while a shard moves.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -31,9 +32,9 @@ use super::{Answer, App, check_batch, strict};
 use crate::error::{ErrorCode, ItemProblem, Problem};
 use crate::json;
 
-/// Lines that are submitted together and answered together.
+/// The number of lines that are submitted together and answered together.
 const SLICE: usize = 1_000;
-/// How often they are offered meanwhile.
+/// The interval at which waiting lines are submitted again.
 const LOOK: Duration = Duration::from_millis(5);
 /// Typical size of one result, in bytes.
 const RESULT_BYTES: usize = 192;
@@ -54,15 +55,15 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
     Ok(response)
 }
 
-/// Hands all lines to the engine. The body is gone when it has them, however long their answers take.
+/// Submits all lines to the engine. The body is dropped when the engine has them, however long their answers take.
 async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque<Slice>, Problem> {
-    let until = Instant::now() + body.patience();
+    let until = Instant::now() + body.time_limit();
     let lines = lines(&body);
     check_batch(lines.len(), &app.policy)?;
     let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
     for (n, chunk) in lines.chunks(SLICE).enumerate() {
         if n > 0 {
-            // Parsing takes its time; others have a right to it too.
+            // Parsing takes time; other requests must be served, too.
             tokio::task::yield_now().await;
         }
         if app.client.is_routed()
@@ -73,7 +74,7 @@ async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque
         let mut slice = Slice::parse(chunk, queue);
         match slice.submit(app, until).await {
             Ok(()) => {}
-            // Nothing has been applied yet: the request as a whole is refused, and may be tried again as a whole.
+            // Nothing has been applied yet: the request as a whole is refused, and may be repeated as a whole.
             Err(problem) if n == 0 => return Err(problem),
             Err(problem) => slice.refuse(&problem),
         }
@@ -103,20 +104,20 @@ pub(super) fn parse(bytes: &[u8], queue: &QueueName) -> Vec<Result<Op, Problem>>
     slice.outcomes.into_iter().map(outcome).collect()
 }
 
-/// Some lines on their way.
+/// A slice of lines in progress.
 #[derive(Debug)]
 struct Slice {
-    /// One for each line.
+    /// One outcome for each line.
     outcomes: Vec<Outcomes>,
-    /// The good lines, until they are submitted.
+    /// The operations of the valid lines, until they are submitted.
     ops: Vec<Op>,
-    told: LineAnswers,
+    replies: LineAnswers,
 }
 
-/// The answers to the good lines.
+/// The answers to the valid lines.
 #[derive(Debug)]
 enum LineAnswers {
-    /// There are none to come.
+    /// No answers are expected.
     Nothing,
     Later(Pending),
     Already(Answers),
@@ -132,12 +133,12 @@ impl LineAnswers {
     }
 }
 
-/// The outcome of a line, or what is known before its answer comes.
+/// The outcome of a line, or what is known before its answer arrives.
 #[derive(Debug)]
 enum Outcomes {
-    /// It was submitted.
+    /// The line was submitted.
     Submitted { key: Option<Key>, time: TimeField },
-    /// It was wrong, or not taken.
+    /// The line was not valid, or was not accepted.
     Refused(Box<Problem>),
 }
 
@@ -146,7 +147,7 @@ impl Slice {
         let mut slice = Slice {
             outcomes: Vec::with_capacity(lines.len()),
             ops: Vec::with_capacity(lines.len()),
-            told: LineAnswers::Nothing,
+            replies: LineAnswers::Nothing,
         };
         for line in lines {
             match strict::parse::<EnqueueLine<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
@@ -167,7 +168,7 @@ impl Slice {
         while !ops.is_empty() {
             match app.client.offer(ops, WhenBusy::Wait) {
                 Ok(pending) => {
-                    self.told = LineAnswers::Later(pending);
+                    self.replies = LineAnswers::Later(pending);
                     break;
                 }
                 Err((CallError::Overloaded, back)) if Instant::now() < until => ops = back,
@@ -180,10 +181,10 @@ impl Slice {
 
     /// Waits for the answers, and keeps them.
     async fn settle(&mut self) {
-        self.told = LineAnswers::Already(poll_fn(|cx| self.told.poll(cx)).await);
+        self.replies = LineAnswers::Already(poll_fn(|cx| self.replies.poll(cx)).await);
     }
 
-    /// The good lines were not taken.
+    /// Refuses the valid lines, because they were not accepted.
     fn refuse(&mut self, problem: &Problem) {
         for outcome in &mut self.outcomes {
             if let Outcomes::Submitted { .. } = outcome {
@@ -193,7 +194,7 @@ impl Slice {
     }
 
     async fn finish(mut self, queue: &QueueName) -> Bytes {
-        let answers = poll_fn(|cx| self.told.poll(cx)).await;
+        let answers = poll_fn(|cx| self.replies.poll(cx)).await;
         self.write(answers, queue)
     }
 
@@ -233,7 +234,7 @@ pub(crate) enum LineAnswer<'a> {
     Refused(ItemProblem<'a>),
 }
 
-/// A message that was accepted, and the status that the single call would have had.
+/// A message that was accepted, and the status of the same call with this message alone.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct AcceptedLine<'a> {
     #[serde(flatten)]
@@ -241,7 +242,7 @@ pub(crate) struct AcceptedLine<'a> {
     pub(super) status: u16,
 }
 
-/// A line that got no answer: whether it was applied may be unknown.
+/// The problem of a line without an answer: it may be unknown whether it was applied.
 fn failed(error: CallError) -> Problem {
     let unknown = error.outcome() == Outcome::Unknown;
     let mut problem = Problem::from(error);
@@ -267,7 +268,7 @@ impl HttpBody for Results {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
-        let answers = ready!(slice.told.poll(cx));
+        let answers = ready!(slice.replies.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
         let bytes = slice.write(answers, &self.queue);
         Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(cut("a\n\n"), ["a", ""], "an empty line is a line");
     }
 
-    /// Bytes that tell when they are gone.
+    /// Bytes that record when they are dropped.
     struct Watched(Arc<AtomicBool>);
 
     impl AsRef<[u8]> for Watched {
@@ -317,8 +318,8 @@ mod tests {
         }
     }
 
-    /// Story: the bytes of a batch stayed until the last of its lines was durable, while what they took of the memory for bodies
-    /// had been given back before: many senders together held more than is allowed.
+    /// Story: the bytes of a batch stayed until the last of its lines was durable, while their share of the memory for
+    /// bodies had been released before: many senders together held more than is allowed.
     #[tokio::test]
     async fn the_body_is_gone_with_its_share_before_the_answers_come() {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
@@ -332,7 +333,7 @@ mod tests {
         let queue = QueueName::new("q").unwrap();
         let slices = submit(&app, ReadBody::new(bytes, share), &queue).await.unwrap();
         assert!(
-            slices.iter().any(|slice| matches!(slice.told, LineAnswers::Later(_))),
+            slices.iter().any(|slice| matches!(slice.replies, LineAnswers::Later(_))),
             "no answer was taken"
         );
         assert!(is_gone.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! A queue: get, configure, pause, resume, purge, redrive.
+//! Operations on a queue: get, configure, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
 use duewheel::core::MessageId;
@@ -30,7 +30,7 @@ use crate::span::TimeSpan;
 pub(crate) async fn show(call: Call) -> Answer {
     let queue = call.queue()?;
     let view = call.app.ask(Op::queue(queue.clone())).await?;
-    // Queues need no creation, so one that nobody uses is no error: it is empty.
+    // Queues need no creation, so an unused one is not an error: it is empty.
     let view = view.unwrap_or_else(|| QueueView {
         name: queue,
         counts: Default::default(),
@@ -49,7 +49,7 @@ pub(crate) async fn show(call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
 }
 
-/// The settings of a queue. What is left out takes the server's default.
+/// The settings of a queue. A member that is left out takes the server's default.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Config")]
@@ -103,7 +103,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &answer))
 }
 
-/// How long to pause; until resumed without either.
+/// The length of a pause; without either member it lasts until it is resumed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Pause", transform = crate::schema::pause_rules)]
@@ -122,7 +122,7 @@ pub(crate) struct PausedAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
     pub(super) paused: bool,
-    /// How long it is paused; `null` until resumed.
+    /// The length of the pause; `null` until resumed.
     pub(super) for_ms: Option<u64>,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
@@ -139,7 +139,7 @@ pub(crate) struct ResumedAnswer<'a> {
     pub(super) durability: &'static str,
 }
 
-/// How many messages were removed.
+/// The number of removed messages.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Purged")]
 pub(crate) struct PurgedAnswer {
@@ -185,7 +185,7 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &answer))
 }
 
-/// Which dead messages are made ready: those with these ids, at most so many, or all without either.
+/// Which dead messages are made ready: those with these ids, at most this number, or all without either.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = crate::schema::redrive_rules)]
@@ -194,7 +194,7 @@ pub(crate) struct Redrive {
     max: Option<Positive>,
 }
 
-/// How many messages were made ready.
+/// The number of messages made ready.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Redriven")]
 pub(crate) struct RedrivenAnswer<'a> {
@@ -202,7 +202,7 @@ pub(crate) struct RedrivenAnswer<'a> {
     /// A result for each of the ids, in order, where ids were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) results: Option<Vec<RedriveResult<'a>>>,
-    /// What all together have reached, where no ids were given. With ids each result has its own.
+    /// The durability that all of them have reached, where no ids were given. With ids each result has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LevelSchema>")]
     pub(super) durability: Option<&'static str>,
@@ -231,7 +231,7 @@ impl RedrivenId {
     }
 }
 
-/// The word for it.
+/// The status of a redriven message.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -263,7 +263,7 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results, durability: None }))
 }
 
-/// The engine redrives a bounded number at a time, so that others have their turn in between.
+/// The engine redrives a bounded number at a time, so that other requests are served in between.
 async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     let (mut redriven, mut level) = (0, None::<Level>);
     loop {
@@ -279,8 +279,8 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None, durability }))
 }
 
-/// Whether a queue is there only because beanstalkd's protocol has a tube `default` in any case: nobody has put anything into it, asked
-/// for anything of it, or set anything, since it is there. Such a queue is in no listing.
+/// Whether a queue exists only because beanstalkd's protocol always has a tube `default`: since it exists, no client
+/// has put a message into it, reserved from it, or changed its settings. Listings leave such a queue out.
 pub(crate) fn is_unused_default(queue: &QueueView) -> bool {
     let Counts { scheduled, ready, leased, dead, estimated: _ } = queue.counts;
     queue.name == default_queue()

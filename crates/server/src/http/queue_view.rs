@@ -1,4 +1,4 @@
-//! A queue as it is at this moment, in JSON.
+//! The present state of a queue in JSON.
 
 use duewheel::core::WallMs;
 use duewheel::core::engine::{Attended, Counts, QueueView, Rates};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::json::{InstantText, Thousandths};
 use crate::schema::QueueSchema;
 
-/// A queue as it is now.
+/// The present state of a queue.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Queue")]
 pub(crate) struct QueueAnswer<'a> {
@@ -19,9 +19,9 @@ pub(crate) struct QueueAnswer<'a> {
     pub(super) counts: CountsAnswer,
     /// When the message that has been ready for longest was due.
     pub(super) oldest_overdue: Option<InstantText>,
-    /// How long ago that was; 0 when none is ready.
+    /// The time since then; 0 when none is ready.
     pub(super) oldest_overdue_ms: u64,
-    /// Reserves that wait.
+    /// The number of reserves that wait.
     pub(super) waiters: u64,
     /// Whether a consumer has reserved since the start.
     pub(super) attended: bool,
@@ -58,8 +58,8 @@ pub(crate) struct CountsAnswer {
     pub(super) ready: u64,
     pub(super) leased: u64,
     pub(super) dead: u64,
-    /// Whether not everything that is due is in memory: `scheduled` and `ready` are exact together, and how they are split
-    /// is read off the histogram.
+    /// Whether not all due messages are in memory: the sum of `scheduled` and `ready` is exact, and its two parts are
+    /// read off the histogram.
     pub(super) estimated: bool,
 }
 
@@ -132,7 +132,7 @@ totals! {
     expired
 }
 
-/// The settings of a queue, so that they can be put again as they are; `null` where the server's default counts.
+/// The settings of a queue, in the form in which they can be set again; `null` where the server's default applies.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Settings")]
 pub(crate) struct SettingsAnswer {

@@ -9,7 +9,7 @@ use super::call::Call;
 use super::{Answer, reply};
 use crate::json::Elements;
 
-/// Returns the quotas. A token that is limited to queues sees the quotas of these queues alone, and none that it shares
+/// Returns the quotas. A token that is limited to queues sees only the quotas of these queues, and none that it shares
 /// with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
     let mut uses = call.app.ask(Op::quotas()).await?;
@@ -38,7 +38,7 @@ pub(crate) struct QuotaAnswer<'a> {
     pub(super) enqueues_per_second: RateAnswer,
 }
 
-/// A limit, and how much of it is used.
+/// A limit, and its use.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "QuotaResource")]
 pub(crate) struct ResourceAnswer {
@@ -49,7 +49,7 @@ pub(crate) struct ResourceAnswer {
     pub(super) refused: u64,
 }
 
-/// A rate, and how much of it is used.
+/// A rate, and its use.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "QuotaRate")]
 pub(crate) struct RateAnswer {
@@ -57,7 +57,7 @@ pub(crate) struct RateAnswer {
     pub(super) limit: Option<u64>,
     /// Enqueues at once.
     pub(super) burst: Option<u64>,
-    /// How many of the burst are used up.
+    /// The used part of the burst.
     pub(super) used: u64,
     /// Refusals since the start.
     pub(super) refused: u64,

@@ -1,4 +1,4 @@
-//! Operations on messages that are within a caller's reach; under other ids nothing is found.
+//! Operations on the messages that a caller's token covers; other ids are not found.
 
 use duewheel::CallError;
 use duewheel::core::engine::{Ask, Op};
@@ -7,7 +7,7 @@ use duewheel::core::{MessageId, QueueName};
 use super::App;
 use crate::error::Problem;
 
-/// Applies an operation to those of `ids` that are in `queue`; the others are not found there.
+/// Applies an operation to those of `ids` that are in `queue`; the others are not found.
 ///
 /// Two steps are safe: a message never changes its queue, and an id is never used again.
 pub(crate) async fn of_queue<A: Ask>(
@@ -20,7 +20,7 @@ pub(crate) async fn of_queue<A: Ask>(
     apply_within(app, asked, |found| found == queue).await
 }
 
-/// Applies those operations whose message is in a queue within reach; under the other ids nothing is found.
+/// Applies the operations whose message is in a queue that the token covers; the other ids are not found.
 pub(crate) async fn apply_within<A: Ask>(
     app: &App,
     asked: Vec<(MessageId, A)>,
@@ -41,7 +41,7 @@ pub(crate) async fn apply_within<A: Ask>(
     Ok(within.into_iter().map(result).collect())
 }
 
-/// What `reaches` says of the queue of each id: of none where no message is pending under it.
+/// The result of `reaches` for the queue of each id; without a queue where no message is pending.
 pub(crate) async fn within<T>(
     app: &App,
     ids: &[MessageId],

@@ -1,8 +1,8 @@
 //! Memory for bodies that are being read: bounded over all connections.
 //!
-//! A sender that is faster than the rest is made slower: what it sends stays in its socket until there is room, up to
-//! ten seconds long. One request at a time need not wait for the others: however many have sent a part of their bodies,
-//! one of them comes to its end, and makes room.
+//! A sender that is faster than the store is slowed down: its bytes stay in its socket until there is memory, up to ten
+//! seconds long. One request at a time need not wait for the others: however many have sent a part of their bodies, one
+//! of them is completed, and releases its memory.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -16,36 +16,38 @@ use tokio::time::Instant;
 use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
 
-/// How long a request waits altogether, for room to read its body and then for its lines to be taken.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up
-/// by a few that are large and slow.
+/// How long a request waits in total, for memory to read its body and then until its lines are accepted.
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// The bytes that a request may hold even if others use up the budget: many small requests are not delayed by a few
+/// large and slow ones.
 const SMALL_BYTES: usize = 16 * 1024;
-/// Most bytes that are set aside for a body at a time, and copied while others wait for the thread.
+/// The largest number of bytes that are reserved for a body at a time, and copied while other requests wait for the
+/// thread.
 const PART_BYTES: usize = 256 * 1024;
 
 /// Bytes of bodies that are being read, all connections together.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
-    /// For all.
+    /// The memory for all requests.
     pool: ByteBudget,
-    /// For the one that goes on without the pool.
+    /// The memory for the one request that continues without the pool.
     lane: Arc<Semaphore>,
     max: usize,
     small: usize,
-    patience: Duration,
+    time_limit: Duration,
 }
 
 impl BodyBudget {
-    /// `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that need not wait.
-    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<BodyBudget> {
+    /// A budget of `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that
+    /// need not wait.
+    pub(crate) fn new(max: usize, largest: usize, time_limit: Duration) -> Arc<BodyBudget> {
         let pool = max.saturating_sub(largest).max(max / 2);
         Arc::new(BodyBudget {
             pool: ByteBudget::new(pool),
             lane: Arc::new(Semaphore::new(1)),
             max,
             small: SMALL_BYTES.min(max / 64),
-            patience,
+            time_limit,
         })
     }
 
@@ -55,14 +57,14 @@ impl BodyBudget {
         self.pool.free()
     }
 
-    /// For a request of which nothing has been read.
+    /// The share of a request of which nothing has been read.
     pub(crate) fn share(self: &Arc<Self>) -> BodyShare {
         BodyShare {
             of: Arc::clone(self),
             bytes: 0,
             held: self.pool.nothing(),
             lane: None,
-            left: self.patience,
+            left: self.time_limit,
         }
     }
 }
@@ -74,18 +76,18 @@ pub(crate) struct BodyShare {
     bytes: usize,
     held: BytePermit,
     lane: Option<OwnedSemaphorePermit>,
-    /// How much longer the request may wait.
+    /// The time that the request may still wait.
     left: Duration,
 }
 
 impl BodyShare {
-    /// Waits until there is room for so many bytes more; says how long that took.
+    /// Waits until there is memory for this number of further bytes; returns how long that took.
     ///
     /// # Errors
-    /// `overloaded` when there was none for as long as a request waits.
+    /// `overloaded` when there was none during the longest wait of a request.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the share holds what it held before.
+    /// When the future is dropped, the share keeps its former bytes.
     pub(super) async fn grow(&mut self, by: usize) -> Result<Duration, Problem> {
         self.bytes += by;
         if self.lane.is_some() || by == 0 {
@@ -119,20 +121,20 @@ impl BodyShare {
         ))
     }
 
-    /// How much longer the request may wait.
-    pub(super) fn patience(&self) -> Duration {
+    /// The time that the request may still wait.
+    pub(super) fn time_limit(&self) -> Duration {
         self.left
     }
 }
 
-/// A body of which a part has come. What is set aside for it counts, and not only what has come.
+/// A body of which a part has arrived. The memory reserved for it counts, not only the bytes that have arrived.
 ///
-/// It is kept in parts until it is whole: one buffer that grew would be copied again and again, megabytes at a time,
-/// while others wait for the thread.
+/// It is kept in parts until it is complete: one growing buffer would be copied again and again, megabytes at a time,
+/// while other requests wait for the thread.
 #[derive(Debug)]
 pub(super) struct Coming {
     share: BodyShare,
-    /// Most bodies come in one piece, which is then not copied.
+    /// Most bodies arrive in one piece, which is then not copied.
     first: Bytes,
     rest: VecDeque<BytesMut>,
     length: usize,
@@ -140,21 +142,21 @@ pub(super) struct Coming {
 }
 
 impl Coming {
-    /// Nothing has come yet, and no more than `most` bytes will.
+    /// A body of at most `most` bytes, none of which has arrived yet.
     pub(super) fn new(share: BodyShare, most: u64) -> Coming {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         Coming { share, first: Bytes::new(), rest: VecDeque::new(), length: 0, most }
     }
 
-    /// Bytes that have come.
+    /// The number of bytes that have arrived.
     pub(super) fn len(&self) -> usize {
         self.length
     }
 
-    /// Adds a piece when there is room for it; says how long that took.
+    /// Adds a piece when there is memory for it; returns how long that took.
     ///
     /// # Errors
-    /// As [`BodyShare::grow`].
+    /// See [`BodyShare::grow`].
     pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
         let length = self.length + piece.len();
         if self.length == 0 {
@@ -166,7 +168,7 @@ impl Coming {
         let (now, later) = piece.split_at(piece.len().min(spare));
         let mut waited = Duration::ZERO;
         if !later.is_empty() {
-            // As much again as there is, but no more than comes.
+            // Doubles the memory, up to the announced size.
             let set_aside = self.share.bytes;
             let capacity =
                 set_aside.min(PART_BYTES).min(self.most.saturating_sub(set_aside)).max(later.len());
@@ -188,8 +190,8 @@ impl Coming {
         }
     }
 
-    /// All of it has come. Others have their turn while the parts of a large body are put together; each part's memory
-    /// is given back as the whole takes its own.
+    /// Joins the parts of a complete body. Other requests are served in between; the memory of each part is released as
+    /// the whole takes its own.
     pub(super) async fn whole(mut self) -> ReadBody {
         if self.rest.is_empty() {
             return ReadBody { bytes: self.first, share: self.share };
@@ -205,7 +207,7 @@ impl Coming {
     }
 }
 
-/// The body of a request, and what it takes of the memory for bodies: one goes with the other.
+/// The body of a request, with its share of the memory for bodies.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,
@@ -217,9 +219,9 @@ impl ReadBody {
         ReadBody { bytes, share }
     }
 
-    /// How much longer the request may wait.
-    pub(super) fn patience(&self) -> Duration {
-        self.share.patience()
+    /// The time that the request may still wait.
+    pub(super) fn time_limit(&self) -> Duration {
+        self.share.time_limit()
     }
 }
 
@@ -247,13 +249,13 @@ mod tests {
     }
 
     /// Story: when the bodies that were being read had as many bytes as is allowed, the next sender got 429 at once,
-    /// although room was there a moment later.
+    /// although memory was free a moment later.
     #[tokio::test]
     async fn a_sender_waits_until_others_have_been_read() {
         let reading = BodyBudget::new(MAX, MAX / 4, LONG);
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
-        // The one that need not wait: as much as it has.
+        // The one that need not wait continues with its memory.
         second.grow(10_000).await.unwrap();
         second.grow(MAX).await.unwrap();
         {
@@ -263,7 +265,7 @@ mod tests {
             growing.await.unwrap();
         }
         assert_eq!(third.held.bytes(), 10_000);
-        // Whoever waits is next when the one that need not wait has come to its end.
+        // The next waiting request continues when the one that need not wait is complete.
         let mut fourth = reading.share();
         {
             let mut growing = pin!(fourth.grow(MAX));
@@ -278,7 +280,7 @@ mod tests {
     }
 
     /// Story: a body that came in pieces took up to twice the memory that was counted for it; later, megabytes of a
-    /// large one were copied at once, and everybody on that thread waited.
+    /// large one were copied at once, which delayed all requests on that thread.
     #[tokio::test]
     async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
         for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {
@@ -313,12 +315,12 @@ mod tests {
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
         second.grow(10_000).await.unwrap();
-        // What is small is read even so.
+        // Small bodies are read even then.
         third.grow(MAX / 64).await.unwrap();
         let refused = third.grow(1).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
         assert!(refused.detail.contains("65536 bytes") && refused.detail.contains("smaller batches"));
-        // Giving up leaves nothing behind.
+        // A request that gives up leaves nothing behind.
         drop((third, first));
         assert_eq!(reading.free(), MAX * 3 / 4);
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/queues/{queue}/reserve`: leases messages, waiting for the first if asked to.
+//! `POST /v1/queues/{queue}/reserve`: leases messages, and waits for the first one on request.
 
 use axum::http::StatusCode;
 use duewheel::Demand;
@@ -15,15 +15,15 @@ use crate::error::{Problem, overloaded};
 use crate::json::{Elements, InstantText, TokenText, written};
 use crate::schema::HeldBackSchema;
 
-/// Bytes of a grant beside its body.
+/// The number of bytes of a grant beside its body.
 const GRANT_BYTES: usize = 320;
 
-/// How many messages to lease, and how long to wait for the first.
+/// The number of messages to lease, and how long to wait for the first.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Reserve")]
 pub(crate) struct ReserveRequest {
-    /// At most so many messages; 1 by default. An answer has at most 4096, whatever is asked for.
+    /// The largest number of messages; 1 by default. An answer has at most 4096 messages.
     #[schemars(extend("x-limit" = "max_reserve"))]
     max: Option<Positive>,
     /// How long to wait for the first message; 0 by default.
@@ -39,7 +39,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
     let asked: ReserveRequest = call.json(call.app.max_single_bytes()).await?;
     let policy = &call.app.policy;
     let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
-    // While others do not take what they have reserved, each gets one at a time.
+    // While other consumers do not read the messages that they have reserved, each request gets one at a time.
     let max = if call.app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
     let demand = Demand {
         queues: vec![queue],
@@ -77,7 +77,7 @@ pub(crate) fn at_most(field: &'static str, n: u64, limit: u64) -> Result<u64, Pr
     if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
 }
 
-/// Messages under leases. The list is empty when none has come while the call waited.
+/// Messages under leases. The list is empty when no message arrived while the call waited.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Grants")]
 pub(crate) struct GrantsAnswer<'a> {
@@ -87,7 +87,7 @@ pub(crate) struct GrantsAnswer<'a> {
     pub(super) held_back: Option<&'static str>,
 }
 
-/// A message under a lease. It has `body`, or `body_base64` where the bytes are no UTF-8 text.
+/// A message under a lease. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Grant")]
 pub(crate) struct GrantAnswer<'a> {

@@ -1,9 +1,11 @@
-//! The table of all paths: method, path, query parameters, who may call it, handler, and what is told of it: `openapi.json`
-//! is made of this table.
+//! The table of all paths: method, path, query parameters, permission, handler, and description, from which
+//! `openapi.json` is made.
 //!
-//! A route cannot be written without its access, and access is checked before its handler is called: [`Call::new`].
+//! A route cannot be written without its permission, which is checked before its handler is called: [`Call::new`].
 
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,17 +16,18 @@ use duewheel::Policy;
 use serde_json::Value;
 
 use super::call::Call;
+use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
-    Answer, App, backup, cancel, cluster, dashboard, enqueue, health, histogram, home, identity, listing,
-    message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
+    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, health, histogram, home, identity,
+    listing, message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::written;
 
-/// One line of the table.
+/// One row of the table.
 pub(crate) struct HttpRoute {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -33,6 +36,7 @@ pub(crate) struct HttpRoute {
     /// Its description in `openapi.json`.
     pub(crate) doc: fn() -> OperationDoc,
     handler: MethodRouter<App>,
+    durations: Arc<RouteDurations>,
 }
 
 const fn queue(scope: Scope) -> AccessRule {
@@ -51,7 +55,7 @@ const fn server(scope: Scope) -> AccessRule {
     AccessRule::Needs(scope, About::Server)
 }
 
-/// All of them.
+/// All routes.
 #[rustfmt::skip]
 pub(crate) fn table() -> Vec<HttpRoute> {
     use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
@@ -92,18 +96,19 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
         get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),
         get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
+        post("/v1/clock/advance", NO, server(Admin), clock::advance, doc::advance),
         post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
         get("/healthz", NO, AccessRule::Open, health::health, doc::health),
         get("/livez", NO, AccessRule::Open, health::live, doc::live),
         get("/readyz", NO, AccessRule::Open, health::ready, doc::ready),
-        get("/metrics", NO, server(Metrics), metrics::metrics, doc::metrics),
+        get("/metrics", &["queue"], server(Metrics), metrics::metrics, doc::metrics),
         get("/openapi.json", NO, AccessRule::Open, openapi, doc::openapi),
         get("/", NO, AccessRule::Open, home, doc::home),
     ]
 }
 
-/// `GET /`: the dashboard for a browser, else a page that names all of them.
+/// `GET /`: the dashboard for a browser, else a page that lists all routes.
 async fn home(call: Call) -> Answer {
     if dashboard::is_browser(call.headers()) {
         return Ok(dashboard::page(call.headers()));
@@ -120,7 +125,7 @@ async fn openapi(call: Call) -> Answer {
     Ok(typed(StatusCode::OK, "application/json", made))
 }
 
-/// What `openapi.json` says of the whole table.
+/// The description of the whole table, as in `openapi.json`.
 pub(crate) fn document(policy: &Policy, security: Security) -> Value {
     let described = |route: HttpRoute| Described {
         method: route.method,
@@ -131,12 +136,16 @@ pub(crate) fn document(policy: &Policy, security: Security) -> Value {
     openapi::document(table().into_iter().map(described), policy, security)
 }
 
-/// The router over the table.
+/// The router for the table.
 pub(crate) fn router(app: App) -> Router {
     let mut router = Router::new();
+    let mut durations = Vec::new();
     for route in table() {
+        durations.push(route.durations);
         router = router.route(route.path, route.handler);
     }
+    // An app has one router.
+    let _ = app.durations.set(durations);
     // They are no part of the API, and not described.
     for asset in dashboard::assets() {
         let serve = move |State(app): State<App>, headers: HeaderMap| async move {
@@ -168,17 +177,23 @@ macro_rules! methods {
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
             F: Future<Output = Answer> + Send + 'static,
         {
+            let durations = Arc::new(RouteDurations::new(Method::$method, path));
+            let counted = Arc::clone(&durations);
             let serve = move |State(app): State<App>, request: Request| {
-                let handler = handler.clone();
+                let (handler, durations) = (handler.clone(), Arc::clone(&counted));
                 async move {
+                    let since = Instant::now();
                     let result = match Call::new(app.clone(), request, query, access).await {
                         Ok(call) => handler(call).await,
                         Err(problem) => Err(problem),
                     };
-                    answer(&app, result)
+                    let response = answer(&app, result);
+                    durations.count(response.status(), since.elapsed());
+                    response
                 }
             };
-            HttpRoute { method: Method::$method, path, query, access, doc, handler: on(MethodFilter::$method, serve) }
+            let handler = on(MethodFilter::$method, serve);
+            HttpRoute { method: Method::$method, path, query, access, doc, handler, durations }
         }
     )*};
 }
@@ -190,7 +205,7 @@ fn answer(app: &App, result: Answer) -> Response {
     response
 }
 
-/// An empty name in a path matches no route; it is a bad name rather than an unknown path.
+/// An empty name in a path matches no route; it is an invalid name rather than an unknown path.
 fn unknown_path(path: &str) -> Problem {
     let segments: Vec<&str> = path.split('/').collect();
     match segments.as_slice() {

@@ -28,7 +28,7 @@ pub(crate) struct Ack<'a> {
     lease_token: Text<'a>,
 }
 
-/// What a settlement is answered with.
+/// The engine's answer to a settlement.
 type Settlement = Result<Applied<Settled>, SettleRefusal>;
 
 pub(crate) async fn ack(mut call: Call) -> Answer {
@@ -41,7 +41,7 @@ pub(crate) async fn ack(mut call: Call) -> Answer {
     settled(done.unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))?)
 }
 
-/// Acks those whose messages are within the caller's reach, or were when they were acked before.
+/// Acks the messages that the caller's token covers, including those that were acked before.
 async fn acks(
     app: &App,
     caller: &Caller,
@@ -59,7 +59,7 @@ async fn acks(
         None => QueueVerdict::Nothing,
     })
     .await?;
-    // What is no more stays no more: to ack it changes nothing, and tells whether it was acked, and in which queue.
+    // A message that is gone stays gone: acking it changes nothing, and shows whether it was acked, and in which queue.
     let is_asked = |found: &Result<QueueVerdict, Problem>| {
         matches!(found, Ok(QueueVerdict::Within | QueueVerdict::Nothing))
     };
@@ -88,7 +88,7 @@ enum QueueVerdict {
     Nothing,
 }
 
-/// The lease whose message is not done, and what becomes of the message.
+/// The lease whose message is not done, and what happens to the message.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = crate::schema::nack_rules)]
@@ -151,7 +151,7 @@ pub(crate) struct Extend<'a> {
     #[serde(borrow)]
     #[schemars(with = "TokenSchema")]
     lease_token: Text<'a>,
-    /// The length of the lease from now; without it as message and queue say.
+    /// The length of the lease from now; by default the setting of message or queue.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct ExtendedAnswer {
     pub(super) durability: &'static str,
 }
 
-/// The word for it.
+/// The status of an extended lease.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -204,7 +204,7 @@ pub(crate) struct AckMany<'a> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Leased<'a> {
     id: Id,
-    /// The token of its lease. One that is not well formed is the fault of this item alone.
+    /// The token of its lease. A malformed token is an error of this item alone.
     #[serde(borrow)]
     lease_token: Text<'a>,
 }
@@ -258,7 +258,7 @@ pub(crate) struct AckedItem {
     pub(super) settled: SettledAnswer,
 }
 
-/// Why the message with this id is as it was.
+/// Why the message with this id was not changed.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RefusedId<'a> {
     pub(super) id: IdText,
@@ -280,7 +280,7 @@ fn settled(done: Settlement) -> Answer {
     Ok(reply(StatusCode::OK, &SettledAnswer::of(&done.map_err(Problem::from_settle)?)))
 }
 
-/// What became of a message whose lease was settled.
+/// The result of settling a lease.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Settled")]
 pub(crate) struct SettledAnswer {
@@ -288,7 +288,7 @@ pub(crate) struct SettledAnswer {
     /// With `again`: when the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) due_at: Option<InstantText>,
-    /// With `dead`: why.
+    /// With `dead`: the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DeadReasonSchema>")]
     pub(super) dead_reason: Option<&'static str>,
@@ -296,7 +296,7 @@ pub(crate) struct SettledAnswer {
     pub(super) durability: &'static str,
 }
 
-/// What became of a message. `already`: this token has acked it before, not long ago.
+/// The result for the message. `already`: this token has acked it before, recently.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "SettledResult")]

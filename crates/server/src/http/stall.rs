@@ -1,8 +1,8 @@
 //! A socket that disconnects clients that stop reading, so that they cannot hold answers forever.
 //!
-//! And one that is closed so that the last answer arrives: a socket that is closed with unread bytes in it resets the
-//! connection, which takes back what the client has not read yet. So what has come is read and forgotten first, within
-//! limits.
+//! It also closes the connection so that the last answer arrives: a socket that is closed with unread bytes resets the
+//! connection, and the client loses what it has not read yet. So bytes that have arrived are read and discarded first,
+//! within limits.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -13,25 +13,25 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How much is read and forgotten at the end of a connection, and for how long.
+/// The largest number of bytes that are read and discarded at the end of a connection, and the time limit.
 const UNREAD_BYTES: usize = 1024 * 1024;
 const UNREAD_TIME: Duration = Duration::from_millis(500);
 
-/// Ends with an error when nothing can be written for so long.
+/// A socket that fails when nothing can be written for this long.
 #[derive(Debug)]
 pub(super) struct Stall<S> {
     socket: S,
-    patience: Duration,
-    /// Runs while a write waits.
+    time_limit: Duration,
+    /// The timer, while a write waits.
     waits: Option<Pin<Box<Sleep>>>,
     end: ClosePhase,
 }
 
-/// How far the end of a connection has come.
+/// The phase of the end of a connection.
 #[derive(Debug)]
 enum ClosePhase {
     Open,
-    /// Nothing more is written. If something unread is there, it goes away until then.
+    /// Nothing more is written. Unread bytes are discarded until this time.
     Written,
     Reading {
         until: Pin<Box<Sleep>>,
@@ -40,8 +40,8 @@ enum ClosePhase {
 }
 
 impl<S> Stall<S> {
-    pub(super) fn new(socket: S, patience: Duration) -> Self {
-        Stall { socket, patience, waits: None, end: ClosePhase::Open }
+    pub(super) fn new(socket: S, time_limit: Duration) -> Self {
+        Stall { socket, time_limit, waits: None, end: ClosePhase::Open }
     }
 
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -49,14 +49,14 @@ impl<S> Stall<S> {
             self.waits = None;
             return written;
         }
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(self.time_limit)));
         ready!(waits.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
     }
 }
 
 impl<S: AsyncRead + Unpin> Stall<S> {
-    /// Reads on as long as there is something. Ready when there is nothing, or enough was read.
+    /// Discards bytes as long as there are any. Ready when there are none, or enough were read.
     fn forget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut unread = [0; 4_096];
         loop {
@@ -153,11 +153,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_unread_goes_away_before_the_end_and_not_for_ever() {
-        // Nothing is unread: the end is at once. (An end that waited would wait for the other side, which never ends.)
+        // Nothing is unread, so the end is at once. (An end that waited would wait for the other side, which never
+        // ends.)
         let (ours, theirs) = tokio::io::duplex(64);
         Stall::new(ours, Duration::from_secs(60)).shutdown().await.unwrap();
         drop(theirs);
-        // Something is: it is read, and so is what comes behind it, until the other side ends.
+        // Unread bytes are discarded, and so are those that follow, until the other side ends.
         let (ours, mut theirs) = tokio::io::duplex(64);
         theirs.write_all(&[1; 64]).await.unwrap();
         let ending = tokio::spawn(async move {
@@ -170,7 +171,7 @@ mod tests {
         let mut ours = ending.await.unwrap();
         let mut rest = Vec::new();
         assert_eq!(ours.read_to_end(&mut rest).await.unwrap(), 0);
-        // Somebody who never ends.
+        // A client that never ends.
         let (ours, mut theirs) = tokio::io::duplex(64);
         let endless = tokio::spawn(async move { while theirs.write_all(&[3; 64]).await.is_ok() {} });
         tokio::task::yield_now().await;

@@ -1,8 +1,8 @@
-//! Answers over HTTP while a server starts: it lives, and is not ready yet.
+//! Answers over HTTP while a server starts: it is alive, and not ready yet.
 //!
-//! The address listens from the beginning, so a start that takes long, or waits for Redis, says so instead of refusing
-//! connections. Each answer ends its connection: the next request comes on one that the server itself accepts. The
-//! socket is handed on as it is, so no connection is refused in between.
+//! The address listens from the beginning, so that a start which takes long, or waits for Redis, is reported instead of
+//! refusing connections. Each answer ends its connection: the next request comes on one that the server itself accepts.
+//! The socket is handed over as it is, so no connection is refused in between.
 
 use std::future::pending;
 use std::io;
@@ -27,27 +27,27 @@ use crate::error::{ErrorCode, Extra, Problem};
 use crate::stop::Stop;
 use crate::tls::Tls;
 
-/// Connections at a time; more of them wait in the system's backlog.
+/// The largest number of connections at a time; further ones wait in the system's backlog.
 const MAX_CONNECTIONS: usize = 256;
-/// For a handshake, and for the headers of a request.
+/// The time limit for a handshake, and for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much of a request's body is read before its answer, and how long: closing a connection with unread bytes may take
-/// the answer back.
+/// The number of bytes of a request's body that are read before the answer, and the time limit: closing a connection
+/// with unread bytes may lose the answer.
 const BODY_BYTES: usize = 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// The reason why a start takes long, as text.
 pub(crate) type StartWords = watch::Sender<String>;
 
-/// Who may read what the start waits for, which names servers and folders.
+/// Who may read the reason why the start takes long, which names servers and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     Everybody,
-    /// There are tokens, and nobody is asked for one yet.
+    /// There are tokens, and they are not checked yet.
     Nobody,
 }
 
-/// A listener that answers until the server is there.
+/// A listener that answers until the server is ready.
 pub(crate) struct Starting {
     stop: Stop,
     task: JoinHandle<TcpListener>,
@@ -63,7 +63,7 @@ impl Starting {
     /// Listens at once. Must be called within a runtime.
     ///
     /// # Errors
-    /// When another process listens there since.
+    /// Another process has begun to listen there since.
     pub(crate) fn on(
         claim: Claim,
         tls: Option<Arc<Tls>>,
@@ -77,10 +77,10 @@ impl Starting {
         Ok(Starting { stop, task: tokio::spawn(accept(socket, tls, router, stopped)) })
     }
 
-    /// Ends it, and hands the socket on. What was asked before is still answered.
+    /// Ends it, and returns the socket. Requests that have arrived are still answered.
     ///
     /// # Errors
-    /// When it has ended by itself, by a bug.
+    /// It has ended by itself, because of a bug.
     pub(crate) async fn end(self) -> io::Result<TcpListener> {
         self.stop.stop();
         self.task.await.map_err(io::Error::other)
@@ -120,7 +120,7 @@ async fn accept(
     }
 }
 
-/// Clients that have connected are answered, whatever opens meanwhile: each of these connections ends soon by itself.
+/// Answers connected clients, whatever opens meanwhile: each of these connections ends soon by itself.
 async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     match tls {
         None => talk(stream, router, HEADER_TIMEOUT, pending()).await,
@@ -143,7 +143,7 @@ async fn answer(State(keeper): State<StartupServer>, request: Request) -> Respon
         }
     };
     if !parts.headers.contains_key(header::EXPECT) {
-        // What has not come by then is not waited for.
+        // Bytes that arrive later are not awaited.
         let _ = tokio::time::timeout(BODY_TIME, reading).await;
     }
     let words = match keeper.audience {

@@ -24,9 +24,9 @@ use crate::json::{InstantText, written};
 
 /// The time between two events of the stream.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The rings of later turns are counted again after so many events: they change slowly.
+/// The rings of later turns are counted again after this number of events, because they change slowly.
 const LATER_EVERY: u64 = 5;
-/// Parts of the first ring.
+/// The number of segments of the first ring.
 const SEGMENTS: usize = 120;
 const HOUR_MS: u64 = 3_600_000;
 /// The rings of later turns: how far each reaches from now, and its columns.
@@ -49,8 +49,8 @@ pub(crate) async fn stream(call: Call) -> Answer {
     Ok(response)
 }
 
-/// Sends events to one reader until it goes, the stream ends, or its token is no longer valid. A reader that is slow misses
-/// events.
+/// Sends events to one reader until it disconnects, the stream ends, or its token is no longer valid. A slow reader
+/// misses events.
 async fn send(mut sender: Sender<Bytes>, mut events: watch::Receiver<Bytes>, app: App, headers: HeaderMap) {
     while events.changed().await.is_ok() {
         let caller = app.guard.caller(&headers, app.client.now().wall);
@@ -64,7 +64,7 @@ async fn send(mut sender: Sender<Bytes>, mut events: watch::Receiver<Bytes>, app
     }
 }
 
-/// A reader of the stream, which starts if it does not run.
+/// A reader of the stream, which is started if it does not run.
 fn subscribe(app: &App) -> watch::Receiver<Bytes> {
     let (receiver, is_first) = app.feed.subscribe();
     if is_first {
@@ -73,7 +73,7 @@ fn subscribe(app: &App) -> watch::Receiver<Bytes> {
     receiver
 }
 
-/// Sends an event every second, until nobody reads the stream or the server stops.
+/// Sends an event every second, until there are no readers or the server stops.
 async fn feed(app: App) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -92,7 +92,8 @@ async fn feed(app: App) {
             text.extend_from_slice(b"\n\n");
             Bytes::from(text)
         });
-        // Without an answer the readers learn at least that the server lives: a comment keeps the connection in use.
+        // Without an answer of the engine the readers see at least that the server is alive: a comment keeps the
+        // connection in use.
         let event = made.unwrap_or_else(|_| Bytes::from_static(b": no figures\n\n"));
         if app.refuses_new() && !app.drain.is_on() {
             return app.feed.end();
@@ -103,7 +104,7 @@ async fn feed(app: App) {
     }
 }
 
-/// The figures of this moment.
+/// The present figures.
 async fn now(app: &App) -> Result<(Stats, WheelView), Problem> {
     Ok((app.ask(Op::stats()).await?, app.ask(Op::wheel()).await?))
 }
@@ -140,11 +141,11 @@ pub(crate) struct StatsAnswer {
     pub(super) lease_expired: u64,
     pub(super) lateness: LatenessAnswer,
     pub(super) ring: RingAnswer,
-    /// What is due behind the ring in memory: the next day, the next month, the next ten years.
+    /// Messages due behind the ring in memory: in the next day, the next month, the next ten years.
     pub(super) later: Vec<LaterAnswer>,
 }
 
-/// How late messages were granted the first time, since the start.
+/// The lateness of first grants since the start.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Lateness")]
 pub(crate) struct LatenessAnswer {
@@ -165,7 +166,7 @@ pub(crate) struct RingAnswer {
     pub(super) pointer: u64,
     /// Messages in the ring.
     pub(super) messages: u64,
-    /// The ring in equal parts, the first one behind the pointer: how many messages each holds.
+    /// The ring in equal parts, the first one behind the pointer: the number of messages of each.
     pub(super) segments: Vec<u64>,
 }
 

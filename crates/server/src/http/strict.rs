@@ -1,7 +1,7 @@
 //! Strict JSON input: undocumented input is refused, and the refusal names the field.
 //!
-//! The types here borrow from the request's bytes. A request that is right is read once; only one that is wrong is read
-//! again, to find out where.
+//! The types here borrow from the request's bytes. A valid request is read once; an invalid one is read again, to find
+//! the place of the error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,12 +15,13 @@ use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, U
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{HeadersSchema, IdInSchema, same_schema};
 
-/// Arrays and objects inside each other. Our own types never get near it; it only makes the refusal clear.
+/// The largest depth of arrays and objects. The types of requests need far less; the limit only makes the refusal
+/// clear.
 const MAX_DEPTH: usize = 32;
 
 /// Reads one JSON object.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    // Only `{`: serde would take an array for a struct, member by member.
+    // Only `{` is accepted: serde would take an array for a struct, member by member.
     if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
         check_depth(bytes)?;
         return Err(Problem::new(ErrorCode::BadRequest, "a JSON object is expected"));
@@ -28,12 +29,12 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Proble
     serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
 }
 
-/// Reads one JSON object; nothing at all counts as an empty one.
+/// Reads one JSON object; an empty body counts as an empty object.
 pub(crate) fn parse_optional<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
     parse(if bytes.is_empty() { b"{}" } else { bytes })
 }
 
-/// Reads once more what could not be read, to say why.
+/// Reads an invalid body again, to explain the error.
 #[cold]
 fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
     if let Err(e) = std::str::from_utf8(bytes) {
@@ -67,7 +68,7 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         (path, Some(name)) => format!("{path}.{name}"),
         (path, None) => path.to_owned(),
     };
-    // A name of nothing would not be seen.
+    // An empty name would not be visible.
     Problem::field(if field.is_empty() { "\"\"".to_owned() } else { field }, what)
 }
 
@@ -123,7 +124,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// One of the words of an enum. (serde_json itself would take `{"word": null}` for one, and calls a number no JSON.)
+/// One of the words of an enum. (serde_json itself would accept `{"word": null}`, and would report a number as invalid
+/// JSON.)
 pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
     let text = Option::<Text<'de>>::deserialize(d)?;
     text.map(|text| T::deserialize(text.0.as_ref().into_deserializer())).transpose()
@@ -183,7 +185,7 @@ impl<const MIN: u64> Whole<MIN, { U32_MAX }> {
 /// The largest number of 32 bits.
 pub(crate) const U32_MAX: u64 = 4_294_967_295;
 
-/// An id: a decimal string, as it goes out, or a number.
+/// An id: a decimal string, as in answers, or a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Id(pub(crate) MessageId);
 
@@ -214,7 +216,7 @@ pub(crate) fn id(s: &str) -> Option<MessageId> {
     Some(s.parse().unwrap_or(MessageId(u64::MAX)))
 }
 
-/// An object inside another one: never an array, whose members serde would take in order.
+/// An object inside another one; an array, whose members serde would take in order, is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -348,7 +350,7 @@ mod tests {
             (r#"{"small": 11}"#, Some("small"), "1 to 10"),
             (r#"{"text": 1}"#, Some("text"), "a string"),
             (r#"{"word": "leave"}"#, Some("word"), "expected `keep` or `replace`"),
-            // Found by the fuzzer: it said that this is no JSON.
+            // Found by the fuzzer: the error was that this is not JSON.
             (r#"{"word": 99999, "text": "a"}"#, Some("word"), "expected a string"),
             (r#"{"word": true}"#, Some("word"), "expected a string"),
             (r#"{"word": ["keep"]}"#, Some("word"), "expected a string"),

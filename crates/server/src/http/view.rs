@@ -1,4 +1,4 @@
-//! A message as it is at this moment, in JSON.
+//! The present state of a message in JSON.
 
 use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
@@ -17,10 +17,10 @@ pub(crate) struct ContentAnswer<'a> {
     pub(super) queue: &'a str,
     #[schemars(with = "Option<KeySchema>")]
     pub(super) key: Option<&'a str>,
-    /// The body, where it is UTF-8 text.
+    /// The body, if it is UTF-8 text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<&'a str>,
-    /// The body, where it is no UTF-8 text.
+    /// The body, if it is not UTF-8 text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body_base64: Option<Base64Text<'a>>,
     pub(super) headers: HeaderPairs<'a>,
@@ -43,7 +43,7 @@ impl<'a> ContentAnswer<'a> {
     }
 }
 
-/// A message as it is now. It has `body`, or `body_base64` where the bytes are no UTF-8 text.
+/// The present state of a message. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Message")]
 pub(crate) struct MessageAnswer<'a> {
@@ -59,7 +59,7 @@ pub(crate) struct MessageAnswer<'a> {
     /// Grants of these that do not count against `max_attempts`.
     pub(super) forgiven: u32,
     pub(super) max_attempts: u32,
-    /// A number that each change by the producer raises.
+    /// The generation, which each change by the producer raises.
     pub(super) generation: u32,
     /// Priority; lower is granted first.
     pub(super) priority: u32,
@@ -124,7 +124,7 @@ impl<'a> PastAttemptAnswer<'a> {
     }
 }
 
-/// A message as it is after a change, without its body, headers and history.
+/// The state of a message after a change, without its body, headers and history.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Outline")]
 pub(crate) struct OutlineAnswer<'a> {
@@ -141,7 +141,7 @@ pub(crate) struct OutlineAnswer<'a> {
     /// Grants so far.
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
-    /// A number that each change by the producer raises.
+    /// The generation, which each change by the producer raises.
     pub(super) generation: u32,
     /// Priority; lower is granted first.
     pub(super) priority: u32,

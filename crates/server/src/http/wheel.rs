@@ -55,7 +55,7 @@ pub(crate) struct OccupiedAnswer<'a> {
     pub(super) after: Elements<'a, (usize, u64), SlotAnswer>,
 }
 
-/// How many messages are on a slot.
+/// The number of messages on a slot.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Slot")]
 pub(crate) struct SlotAnswer {

@@ -18,7 +18,7 @@ pub enum ServeError {
     Open {
         /// The data folder, or the name for another store.
         what: String,
-        /// Why.
+        /// The reason.
         why: duewheel::OpenError,
     },
     /// The tokens could not be read.
@@ -27,12 +27,12 @@ pub enum ServeError {
     /// Certificate or key could not be read.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// An address could not be taken.
+    /// An address could not be bound.
     #[error("cannot listen on {address}: {why}")]
     Bind {
-        /// Which address.
+        /// The address.
         address: String,
-        /// Why.
+        /// The reason.
         why: std::io::Error,
     },
     /// Signals or standard output do not work.

@@ -183,8 +183,8 @@ impl Load<'_> {
         }
     }
 
-    /// Backs up in the middle of it all: what the command said, what was known before it began, and what had been touched
-    /// when it was done.
+    /// Backs up in the middle of it all: what the command said, what was known before it began, and what had been
+    /// touched when it was done.
     fn backup(&self, dir: &Path, args: &[&str]) -> (String, Book) {
         let before = Book::clone(&self.book());
         let said = ok(duewheel(dir).args(["backup", "--server", &self.server.url]).args(args));
@@ -243,7 +243,8 @@ fn ms(instant: &str) -> i64 {
     instant.parse::<jiff::Timestamp>().expect("an instant").as_millisecond()
 }
 
-/// A server on a restored copy has what was acknowledged before the copy began, as it was said, and nothing that was gone.
+/// A server on a restored copy has what was acknowledged before the copy began, as it was said, and nothing that was
+/// gone.
 fn check(server: &Process, book: &Book, what: &str) {
     let there: BTreeMap<&str, _> = ["later", "now"].map(|queue| (queue, listed(server, queue))).into();
     let mut compared = 0;

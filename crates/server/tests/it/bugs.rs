@@ -20,8 +20,8 @@ enum Trigger {
     Drain,
 }
 
-/// Story: tasks are spawned and nobody looks at how they end. A panic in the accept loop left a server that listened and
-/// answered nobody, one in a connection a client without an answer, and neither showed anywhere.
+/// Story: tasks are spawned and nobody looks at how they end. A panic in the accept loop left a server that listened
+/// and answered nobody, one in a connection a client without an answer, and neither showed anywhere.
 #[test]
 fn a_panic_in_any_task_ends_the_server_with_its_reason() {
     for (place, trigger, code) in [

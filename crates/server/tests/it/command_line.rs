@@ -1,83 +1,13 @@
 //! The client commands against a real server process.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process};
-
-struct Shell {
-    server: Process,
-    dir: TempDir,
-}
-
-impl Shell {
-    fn new() -> Shell {
-        Shell::with(&["--durability", "memory"])
-    }
-
-    /// With other options of the server.
-    fn with(more: &[&str]) -> Shell {
-        let dir = TempDir::new().expect("dir");
-        let server = Process::start(&dir.path().join("data"), more);
-        Shell { server, dir }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
-        command.args(args).env("DUEWHEEL_SERVER", &self.server.url).current_dir(self.dir.path());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.run_with(args, b"")
-    }
-
-    fn run_with(&self, args: &[&str], input: &[u8]) -> Output {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("spawn");
-        let mut stdin = child.stdin.take().expect("stdin");
-        let input = input.to_vec();
-        // A command may end without reading.
-        let writer = std::thread::spawn(move || stdin.write_all(&input));
-        let output = child.wait_with_output().expect("output");
-        let _ = writer.join().expect("writer");
-        output
-    }
-
-    /// Runs a command that must succeed; its standard output.
-    fn ok(&self, args: &[&str]) -> String {
-        self.ok_with(args, b"")
-    }
-
-    fn ok_with(&self, args: &[&str], input: &[u8]) -> String {
-        let output = self.run_with(args, input);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.ok(args)).expect("json")
-    }
-
-    /// Runs a command that must fail; its standard error.
-    fn fails(&self, args: &[&str], code: i32) -> String {
-        let output = self.run(args);
-        let stderr = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-        assert!(!stderr.contains("panicked"), "{stderr}");
-        stderr
-    }
-}
+use crate::shell::Shell;
 
 #[test]
 fn enqueue_get_postpone_fire_cancel() {
@@ -94,7 +24,7 @@ fn enqueue_get_postpone_fire_cancel() {
         shown.contains("state        scheduled\n") && shown.contains("body         order 42\n"),
         "{shown}"
     );
-    let taken = shell.fails(&["enqueue", "orders/close", "x", "--key", "a/b c"], 1);
+    let taken = shell.fails(&["enqueue", "orders/close", "x", "--key", "a/b c"], 4);
     assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1)");
     let kept = shell.ok(&["enqueue", "orders/close", "x", "--key", "a/b c", "--if-exists", "keep"]);
     assert!(kept.starts_with("1  kept, due "), "{kept}");
@@ -113,13 +43,13 @@ fn enqueue_get_postpone_fire_cancel() {
     let postponed = shell.json(&["postpone", "2", "--at", "2099-01-01T00:00:00Z", "--body", "-y", "--json"]);
     assert_eq!(postponed["due_at"], json!("2099-01-01T00:00:00.000Z"));
     assert_eq!(shell.json(&["get", "2", "--json"])["body"], json!("-y"));
-    let wrong = shell.fails(&["postpone", "2", "--delay", "1h", "--if-generation", "77"], 1);
+    let wrong = shell.fails(&["postpone", "2", "--delay", "1h", "--if-generation", "77"], 4);
     assert!(wrong.contains("generation_mismatch"), "{wrong}");
     let fired = shell.ok(&["fire", "orders/close", "--key", "a/b c"]);
     assert!(fired.starts_with("2  fired, ready, due "), "{fired}");
     assert_eq!(shell.ok(&["cancel", "2"]), "2  cancelled\n");
-    assert!(shell.fails(&["cancel", "2"], 1).contains("message_not_found"));
-    assert!(shell.fails(&["get", "2"], 1).contains("message_not_found"));
+    assert!(shell.fails(&["cancel", "2"], 3).contains("message_not_found"));
+    assert!(shell.fails(&["get", "2"], 3).contains("message_not_found"));
 }
 
 #[test]
@@ -142,8 +72,8 @@ fn bodies_come_from_the_argument_or_standard_input() {
 fn each_line_becomes_a_message() {
     let shell = Shell::new();
     let lines: String = (0..2_500).map(|n| format!("line {n}\n")).collect();
-    let said = shell.ok_with(&["enqueue", "q", "--lines", "--delay", "1h"], lines.as_bytes());
-    assert_eq!(said, "2500 enqueued\n");
+    let ids = shell.ok_with(&["enqueue", "q", "--lines", "--delay", "1h"], lines.as_bytes());
+    assert_eq!(ids.lines().collect::<Vec<_>>(), (1..=2_500).map(|id| id.to_string()).collect::<Vec<_>>());
     let queue = shell.json(&["queues", "--json"]);
     assert_eq!(queue["queues"][0]["counts"]["scheduled"], 2_500);
     let listed = shell.json(&["list", "q", "--limit", "2500", "--json"]);
@@ -155,9 +85,17 @@ fn each_line_becomes_a_message() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("line 2: body_too_large") && stderr.contains("1 lines were refused"), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 enqueued\n");
-    let summary = shell.ok_with(&["enqueue", "q", "--lines", "--json"], b"a\nb");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2501\n2502\n");
+    assert_eq!(shell.ok_with(&["enqueue", "q", "--lines", "--quiet"], b"a\nb"), "2 enqueued\n");
+    let summary = shell.ok_with(&["enqueue", "q", "--lines", "--quiet", "--json"], b"a\nb");
     assert_eq!(serde_json::from_str::<Value>(&summary).expect("json"), json!({"accepted": 2, "failed": 0}));
+    let answers = shell.ok_with(&["enqueue", "q", "--lines", "--json"], b"a\nb");
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    assert_eq!((&answers[1]["line"], &answers[1]["id"]), (&json!(2), &json!("2508")));
+    let empty = shell.run_with(&["enqueue", "q", "--lines", "--quiet"], b"a\n\nb\n");
+    let stderr = String::from_utf8_lossy(&empty.stderr).into_owned();
+    assert!(empty.status.code() == Some(1) && stderr.contains("line 2: is empty"), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&empty.stdout), "2 enqueued\n");
 }
 
 #[test]
@@ -168,7 +106,9 @@ fn tables_for_people() {
     let listed = shell.ok(&["list", "alpha"]);
     let rows: Vec<Vec<&str>> = listed.lines().map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["ID", "STATE", "DUE", "KEY", "ATTEMPT", "BODY"]);
-    assert_eq!((rows[1][0], rows[1][1], rows[1][3], rows[1][5]), ("1", "scheduled", "k", "one\\nline"));
+    let row = &rows[1];
+    assert_eq!((row[0], row[1], row[2], row[3], row[4]), ("1", "scheduled", "in", "1", "h"), "{row:?}");
+    assert_eq!(&row[row.len() - 3..], ["k", "0", "one\\nline"]);
     assert_eq!(shell.ok(&["list", "alpha", "--state", "dead"]).lines().count(), 1);
     assert!(shell.ok(&["list", "beta", "--limit", "1"]).contains("two"));
     let queues = shell.ok(&["queues"]);
@@ -181,7 +121,7 @@ fn tables_for_people() {
 }
 
 #[test]
-fn wrong_use_exits_2_and_a_missing_server_1_with_a_hint() {
+fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
     let shell = Shell::new();
     for args in [
         &["get", "not-an-id"][..],
@@ -198,35 +138,56 @@ fn wrong_use_exits_2_and_a_missing_server_1_with_a_hint() {
         &["unknown"],
         &["get", "1", "--server", "ftp://localhost"],
         &["get", "1", "--server", "localhost:7788"],
+        &["enqueue", "q", ""],
+        &["enqueue", "no queue", "b"],
+        &["purge", "q"],
+        &["nack", "1", "token", "--dead", "--delay", "1h"],
+        &["work", "q", "--jobs", "0", "--", "true"],
+        &["completions", "tcl"],
     ] {
         shell.fails(args, 2);
     }
     shell.fails(&["top"], 2); // not in this version
-    let bad = shell.fails(&["enqueue", "q", "b", "--delay", "1 hour"], 1);
-    assert!(bad.contains("bad_request: delay: "), "{bad}");
-    let past = shell.fails(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z"], 1);
-    assert!(past.contains("in_the_past"), "{past}");
+    let bad = shell.fails(&["enqueue", "q", "b", "--delay", "1 fortnight"], 2);
+    assert!(bad.contains("--delay \"1 fortnight\": must be a length of time"), "{bad}");
+    let past = shell.fails(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z"], 2);
+    assert!(past.contains("in_the_past") && past.contains("--at \"2020-01-01T00:00:00Z\""), "{past}");
+    let many = shell.fails(&["enqueue", "q", "b", "--max-attempts", "0"], 2);
+    assert!(many.contains("--max-attempts 0: "), "{many}");
+    let key = shell.fails(&["enqueue", "q", "b", "--key", ""], 2);
+    assert!(key.contains("--key \"\": "), "{key}");
     shell.ok(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z", "--past", "fire"]);
-    let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 1);
+    let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 5);
     assert!(nobody.contains("duewheel serve") && nobody.lines().count() == 1, "{nobody}");
+    let json = |args: &[&str], code: i32| {
+        serde_json::from_str::<Value>(&shell.fails(args, code)).expect("an error as JSON")
+    };
+    let nobody = json(&["queues", "--json", "--server", "http://127.0.0.1:9"], 5);
+    assert_eq!((&nobody["code"], &nobody["exit_code"]), (&json!("unreachable"), &json!(5)));
+    let missing = json(&["get", "q", "--key", "none", "--json"], 3);
+    assert_eq!(missing["code"], "message_not_found");
+    shell.ok(&["enqueue", "q", "b", "--key", "k"]);
+    let taken = json(&["enqueue", "q", "b", "--key", "k", "--json"], 4);
+    assert_eq!((&taken["code"], &taken["exit_code"]), (&json!("key_exists"), &json!(4)));
+    assert!(taken["existing_id"].is_string(), "{taken}");
 }
 
 #[test]
 fn work_runs_the_command_for_each_message() {
     let shell = Shell::new();
-    shell.ok(&["enqueue", "q", "hello", "--key", "k"]);
-    let script = "cat > body; echo $DUEWHEEL_ID $DUEWHEEL_KEY $DUEWHEEL_QUEUE $DUEWHEEL_ATTEMPT > env";
+    shell.ok(&["enqueue", "q", "hello", "--key", "k", "--header", "trace-id=7f"]);
+    let script = "cat > body; echo $DUEWHEEL_ID $DUEWHEEL_KEY $DUEWHEEL_QUEUE $DUEWHEEL_ATTEMPT $DUEWHEEL_HEADER_TRACE_ID > env";
     shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", script]);
     let file = |name: &str| std::fs::read_to_string(shell.dir.path().join(name)).expect(name);
-    assert_eq!((file("body").as_str(), file("env").as_str()), ("hello", "1 k q 1\n"));
-    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked");
+    assert_eq!((file("body").as_str(), file("env").as_str()), ("hello", "1 k q 1 7f\n"));
+    assert!(shell.fails(&["get", "1"], 3).contains("message_not_found"), "acked");
 
     shell.ok(&["enqueue", "q", "bad"]);
-    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "exit 3"]);
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "echo no such order >&2; exit 3"]);
     let seen = shell.json(&["get", "2", "--json"]);
     assert_eq!(
         (&seen["history"][0]["how"], &seen["history"][0]["note"]),
-        (&json!("nacked"), &json!("exit status 3"))
+        (&json!("nacked"), &json!("exit status 3: no such order"))
     );
 
     shell.ok(&["enqueue", "q", "never"]);
@@ -273,7 +234,7 @@ fn work_extends_the_lease_while_the_command_runs() {
     shell.ok(&["enqueue", "q", "later", "--delay", "1h"]);
     // Five leases long; without extending, the message would come again and be at attempt 2 or lost.
     shell.ok(&["work", "q", "--count", "1", "--lease", "200ms", "--", "sleep", "1"]);
-    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked under the first lease");
+    assert!(shell.fails(&["get", "1"], 3).contains("message_not_found"), "acked under the first lease");
     let (_, queue) = shell.server.call("GET", "/v1/queues/q", "");
     assert_eq!((&queue["totals"]["granted"], &queue["totals"]["acked"]), (&json!(1), &json!(1)));
 }
@@ -293,7 +254,7 @@ fn a_signal_lets_the_current_message_finish() {
     Command::new("kill").args(["-INT", &worker.id().to_string()]).status().expect("kill");
     assert_eq!(worker.wait().expect("wait").code(), Some(0));
     assert!(shell.dir.path().join("finished").exists());
-    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked");
+    assert!(shell.fails(&["get", "1"], 3).contains("message_not_found"), "acked");
 
     let mut idle = shell.command(&["work", "q", "--", "true"]).spawn().expect("spawn");
     let begun = Instant::now();
@@ -313,8 +274,9 @@ fn the_version_is_said_to_who_asks_for_it_in_either_way() {
     assert_eq!(version.stdout, said(&["--version"]).stdout);
     assert!(version.stdout.starts_with(b"duewheel "));
     let nothing = said(&[]);
-    assert_eq!(nothing.status.code(), Some(2), "help, as for any wrong use");
-    assert!(String::from_utf8_lossy(&nothing.stderr).contains("Usage: duewheel"));
+    assert_eq!(nothing.status.code(), Some(0));
+    let told = String::from_utf8_lossy(&nothing.stdout).into_owned();
+    assert!(told.contains("duewheel serve") && told.contains("duewheel enqueue"), "{told}");
 }
 
 /// The two told different numbers of bytes of one folder without a word, and counted links and problems wrongly.

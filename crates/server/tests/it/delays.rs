@@ -1,5 +1,5 @@
-//! Delays at the edges of every integer, over both protocols of the real server: kept over a kill -9, or refused by name; never
-//! delivered at once.
+//! Delays at the edges of every integer, over both protocols of the real server: kept over a kill -9, or refused by
+//! name; never delivered at once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

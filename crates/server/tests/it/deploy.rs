@@ -1,4 +1,5 @@
-//! The files for Compose and Kubernetes: every command in them is one that the binary takes, and every listener may be where it is.
+//! The files for Compose and Kubernetes: every command in them is one that the binary takes, and every listener may be
+//! where it is.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

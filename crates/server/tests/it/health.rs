@@ -43,9 +43,11 @@ async fn health_is_red_after_a_bug_and_says_which() {
     assert_eq!(said["trouble"], "a bug in duewheel: a thread has panicked", "the first reason counts");
 }
 
-/// Story: a disk that did not return from a call for two minutes had the server killed, and the next one stood before the same disk.
+/// Story: a disk that did not return from a call for two minutes had the server killed, and the next one stood before
+/// the same disk.
 ///
-/// A driver that does not come round any more is found out by the age of its last round; when it goes on, all is well again.
+/// A driver that does not come round any more is found out by the age of its last round; when it goes on, all is well
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");

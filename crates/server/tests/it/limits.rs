@@ -176,7 +176,8 @@ async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as
     assert_eq!(queue["counts"]["ready"], 60);
 }
 
-/// Story: a body that was allowed, and larger than a store takes in a group, was handed to the store, which had never agreed to it.
+/// Story: a body that was allowed, and larger than a store takes in a group, was handed to the store, which had never
+/// agreed to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_is_told() {
     let policy = Policy { max_body: 100 << 20, ..Policy::default() };
@@ -283,7 +284,8 @@ async fn a_connection_serves_many_requests_also_pipelined() {
     assert_eq!(queue["counts"]["ready"], 10);
 }
 
-/// A page of leased messages is cut by its bytes, as those of the others are, and no message is left out between two pages.
+/// A page of leased messages is cut by its bytes, as those of the others are, and no message is left out between two
+/// pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_leased_messages_is_bounded_by_bytes_and_the_next_goes_on() {
     let policy = Policy { load_bytes: 1_000, ..Policy::default() };

@@ -220,8 +220,8 @@ struct Truth {
     acked: usize,
 }
 
-/// Story: each node told the figures of the whole cluster, so that their sum was three times the truth, and a shard that moved took its
-/// counters back to 0.
+/// Story: each node told the figures of the whole cluster, so that their sum was three times the truth, and a shard
+/// that moved took its counters back to 0.
 #[test]
 fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");

@@ -356,7 +356,8 @@ async fn postpone_with_a_generation_and_another_body() {
     assert_eq!((far.status, &far.json()["field"]), (400, &json!("delay_ms")));
 }
 
-/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours come at once.
+/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours
+/// come at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_without_a_due_time_leaves_it_and_everything_else_can_be_changed() {
     let server = Server::start().await;

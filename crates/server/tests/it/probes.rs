@@ -1,4 +1,5 @@
-//! What those rely on who start, watch and stop servers: probes, the delay before a drain, files that change, and SIGHUP.
+//! What those rely on who start, watch and stop servers: probes, the delay before a drain, files that change, and
+//! SIGHUP.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -41,7 +42,8 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("log")).expect("log")
 }
 
-/// Story: a server without tokens, TLS and configuration was ended by the signal that others take for "read your files again".
+/// Story: a server without tokens, TLS and configuration was ended by the signal that others take for "read your files
+/// again".
 #[test]
 fn sighup_ends_no_server_whatever_it_has_to_read_again() {
     let dir = TempDir::new().expect("dir");
@@ -91,7 +93,8 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, Stri
     Some((status, head.to_lowercase(), serde_json::from_str(body).ok()?))
 }
 
-/// Story: nothing listened while a start waited for Redis: a probe could not tell it from a process that is dead, and killed it.
+/// Story: nothing listened while a start waited for Redis: a probe could not tell it from a process that is dead, and
+/// killed it.
 #[test]
 fn a_start_that_waits_for_redis_lives_is_not_ready_and_says_what_it_waits_for() {
     let mut redis = Redis::start(Settings::default()).expect("a redis-server");
@@ -145,8 +148,8 @@ impl Drop for Killed {
     }
 }
 
-/// Story: a worker ended with an error when its server was restarted and had to wait for its store: it tried again while
-/// nothing listened, and took the 503 of a server that starts for a final answer.
+/// Story: a worker ended with an error when its server was restarted and had to wait for its store: it tried again
+/// while nothing listened, and took the 503 of a server that starts for a final answer.
 #[test]
 fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store() {
     let dir = TempDir::new().expect("dir");
@@ -230,7 +233,8 @@ async fn probes_are_open_and_say_one_word() {
     }
 }
 
-/// The balancer in front needs a while to see that the server is not ready any more; until then it sends requests, and they are served.
+/// The balancer in front needs a while to see that the server is not ready any more; until then it sends requests, and
+/// they are served.
 #[test]
 fn the_drain_begins_only_after_its_delay_and_a_second_signal_ends_the_delay() {
     let dir = TempDir::new().expect("dir");

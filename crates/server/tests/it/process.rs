@@ -480,7 +480,8 @@ fn a_damaged_folder_is_refused_and_verify_says_where() {
     assert!(text(&serve.stderr).contains("cannot open"), "{}", text(&serve.stderr));
 }
 
-/// Story: senders of NDJSON that were faster than the flush got 429 with a text about limits, of which none was reached.
+/// Story: senders of NDJSON that were faster than the flush got 429 with a text about limits, of which none was
+/// reached.
 #[test]
 fn senders_of_ndjson_that_are_faster_than_the_disk_are_made_slower() {
     let dir = TempDir::new().expect("dir");

@@ -1,4 +1,5 @@
-//! The real binary on a real Redis: what it asks of it, what its answers say, and a cluster that is backed up and restored.
+//! The real binary on a real Redis: what it asks of it, what its answers say, and a cluster that is backed up and
+//! restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -43,7 +44,8 @@ fn redis_that_wants_a_certificate_is_shown_one_and_is_understood_without() {
     assert!(said, "nothing of a certificate in the log");
 }
 
-/// A node of a cluster of four shards, each on an address of its own: where it listens for the others, and what they call it.
+/// A node of a cluster of four shards, each on an address of its own: where it listens for the others, and what they
+/// call it.
 fn node(redis: &Redis, name: &str, host: &str, peers: &[&str]) -> Process {
     let mut command = Command::new(BINARY);
     command.args(["serve", "--http", &format!("{host}:0"), "--store", &redis.url(0), "--node", name]);
@@ -91,7 +93,8 @@ fn a_node_listens_at_one_address_and_is_reached_at_another() {
     }
 }
 
-/// Story: with one health for two probes, a Redis that was away for longer than a lease had all nodes killed, again and again.
+/// Story: with one health for two probes, a Redis that was away for longer than a lease had all nodes killed, again and
+/// again.
 #[test]
 fn a_redis_that_hangs_for_longer_than_a_lease_leaves_its_nodes_alive_and_ready() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
@@ -204,7 +207,8 @@ fn the_limit_on_bytes_holds_where_redis_has_none() {
     assert_eq!(server.call("POST", "/v1/queues/q/messages", &body).0, 201);
 }
 
-/// Story: a body larger than a word of a command may be made Redis end the connection, and the outcome was unknown each time it was tried.
+/// Story: a body larger than a word of a command may be made Redis end the connection, and the outcome was unknown each
+/// time it was tried.
 #[test]
 fn the_largest_body_is_what_redis_takes() {
     let extra = ["--proto-max-bulk-len", "1mb"].map(str::to_owned).to_vec();

@@ -129,7 +129,8 @@ fn messages_that_redis_has_refused_are_not_counted() {
         until("it is refused", || enqueue() == 503);
         set(&redis, "min-replicas-to-write", "0");
         until("it is taken again", || enqueue() == 201);
-        // Another owner, whose lease is over. The node takes the shard again, and what was refused goes there once more.
+        // Another owner, whose lease is over. The node takes the shard again, and what was refused goes there once
+        // more.
         let fences = sum("duewheel_store_fences_total");
         let fence = ["HSET", "{duewheel:0}:owner", "incarnation", "other", "until", "0"];
         redis.command(&fence).expect("a reply");

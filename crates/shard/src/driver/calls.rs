@@ -1,4 +1,4 @@
-//! Calls that are not answered yet: the answers that each still waits for.
+//! Calls that are not completely answered yet, with the answers that have arrived.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::error::CallError;
 use crate::inbox::Answers;
 
-/// Submissions whose answers have not all left.
+/// Submissions of which at least one answer has not been sent.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     calls: Vec<Option<OpenCall>>,
@@ -60,8 +60,8 @@ impl Calls {
         }
     }
 
-    /// Sends all calls, with this error for each answer that is missing. A call with an operation that is decided again
-    /// stays, and waits for the answer to that one.
+    /// Sends all calls, with this error for each missing answer. A call with an operation that is decided again stays,
+    /// and waits for the answer to that operation.
     pub(super) fn fail(&mut self, error: &CallError, again: &VecDeque<(ReplyTo, Op)>) {
         let again: BTreeSet<(usize, usize)> = again.iter().filter_map(|(to, _)| places(*to)).collect();
         for (index, slot) in self.calls.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ impl Calls {
             (0..).zip(&self.calls).filter(|(_, call)| call.is_none()).map(|(index, _)| index).collect();
     }
 
-    /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
+    /// Adds one answer; sends all answers of a call when it was the last. Returns grants that no caller receives.
     pub(super) fn answer(&mut self, to: ReplyTo, reply: Result<Reply, CallError>, own: &mut Vec<Op>) {
         let Some((index, part)) = places(to) else { return };
         let Some(slot) = self.calls.get_mut(index) else { return };
@@ -120,7 +120,7 @@ fn places(to: ReplyTo) -> Option<(usize, usize)> {
     Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
 }
 
-/// Undoes an answer that never reached anybody.
+/// The operation that undoes an answer which reached no caller.
 pub fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
     let leases = answer.as_ref().ok()?.leases();
     (!leases.is_empty()).then_some(Op::Undelivered { leases })

@@ -1,11 +1,11 @@
-//! The counts of one run: what the store has applied, and not what was decided and may have been refused.
+//! The counts of one run: they include only what the store has confirmed, because the rest may have been refused.
 
 use std::collections::VecDeque;
 
 use duewheel_core::engine::RecordedCounts;
 use duewheel_core::id::Lsn;
 
-/// Counts up to the last group that the store has reported, and those of the groups behind it.
+/// The counts up to the last group that the store has confirmed, and those of the later groups.
 #[derive(Debug, Default)]
 pub(super) struct Confirmed {
     counts: RecordedCounts,
@@ -19,7 +19,7 @@ impl Confirmed {
         self.open.push_back((last, counts));
     }
 
-    /// The store has reported everything up to here.
+    /// Notes that the store has confirmed everything up to this position.
     pub(super) fn report(&mut self, upto: Lsn) {
         while let Some((last, counts)) = self.open.front()
             && *last <= upto
@@ -33,8 +33,8 @@ impl Confirmed {
         self.counts
     }
 
-    /// The groups that the store has not reported when it has failed; it knows that it has applied nothing from
-    /// `nothing_from` on.
+    /// The groups that the store has not confirmed when it failed; it has certainly applied nothing from `nothing_from`
+    /// on.
     pub(super) fn into_doubtful(self, nothing_from: Option<Lsn>) -> Doubtful {
         let mut groups = self.open;
         if let Some(first) = nothing_from {
@@ -52,8 +52,8 @@ pub(crate) struct Doubtful {
 }
 
 impl Doubtful {
-    /// The counts of those of them that the store had applied, as it shows when it is open again: the next record gets
-    /// this position.
+    /// The counts of the groups that the store had applied. The position of the next record shows which, once the store
+    /// is open again.
     pub(crate) fn applied(&self, next: Lsn) -> RecordedCounts {
         let applied = self.groups.iter().rev().find(|(last, _)| *last < next);
         applied.map_or_else(RecordedCounts::default, |(_, counts)| counts.since(&self.since))

@@ -2,9 +2,10 @@
 
 use duewheel_core::engine::Reply;
 
-/// Whether an operation with this answer was not applied, when no record from some position up to that of the answer was: all its
-/// records are in one group. Others go on over several steps, and a part may be applied. Without a record of its own an answer to an enqueue
-/// or a settlement tells what was done before, perhaps at an earlier try.
+/// Whether an operation with this answer was certainly not applied if no record from some position up to that of the
+/// answer was, because all its records are in one group. Other operations continue over several steps, and a part of
+/// them may be applied. Without a record of its own, an answer to an enqueue or a settlement reports what was done
+/// before, perhaps by an earlier attempt.
 pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
     match reply {
         Reply::Enqueue(Ok(_)) | Reply::Settle(Ok(_)) => recorded,

@@ -1,4 +1,4 @@
-//! What a failed run leaves to the next one.
+//! The state that a failed run leaves to the next one.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::calls::Calls;
 use super::confirmed::Doubtful;
 use crate::error::CallError;
 
-/// What a driver leaves when its store has failed.
+/// The state that a driver leaves when its store has failed.
 #[derive(Debug, Default)]
 pub struct Remains {
     /// Counts of groups that the store has reported with its failure.
@@ -17,9 +17,9 @@ pub struct Remains {
     /// Counts of groups whose outcome is not known yet.
     pub(crate) doubtful: Doubtful,
     pub(super) calls: Calls,
-    /// Operations that were certainly not applied, in order: the next driver decides them anew.
+    /// Operations that were certainly not applied, in order: the next driver decides them again.
     pub(super) again: VecDeque<(ReplyTo, Op)>,
-    /// What the failure concerns.
+    /// The operations that the failure concerns.
     pub(super) scope: RefusalScope,
 }
 
@@ -33,13 +33,13 @@ pub(super) enum RefusalScope {
 }
 
 impl Remains {
-    /// Whether requests that wait meanwhile are for the next driver, too.
+    /// Whether requests that wait meanwhile are left to the next driver, too.
     pub(crate) fn goes_on(&self) -> bool {
         self.scope == RefusalScope::NeedsRoom
     }
 
-    /// Answers everything that was to be decided anew with this error, because there is no next driver yet. The counts
-    /// stay.
+    /// Answers with this error all operations that were to be decided again, because there is no next driver yet. The
+    /// counts stay.
     #[must_use]
     pub(crate) fn refuse(mut self, error: &CallError) -> Remains {
         self.calls.fail(error, &VecDeque::new());
@@ -47,13 +47,13 @@ impl Remains {
     }
 }
 
-/// Operations that end leases or cancel, in groups that the store has not reported. A store without memory refuses a
-/// whole group, and what frees memory must go on.
+/// Operations that end leases or cancel, in groups that the store has not confirmed. A store without memory refuses a
+/// whole group, and operations that free memory must be repeated.
 #[derive(Debug, Default)]
 pub(super) struct Settling(VecDeque<(Lsn, ReplyTo, Op)>);
 
 impl Settling {
-    /// A copy of an operation that is kept until its group is reported; `None`: it is of another kind.
+    /// A copy of an operation that is kept until its group is confirmed; `None`: the operation is of another kind.
     pub(super) fn copy(op: &Op) -> Option<Op> {
         (op.operation().settles && op.names() != Named::Nothing).then(|| op.clone())
     }
@@ -63,14 +63,14 @@ impl Settling {
         self.0.push_back((last, to, op));
     }
 
-    /// The store has reported everything up to here.
+    /// Notes that the store has confirmed everything up to this position.
     pub(super) fn report(&mut self, upto: Lsn) {
         while self.0.front().is_some_and(|(last, ..)| *last <= upto) {
             self.0.pop_front();
         }
     }
 
-    /// Those of them that are to be decided anew, in order.
+    /// The operations that are to be decided again, in order.
     pub(super) fn into_again(self, mut is_refused: impl FnMut(ReplyTo) -> bool) -> VecDeque<(ReplyTo, Op)> {
         self.0.into_iter().filter(|(_, to, _)| is_refused(*to)).map(|(_, to, op)| (to, op)).collect()
     }

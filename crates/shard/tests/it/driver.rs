@@ -230,8 +230,8 @@ fn a_store_that_knows_from_where_on_nothing_was_applied_leaves_less_unknown() {
     assert_eq!(outcomes, [Outcome::Unknown, Outcome::NotApplied, Outcome::Unknown]);
 }
 
-/// Story: an enqueue was tried again by its dedupe id while the first try was under way. What came between was refused for sure, and so the second
-/// try was called not applied, although its message may be there from the first.
+/// Story: an enqueue was tried again by its dedupe id while the first try was under way. What came between was refused
+/// for sure, and so the second try was called not applied, although its message may be there from the first.
 #[test]
 fn an_answer_that_tells_of_an_earlier_try_is_not_called_not_applied() {
     let mut rig = Rig::new();
@@ -302,8 +302,8 @@ fn a_store_that_fails_to_make_room_is_unavailable_and_not_full() {
     assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel_core::engine::EnqueueRefusal::DiskFull)))));
 }
 
-/// Story: groups were cut when a thousand effects had come together, whatever they weighed: 500 messages of 256 KiB made a group
-/// of 125 MiB, where the store had agreed to 16.
+/// Story: groups were cut when a thousand effects had come together, whatever they weighed: 500 messages of 256 KiB
+/// made a group of 125 MiB, where the store had agreed to 16.
 #[test]
 fn a_group_is_never_larger_than_the_store_agrees_to() {
     let mut rig = Rig::new();
@@ -351,7 +351,8 @@ fn room_is_asked_for_before_each_group() {
     assert_eq!(answers.iter().filter(refused).count(), 200 - accepted);
 }
 
-/// At its bound a store takes removals alone. Everything else is refused and not applied; consumers that wait go on waiting.
+/// At its bound a store takes removals alone. Everything else is refused and not applied; consumers that wait go on
+/// waiting.
 #[test]
 fn at_its_bound_a_store_takes_removals_and_nothing_else() {
     let mut rig = Rig::new();
@@ -409,8 +410,8 @@ fn the_driver_sleeps_until_something_is_due() {
     assert_eq!(rig.driver.next_wakeup(rig.now), None);
 }
 
-/// Story: a page made the engine remove dead messages; a cancel of one of them in the same step looked it up before that was
-/// appended, found it, and removed it once more (review).
+/// Story: a page made the engine remove dead messages; a cancel of one of them in the same step looked it up before
+/// that was appended, found it, and removed it once more (review).
 #[test]
 fn what_a_page_decides_is_appended_before_the_next_look_up() {
     let mut rig = Rig::new();
@@ -508,7 +509,8 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     assert!(matches!(answers[2], Ok(Reply::Change(Ok(_)))), "{:?}", answers[2]);
 }
 
-/// Story: what a redrive looks up by itself belongs to no operation of the batch, so a block of it that could not be read ended the driver.
+/// Story: what a redrive looks up by itself belongs to no operation of the batch, so a block of it that could not be
+/// read ended the driver.
 #[test]
 fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
     let now = Now::whole(0, 1_000);
@@ -600,8 +602,8 @@ fn a_question_that_waits_for_a_page_is_waited_for() {
     assert!(!rig.driver.is_waiting_for_store());
 }
 
-/// A store that does not always reach what it hopes for: `durability` says what was reached, also when a caller who does not
-/// answer anybody has asked for the progress in between.
+/// A store that does not always reach what it hopes for: `durability` says what was reached, also when a caller who
+/// does not answer anybody has asked for the progress in between.
 #[test]
 fn an_answer_says_the_level_that_was_reached() {
     let levels = |answers: Answers| -> Vec<Level> {

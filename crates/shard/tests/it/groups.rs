@@ -27,8 +27,8 @@ fn take(rig: &mut Rig, max: usize) -> Vec<duewheel_core::engine::Grant> {
     all
 }
 
-/// Story: time decides up to 4,096 records a step, whatever they weigh. Leases with long histories that ran out together made a group of
-/// 10 MiB; with others of the same step that was more than the store had agreed to.
+/// Story: time decides up to 4,096 records a step, whatever they weigh. Leases with long histories that ran out
+/// together made a group of 10 MiB; with others of the same step that was more than the store had agreed to.
 #[test]
 fn what_time_decides_fits_the_group_that_the_store_agrees_to() {
     const MANY: usize = 4_096;

@@ -96,8 +96,8 @@ fn filled() -> Rig {
     rig
 }
 
-/// Story: the driver looked up everything that a batch named in one call. A cancel of 10,000 keys with bodies of 250 kB took
-/// more than 3 GB of memory.
+/// Story: the driver looked up everything that a batch named in one call. A cancel of 10,000 keys with bodies of 250 kB
+/// took more than 3 GB of memory.
 #[test]
 fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
     let by_key = |id| Target::Key(queue(), key(id));

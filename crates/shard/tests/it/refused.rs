@@ -102,8 +102,8 @@ fn is_refused(answer: &Result<Reply, CallError>) -> bool {
     matches!(answer, Err(CallError::Store { error, outcome: Outcome::NotApplied }) if error.kind() == ErrorKind::Full)
 }
 
-/// Story: Redis had no memory left and refused a group with a new message in it. The acks of the same group, and of those
-/// behind it, were answered 507 with it, although an ack needs no memory.
+/// Story: Redis had no memory left and refused a group with a new message in it. The acks of the same group, and of
+/// those behind it, were answered 507 with it, although an ack needs no memory.
 #[test]
 fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
     let mut rig = Rig::new();
@@ -132,8 +132,8 @@ fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
     assert_eq!((totals.enqueued, totals.acked), (4, 3), "{totals:?}");
 }
 
-/// Story: Redis had confirmed an ack, and refused the group behind it. The driver heard of both together, and the ack was
-/// answered as unknown.
+/// Story: Redis had confirmed an ack, and refused the group behind it. The driver heard of both together, and the ack
+/// was answered as unknown.
 #[test]
 fn what_was_durable_before_the_refusal_is_answered() {
     let mut rig = Rig::new();

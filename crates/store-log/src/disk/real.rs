@@ -19,7 +19,7 @@ use super::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
 const OWNER_ONLY: u32 = 0o700;
 const OWNER_ONLY_FILE: u32 = 0o600;
-/// Number of times that a foreign file is removed which appears under the name of a new file.
+/// The number of attempts to remove a foreign file that appears under the name of a new file.
 const CREATE_TRIES: usize = 8;
 
 /// A folder of the machine's file system. A name in it that is a symbolic link is not followed.
@@ -132,8 +132,8 @@ impl Disk for RealDisk {
         let file = self.open_file(name, flags)?;
         rustix::fs::flock(&file, operation)?;
         if hold == LockKind::Exclusive {
-            // For people who ask who has the folder; only the refusal of a second owner reads it, and a full disk must
-            // not keep the first one out.
+            // For people who look for the owner of the folder; only the refusal of a second owner reads it, and a full
+            // disk must not refuse the first one.
             let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
         }
         Ok(Box::new(RealLock { _file: file }))
@@ -148,7 +148,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        // What was there may have another name elsewhere, or be a link: it is let go of, and never written to.
+        // The existing file may have another name elsewhere, or be a link: it is unlinked, and never written to.
         for _ in 0..CREATE_TRIES {
             match self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match self.remove(name) {
@@ -212,7 +212,7 @@ impl DiskFile for RealFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
-            // The zeros written next take the room instead.
+            // The zeros that are written next take the space instead.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             other => Ok(other?),
         }
@@ -252,8 +252,8 @@ impl Folders for Machine {
 
 /// Creates a folder and the missing folders around it, and syncs the name of each in the folder around it. An existing
 /// folder may have been created by a predecessor that was killed before it could sync the name, and so may the folders
-/// around it: so the names of `reach` folders are synced, up to the first folder that we may not read or sync. That one
-/// is not ours, and existed before.
+/// around it: so the names of `reach` folders are synced, up to the first folder that this process may not read or
+/// sync. That one belongs to others, and existed before.
 fn make_durably(path: &Path, reach: usize, folders: &mut impl Folders) -> io::Result<()> {
     let path = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
     let ancestors = || path.ancestors().take_while(|folder| !folder.as_os_str().is_empty());
@@ -272,7 +272,7 @@ fn make_durably(path: &Path, reach: usize, folders: &mut impl Folders) -> io::Re
     Ok(())
 }
 
-/// Whether the folder was set up by others: closed to us, or not on a disk.
+/// Whether the folder was set up by others: this process has no access, or it is not on a disk.
 fn is_foreign(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -361,8 +361,8 @@ mod tests {
         assert!(make_durably(Path::new("/srv/a/data"), usize::MAX, &mut disk).is_err());
     }
 
-    /// Story: a file was made by opening its name with truncation. Who could put a link where the next file would be
-    /// made had another file of the same user emptied.
+    /// Story: a file was created by opening its name with truncation. Another user who could put a link where the next
+    /// file would be created had a different file of the store's user emptied.
     #[test]
     fn what_is_under_the_name_of_a_new_file_is_not_written_to() {
         let dir = tempfile::tempdir().unwrap();

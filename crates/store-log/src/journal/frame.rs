@@ -1,4 +1,5 @@
-//! A frame: one group, whole or not at all; or a mark, which proves how far the journal was durable.
+//! A frame contains one group, which is written as a whole or not at all, or a mark, which proves how far the journal
+//! was durable.
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -62,10 +63,10 @@ pub(crate) struct Frame {
     pub(crate) payload: Bytes,
 }
 
-/// Why there is no frame.
+/// Why there is no frame at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoFrame {
-    /// The file ends before one could.
+    /// The file ends before a frame could.
     End,
     /// The bytes are not of this segment: unused, or from an earlier use of the file.
     Foreign,

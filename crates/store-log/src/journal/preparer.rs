@@ -1,12 +1,12 @@
-//! Prepares the next segments before they are needed, and decides about room.
+//! Prepares segments before they are needed, and decides whether there is room for new messages.
 //!
 //! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier use, synced, named
-//! and listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as
-//! there is room the other one is prepared again before the ballast is touched, and when there is none
-//! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
-//! purges. So a full disk is detected here, and never inside an append.
+//! and listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: while the
+//! disk has space the other one is prepared again before the ballast is touched, and when it has none
+//! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels
+//! and purges. So a full disk is detected here, and never inside an append.
 //!
-//! Room is also short when less is free than the memtables may take as runs: messages that no flush can take over would
+//! Space is also short when less is free than the memtables may take as runs: messages that no flush can write would
 //! keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) fn run(shared: &StoreShared) {
     }
 }
 
-/// Prepares one segment if one is missing, and determines room.
+/// Prepares one segment if one is missing, and determines whether the disk has space.
 pub(crate) fn step(shared: &StoreShared) -> Worked {
     let _preparing = lock(&shared.preparing);
     if shared.is_stopping() {
@@ -73,7 +73,8 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     });
     remove_surplus(shared, space);
     if before != space || (prepared == 0 && has_made) {
-        // The owner waits for room, or for a segment; without room it may cut, so that a flush makes some.
+        // The owner waits for space or for a segment; without space it may cut the memtable, so that a flush frees
+        // some.
         (shared.waker)();
     }
     if short {
@@ -84,7 +85,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     if missing { Worked::Done } else { Worked::Nothing }
 }
 
-/// Why a step has failed, if it was for an error alone: nothing that it needed lacked room.
+/// The error because of which a step has failed, if it was not a lack of space.
 fn failure(
     made: Option<StoreError>,
     upkeep: Option<StoreError>,
@@ -208,8 +209,8 @@ fn fill(
     Ok(file)
 }
 
-/// Whether a new segment leaves the memtables their room as runs. Existing files cost nothing, and the ballast is
-/// prepared in any case unless a flush waits for room.
+/// Whether a new segment leaves enough space to write the memtables as runs. Existing files cost nothing, and the
+/// ballast is prepared in any case unless a flush waits for space.
 fn is_affordable(shared: &StoreShared) -> bool {
     let segment = shared.options.segment_bytes;
     let journal = shared.journal();
@@ -228,7 +229,7 @@ fn room_for_flush(shared: &StoreShared) -> Result<bool, StoreError> {
     Ok(free >= shared.reserve.wanted(&shared.options))
 }
 
-/// Removes files that will not be needed: as many spares are kept as the journal's budget allows.
+/// Removes files that are not needed any more: as many spares are kept as the journal's budget allows.
 fn remove_surplus(shared: &StoreShared, space: DiskSpace) {
     let segment = shared.options.segment_bytes;
     let keep = match space {

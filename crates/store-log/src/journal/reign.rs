@@ -1,14 +1,14 @@
 //! The takeover of a folder by a new owner.
 //!
-//! 1. The manifest is made durable as it is read. The folder is read ([`replay`]); damage ends it here, and nothing has
-//!    been changed.
+//! 1. The manifest is made durable as it was read. The folder is read ([`replay`]); if it is damaged the takeover ends
+//!    here, and nothing has been changed.
 //! 2. Files that no manifest lists are removed.
 //! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot
 //!    be missing once a later segment is in use.
 //! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
 //!    there is any, under a new incarnation, so that frames of an earlier attempt in it are ignored.
-//! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment it
-//!    overrides the end of the segment before: its first LSN is the one after the proven ones.
+//! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment on
+//!    its first LSN, which is the one after the proven groups, marks the end of the former segment.
 //! 6. Segments without valid frames, or without any behind the cut, are unlisted, to be used again.
 //!
 //! A crash at any point leaves either the old end of the journal or the new one, and step 1 finds the same records.
@@ -62,8 +62,9 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     disk.make_dir(STATE).map_err(failed("make", STATE))?;
     let old = match Manifest::read(disk)? {
         Some(manifest) => {
-            // Its owner may have been killed between renaming it and making the name durable. What it does not list is
-            // removed below, and may be all that an older one lists, which a power loss could bring back.
+            // The former owner may have been killed between renaming the manifest and making the name durable. Files
+            // that it does not list are removed below, and an older manifest, which a power loss could bring back, may
+            // list only those.
             disk.sync_dir("").map_err(failed("sync the names of", ""))?;
             manifest
         }

@@ -1,8 +1,8 @@
 //! Reads a journal.
 //!
-//! A segment counts from its first LSN up to the first LSN of the next one; in that range every frame must be whole and
-//! none may be missing. Only in the last one may the frames come to an end, and there the watermarks determine whether
-//! anything behind the end was promised:
+//! A segment is valid from its first LSN up to the first LSN of the next one; in that range every frame must be whole
+//! and none may be missing. Only in the last segment may the frames come to an end, and there the watermarks determine
+//! whether anything behind the end was promised:
 //!
 //! ```text
 //!             proven            next
@@ -190,7 +190,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Re
             None => replay_last(segment, header, &mut replayed)?,
         }
     }
-    // The header of the segment in use is the one thing whose loss would look like a segment never used.
+    // If the header of the segment in use is lost, the segment looks as if it had never been used.
     if let Some(entry) = prepared.first() {
         let mut segment = SegmentReader::open(disk, entry)?;
         let next = replayed.applied.next();
@@ -262,7 +262,7 @@ fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed)
     let entry = segment.entry;
     let mut walk = Walk::new(segment, header.first);
     let mut proven = replayed.proven;
-    // Those that no watermark covers yet; usually the last few.
+    // Groups that no watermark covers yet; usually the last few.
     let mut open: VecDeque<Frame> = VecDeque::new();
     let mut frames = 0;
     let bad = loop {

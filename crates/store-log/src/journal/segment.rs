@@ -1,4 +1,4 @@
-//! A segment: one file of the journal. A block with its header, then frames.
+//! A segment: one file of the journal. It is a block with its header, followed by frames.
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | 16 | 8 | number of the file |
 //! | 24 | 8 | incarnation |
 //! | 32 | 8 | size of the file |
-//! | 40 | 8 | LSN of the first record: from here on this segment counts, and not the one before |
+//! | 40 | 8 | LSN of the first record: from here on this segment is valid, and not the one before |
 //! | 48 | 8 | watermark: the highest LSN durable when the header was written |
 //! | 56 | 4 | epoch of the owner |
 //! | 60 | 4 | 1 if a clock pair follows, else 0 |
@@ -156,7 +156,7 @@ impl SegmentReader {
         self.header_as(&self.entry)
     }
 
-    /// The header of this entry's segment, however long the file is.
+    /// The header of this entry's segment, whatever the length of the file.
     pub(crate) fn header_as(&self, entry: &SegmentEntry) -> Result<Option<Header>, ReadFault> {
         let mut block = [0; BLOCK];
         self.file.read_at(&mut block, 0).map_err(failed("read", &self.name))?;
@@ -183,8 +183,8 @@ impl SegmentReader {
         Ok(Frame::read(&self.from(at, length)?, at, incarnation))
     }
 
-    /// The first whole frame at or behind an offset. Every possible start of a frame is tried: behind damage nothing
-    /// says where the next one starts.
+    /// The first whole frame at or behind an offset. Every possible start of a frame is tried, because behind damage
+    /// the start of the next frame is not known.
     pub(crate) fn find_frame(&mut self, from: u64) -> Result<Option<Frame>, StoreError> {
         let mut at = from.next_multiple_of(8);
         while at + frame::HEAD as u64 <= self.entry.bytes {

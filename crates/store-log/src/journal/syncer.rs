@@ -1,4 +1,5 @@
-//! How far the journal is written and durable, and which syncs are requested. [`syncing`](super::syncing) makes them.
+//! The state of syncs: how far the journal is written and durable, and which syncs are requested.
+//! [`syncing`](super::syncing) makes them.
 //!
 //! A sync covers everything written before it starts, so requests made while one runs are joined into the next.
 
@@ -106,7 +107,7 @@ impl Syncer {
         }
     }
 
-    /// Requests a sync of everything written so far for a thread that makes it itself: the worker is not woken.
+    /// Requests a sync of everything written so far by a thread that makes the sync itself: the worker is not woken.
     pub(super) fn ask_for_this_thread(&self) {
         let mut state = lock(&self.state);
         state.asked = state.written.writes;
@@ -121,7 +122,8 @@ impl Syncer {
         Duration::from_micros(self.took.load(Ordering::Relaxed))
     }
 
-    /// Waits until everything written is durable, also what is written meanwhile. `go_on` is called before each wait.
+    /// Waits until everything written is durable, including what is written meanwhile. `go_on` is called before each
+    /// wait.
     ///
     /// # Errors
     /// The error of `go_on`.
@@ -165,7 +167,7 @@ impl Syncer {
         lock(&self.state).written.lsn
     }
 
-    /// Continues with another file; the one before is durable.
+    /// Continues with another file; the former one is durable.
     pub(crate) fn switch(&self, file: Arc<dyn DiskFile>, name: Arc<str>) {
         let mut state = lock(&self.state);
         debug_assert_eq!(state.synced.writes, state.written.writes);
@@ -217,7 +219,7 @@ impl Syncer {
         })
     }
 
-    /// Ends a sync that succeeded after so long, and notifies the threads that wait for it.
+    /// Ends a sync that succeeded after `took`, and notifies the threads that wait for it.
     pub(super) fn finish(&self, sync: &BegunSync, took: Duration) {
         self.took.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let more = {

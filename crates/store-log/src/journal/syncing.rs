@@ -13,7 +13,7 @@ use crate::fault::failed;
 use crate::options::Workers;
 use crate::shared::{StoreShared, Worked};
 
-/// Longest expected sync that an owner makes on its own thread; where syncs take longer, the worker makes them.
+/// The longest expected sync that an owner makes on its own thread; where syncs take longer, the worker makes them.
 const AWAY_AT_MOST: Duration = Duration::from_millis(1);
 
 /// The syncer's loop.
@@ -45,7 +45,7 @@ pub(crate) fn sync_here(shared: &StoreShared) {
     }
     syncer.ask_for_this_thread();
     if sync_once(shared) == Worked::Nothing {
-        // The worker is syncing, and makes the sync that was just requested afterwards.
+        // The worker is syncing; it makes the sync that was just requested afterwards.
         syncer.wake_worker();
     }
 }

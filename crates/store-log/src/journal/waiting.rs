@@ -1,8 +1,8 @@
-//! Groups between a full segment and the next one. The owner does not wait for either.
+//! Groups that wait between a full segment and the next one, so that the owner does not have to.
 //!
-//! The next segment may take a frame only when the one before is durable: damage can then end the journal in its last segment and
-//! nowhere else. Until a worker has synced it, and has prepared the next one, the groups wait here, in memory. They are in the
-//! memtable and not in the journal: neither written nor durable.
+//! The next segment may take a frame only when the former one is durable: damage can then end the journal in its last
+//! segment and nowhere else. Until a worker has synced the former segment and prepared the next one, the groups wait
+//! here, in memory. They are in the memtable and not in the journal: neither written nor durable.
 
 use duewheel_core::Lsn;
 use duewheel_core::record::{ClockPair, Writer};
@@ -19,7 +19,7 @@ pub(crate) struct WaitingGroups {
     /// The next segment, once it is prepared.
     pub(crate) next: Option<Prepared>,
     pub(crate) frames: Vec<WaitingFrame>,
-    /// Bytes that the frames take in the segment.
+    /// The number of bytes that the frames take in the segment.
     bytes: usize,
 }
 
@@ -37,7 +37,8 @@ impl WaitingGroups {
         WaitingGroups { first, next: None, frames: Vec::new(), bytes: 0 }
     }
 
-    /// Whether so many more bytes may wait: two groups of the agreed size, and never more than the segment takes.
+    /// Whether this number of further bytes may wait: two groups of the agreed size, and never more than the segment
+    /// holds.
     pub(crate) fn takes(&self, bytes: usize, options: &Options) -> bool {
         let all = self.bytes.saturating_add(bytes);
         (BLOCK + all) as u64 <= options.segment_bytes && all <= options.agreed_frame().saturating_mul(2)

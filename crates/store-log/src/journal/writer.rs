@@ -1,4 +1,4 @@
-//! Writes frames to the journal. Belongs to the owner's thread; a group costs it one write.
+//! Writes frames to the journal. It belongs to the owner's thread, and makes one write for each group.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,8 +53,8 @@ pub(crate) struct Active {
 
 /// A frame buffer larger than this is freed after use.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
-/// The wall clock is recorded once it differs from elapsed time by more than this, in ms, after a step or a slew: this
-/// much of it may count as downtime when the machine is started again.
+/// The wall clock is recorded once it differs from elapsed time by more than this, in ms, after a step or a slew: at
+/// most this difference may count as downtime when the machine is started again.
 const CLOCK_STEP_MS: u64 = 5;
 
 /// Whether the owner has had to wait for the next segment.
@@ -135,7 +135,7 @@ impl JournalWriter {
         }
     }
 
-    /// Writes a group, or lets it wait for the next segment.
+    /// Writes a group, or queues it for the next segment.
     pub(crate) fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.first != self.next || group.records.is_empty() {
             let what = format_args!(
@@ -172,7 +172,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Sees to it that a frame of so many bytes can be written, or may wait.
+    /// Ensures that a frame of this size can be written, or may wait.
     fn make_way(&mut self, needed: usize) -> Result<(), StoreError> {
         self.go_on()?;
         let least = (BLOCK + needed) as u64;
@@ -180,7 +180,7 @@ impl JournalWriter {
             match &self.turn {
                 None if self.active.fits(needed) => return Ok(()),
                 None if least > self.shared.options.segment_bytes => {
-                    // Larger than the owner has agreed to: it waits for a segment to its measure.
+                    // The group is larger than the agreed size: it waits for a segment of its own size.
                     self.wait_for_sync()?;
                     let measure = least.next_multiple_of(BLOCK as u64);
                     let next = preparer::make_to_measure(&self.shared, measure)?;
@@ -189,13 +189,13 @@ impl JournalWriter {
                 }
                 None => self.begin_turn()?,
                 Some(turn) if turn.takes(needed, &self.shared.options) => return Ok(()),
-                // So much waits that the owner must, too.
+                // So many bytes wait that the owner must wait, too.
                 Some(_) => self.finish_turn()?,
             }
         }
     }
 
-    /// Records the clocks, and how far the journal is durable, if no group is being written and this is news.
+    /// Records the clocks and the durable position, if no group is being written and either has changed.
     pub(crate) fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         let rests = self
             .last_group
@@ -220,7 +220,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Takes the anchor of the owner's boot, and writes it if it is news.
+    /// Takes the anchor of the owner's boot, and writes it if it is new.
     pub(crate) fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
         if self.anchor.and_then(|known| known.at(anchor.engine)) == Some(anchor) {
             return Ok(());
@@ -238,15 +238,15 @@ impl JournalWriter {
         self.mark(clock)?;
         syncing::wait(&self.shared)?;
         match self.shared.change_manifest(|_| {}) {
-            // The proof in the journal is enough.
+            // The proof in the journal is sufficient.
             Err(error) if error.kind() == ErrorKind::Full => Ok(()),
             other => other,
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Capacity::Busy`]
-    /// while more waits for the sync of a full segment than memory may hold. Waits until a segment is at hand, or until
-    /// it is certain that there is no room for one: so no group waits for a segment that does not come.
+    /// Whether the next group can be written; see [`preparer`] for the space that is reserved. [`Capacity::Busy`] while
+    /// more bytes wait for the sync of a full segment than memory may hold. Waits until a segment is available, or
+    /// until it is certain that there is no space for one: so no group waits for a segment that cannot be prepared.
     pub(crate) fn room(&mut self) -> Capacity {
         let shared = Arc::clone(&self.shared);
         let fits = self.takes_agreed();
@@ -278,7 +278,7 @@ impl JournalWriter {
         }
     }
 
-    /// Whether a group of the agreed size needs no other segment than those at hand.
+    /// Whether a group of the agreed size needs no other segment than those that are prepared.
     fn takes_agreed(&self) -> bool {
         let options = &self.shared.options;
         match &self.turn {
@@ -287,13 +287,13 @@ impl JournalWriter {
         }
     }
 
-    /// Whether only the end of the ballast is left: room for one more group.
+    /// Whether only the end of the ballast is left: space for one more group.
     pub(crate) fn is_at_the_end(&self) -> bool {
         !self.takes_agreed() && self.shared.journal().prepared.is_empty()
     }
 
-    /// A frame without records. Left out when it does not fit and the next segment is not at hand; while groups wait
-    /// for that one its header says the same.
+    /// Writes a frame without records. It is left out when it does not fit and the next segment is not prepared; while
+    /// groups wait for that one, its header contains the same.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         if self.turn.is_some() {
             return Ok(());
@@ -317,7 +317,7 @@ impl JournalWriter {
         self.write(0, clock)
     }
 
-    /// Writes the frame in the buffer, whose records come next.
+    /// Writes the frame in the buffer, whose records are next.
     fn write(&mut self, records: u32, clock: ClockPair) -> Result<(), StoreError> {
         let mut frame = std::mem::take(&mut self.buffer);
         let written = self.write_frame(&mut frame, self.next, records, clock);
@@ -346,7 +346,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Begins to go on in the next segment: asks for what that one waits for.
+    /// Begins the change to the next segment: requests the sync and the segment that it needs.
     fn begin_turn(&mut self) -> Result<(), StoreError> {
         self.turn = Some(WaitingGroups::new(self.next));
         self.shared.syncer.ask();
@@ -356,8 +356,8 @@ impl JournalWriter {
         }
     }
 
-    /// Goes on in the next segment, if groups wait for that and nothing else has to be waited for. The segment before
-    /// is durable then: a crash may cut frames off the end of the journal, and nowhere else.
+    /// Completes the change to the next segment, if groups wait for it and nothing else has to be awaited. The former
+    /// segment is durable then: a crash may cut frames off the end of the journal, and nowhere else.
     pub(crate) fn go_on(&mut self) -> Result<(), StoreError> {
         let Some(turn) = &mut self.turn else { return Ok(()) };
         let shared = &*self.shared;
@@ -385,7 +385,7 @@ impl JournalWriter {
         self.turn_to(next)
     }
 
-    /// Goes on in the next segment, and waits for all that is needed for it.
+    /// Completes the change to the next segment, and waits for everything that it needs.
     fn finish_turn(&mut self) -> Result<(), StoreError> {
         let mut waited = Waited::Not;
         self.go_on()?;
@@ -415,7 +415,7 @@ impl JournalWriter {
         syncing::wait(&self.shared)
     }
 
-    /// Goes on in this segment with what has waited for it. The one in use is durable.
+    /// Continues in this segment with the groups that have waited for it. The former segment is durable.
     fn turn_to(&mut self, next: Prepared) -> Result<(), StoreError> {
         let Some(WaitingGroups { first, frames, .. }) = self.turn.take() else { return Ok(()) };
         let watermark = Lsn(first.0 - 1);

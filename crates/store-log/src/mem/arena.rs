@@ -1,14 +1,14 @@
-//! Records one after the other, at fixed places.
+//! Records one after the other, at fixed offsets.
 
-/// The place of a record, in units of eight bytes; 0 means none.
+/// The offset of a record, in units of eight bytes; 0 means none.
 pub(crate) type ArenaOffset = u32;
 
 /// Bytes in a chunk. A longer record has its own chunk, which uses the numbers of several.
 const CHUNK: usize = 1024 * 1024;
-/// Number of places in a chunk, eight bytes each.
+/// The number of offsets in a chunk, eight bytes each.
 const PLACES: usize = CHUNK / 8;
 
-/// Grows by chunks, so that only the first one is ever moved, while it is small.
+/// An arena grows by chunks, so that only the first one is ever moved, while it is small.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Vec<u8>>,
@@ -23,7 +23,7 @@ impl Arena {
         self.bytes
     }
 
-    /// Appends the parts, one behind the other; `None` when there are no numbers left (at 32 GiB).
+    /// Appends the parts, one behind the other; `None` when there are no offsets left (at 32 GiB).
     pub(crate) fn push(&mut self, parts: &[&[u8]]) -> Option<ArenaOffset> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         if self.chunks.is_empty() {
@@ -47,13 +47,13 @@ impl Arena {
         Some(place)
     }
 
-    /// The bytes from a place on.
+    /// The bytes from an offset on.
     pub(crate) fn at(&self, place: ArenaOffset) -> &[u8] {
         let place = place as usize;
         &self.chunks[place / PLACES][place % PLACES * 8..]
     }
 
-    /// The first place, and the one behind something of this length; `None` behind the last one.
+    /// The first offset, or the one behind a record of this length; `None` behind the last one.
     pub(crate) fn next(&self, behind: Option<(ArenaOffset, usize)>) -> Option<ArenaOffset> {
         let (mut no, mut at) = match behind {
             None => (0, 8),

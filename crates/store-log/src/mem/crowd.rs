@@ -1,5 +1,6 @@
-//! Keys that many messages of a table have had: usually a live one, and dead ones. A look-up wants the live one and a
-//! few dead ones, and must not examine all of them. So the messages of such a key are kept separately, by their stage.
+//! Crowded keys: those that many messages of a table have had, usually a live one and dead ones. A look-up wants the
+//! live one and a few dead ones, and must not examine all of them. So the messages of such a key are kept separately,
+//! by their stage.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -45,7 +46,7 @@ impl Crowds {
         self.0.get(&hash).is_some_and(|crowd| crowd.is_of(queue, key))
     }
 
-    /// Makes a key crowded; false if that is impossible because another one with the same hash is.
+    /// Makes a key crowded; returns false if that is impossible because another key with the same hash is crowded.
     pub(super) fn begin(&mut self, hash: u64, queue: u32, key: &[u8]) -> bool {
         let new = || Crowd { queue, key: key.into(), dead: BTreeSet::new(), alive: BTreeSet::new() };
         self.0.entry(hash).or_insert_with(new).is_of(queue, key)

@@ -55,8 +55,8 @@ impl Extent {
         self.again += other.again;
     }
 
-    /// Subtracts what was added before. A journal whose purges keep other messages than the leased ones was written by
-    /// no engine; its sizes are wrong, and nothing else.
+    /// Subtracts a size that was added before. If a journal was not written by an engine, its purges may keep other
+    /// messages than the leased ones; then only the sizes are wrong.
     pub(super) fn sub(&mut self, other: Extent) {
         self.rows = self.rows.saturating_sub(other.rows);
         self.least = self.least.saturating_sub(other.least);

@@ -31,7 +31,7 @@ impl IdTable {
         self.strays.clear();
     }
 
-    /// The place of an id, or 0.
+    /// The offset of an id, or 0.
     #[inline]
     pub(crate) fn get(&self, id: u64) -> ArenaOffset {
         let at = usize::try_from(id.wrapping_sub(self.base)).unwrap_or(usize::MAX);

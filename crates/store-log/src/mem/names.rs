@@ -1,4 +1,4 @@
-//! Reads the names in a record from its bytes; and the short hashes by which it is found.
+//! Reads the names in a record from its bytes, and computes the short hashes by which the record is found.
 
 use duewheel_core::MessageId;
 use duewheel_core::record::{DecodeError, varint};

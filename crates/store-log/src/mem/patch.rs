@@ -1,4 +1,4 @@
-//! The changes that a memtable knows of a message that is in an older table.
+//! Patches: the changes of a message whose other content is in an older table.
 
 use duewheel_core::message::{Lease, Life, Row, Stage};
 

@@ -16,7 +16,7 @@ pub(crate) struct Size {
     pub(crate) live: u64,
     /// Bytes of its file.
     pub(crate) bytes: u64,
-    /// Of these about so many are those of what is live.
+    /// The approximate part of these bytes that belongs to live rows and answers.
     pub(crate) live_bytes: u64,
 }
 
@@ -49,8 +49,8 @@ impl Default for MergeLimits {
 }
 
 impl Size {
-    /// Whether less than half of it is live. Bytes are counted: a few large messages that are gone weigh more than many
-    /// small ones that are not.
+    /// Whether less than half of it is live. Bytes are counted: a few large messages that were removed weigh more than
+    /// many small ones that were not.
     fn is_mostly_gone(&self) -> bool {
         self.live_bytes < self.bytes.div_ceil(2)
     }
@@ -97,8 +97,9 @@ pub(crate) fn plan(runs: &[Size], limits: &MergeLimits) -> MergePlan {
     cheapest(runs, limits, growth).map_or(MergePlan::Nothing, MergePlan::Merge)
 }
 
-/// Chooses a step on a full disk: a run of which less than half is live is rewritten by itself, the one with the least
-/// left first. That is an estimate (rows differ in size), so after `tries` failures others have their turn.
+/// Chooses a step on a full disk: a run of which less than half is live is rewritten by itself, the one with the
+/// smallest live part first. The sizes are estimates (rows differ in size), so after `tries` failures other runs are
+/// chosen.
 pub(crate) fn squeeze(runs: &[Size], tries: u64) -> MergePlan {
     let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
     all.sort_by_key(|i| runs[*i].live_bytes);
@@ -141,7 +142,7 @@ fn cheapest(runs: &[Size], limits: &MergeLimits, growth: u64) -> Option<Range<us
             if sum.bytes < largest.saturating_mul(growth) {
                 continue;
             }
-            // Of equally cheap ones the last, so that all of a row of equal runs are taken.
+            // Of equally cheap ones the last, so that all of a row of equal runs are merged.
             if best.as_ref().is_none_or(|(least, window)| (cost, window.start) <= (*least, start)) {
                 best = Some((cost, start..end));
             }

@@ -25,7 +25,7 @@ pub(super) struct Block {
     pub(super) payload: Bytes,
 }
 
-/// Reads a file forward. Bytes that are in no block are skipped, and their place is recorded.
+/// Reads a file forward. Bytes that are in no block are skipped, and their position is recorded.
 #[derive(Debug)]
 pub(super) struct Blocks {
     file: Arc<dyn DiskFile>,

@@ -51,7 +51,7 @@ impl<'a> JournalFrames<'a> {
         for listed in &listing.segments {
             let opened = SegmentReader::open(source, listed).or_else(|trouble| {
                 let Some(bytes) = size_of(source, listed) else { return Err(trouble) };
-                // A file that was cut short holds whole frames all the same.
+                // A file that was cut short may still hold whole frames.
                 if let ReadFault::Damaged(problem) = trouble {
                     report.damage.push(problem);
                 }
@@ -82,7 +82,8 @@ impl<'a> JournalFrames<'a> {
         let mut visited = Visited { next: self.cut.next(), clocks: Vec::new(), anchor: None };
         for (i, segment) in self.segments.iter().enumerate() {
             let file = segment.entry.no.segment();
-            // What has no header counts where it goes on: it may be the beginning of an owner that was killed.
+            // A segment without a header is valid if it continues the former one: it may be the beginning of an owner
+            // that was killed.
             let adds = segment.header.is_some() || self.last_of(segment)? >= visited.next;
             if !adds {
                 continue;

@@ -10,7 +10,7 @@ use roaring::RoaringTreemap;
 #[non_exhaustive]
 pub enum Loss {
     /// Records of the journal: messages put by them are lost, messages settled by them come again, messages changed by
-    /// them are as before.
+    /// them are in their former state.
     Records {
         /// The first record.
         from: Lsn,
@@ -26,7 +26,8 @@ pub enum Loss {
         /// Its due time.
         due: Due,
     },
-    /// Messages in an unreadable part of a run. A purge may have removed some of them: [`Loss::Missing`] counts.
+    /// Messages in an unreadable part of a run. A purge may have removed some of them; [`Loss::Missing`] has the exact
+    /// number.
     Ids {
         /// The first id.
         first: MessageId,

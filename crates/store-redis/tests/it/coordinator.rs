@@ -80,8 +80,8 @@ fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
     assert_eq!(a.secrets().unwrap(), (Secrets { former: None, ..during }));
 }
 
-/// Story: nodes that wait for different times before a newcomer gets shards want different owners for them until both times
-/// have passed. Their leases were compared, and this was not.
+/// Story: nodes that wait for different times before a newcomer gets shards want different owners for them until both
+/// times have passed. Their leases were compared, and this was not.
 #[test]
 fn nodes_that_wait_differently_for_newcomers_do_not_take_part_together() {
     let redis = server();

@@ -140,8 +140,8 @@ fn unknown(nodes: &RedisCoordinator) -> Vec<(usize, String)> {
     owners.filter_map(reason).collect()
 }
 
-/// Story: the owners of all shards of a master were asked for at once, and a refusal of one was the answer for all. While
-/// a slot moved, no shard of its master had a known owner, and nobody took those of a node that died meanwhile.
+/// Story: the owners of all shards of a master were asked for at once, and a refusal of one was the answer for all.
+/// While a slot moved, no shard of its master had a known owner, and nobody took those of a node that died meanwhile.
 #[test]
 fn a_moving_slot_hides_the_owner_of_its_own_shard_alone() {
     let cluster = cluster();

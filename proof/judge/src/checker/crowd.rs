@@ -1,4 +1,4 @@
-//! What can only be seen by looking at several messages: keys, the order of tokens, totals.
+//! Checks that need several messages: keys, the order of tokens, totals.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn token_order(world: &World<'_>, report: &mut Report) {
     for life in &world.lives {
         grants.extend(life.grants.iter().map(|g| (&g.grant.token, g.inv, g.ret, life)));
     }
-    // Walk through the run: what a reserve gets must be newer than all that was received before it was invoked.
+    // In the order of the run: a grant must be newer than all that were received before its reserve was invoked.
     let mut received: Vec<usize> = (0..grants.len()).collect();
     let mut invoked = received.clone();
     received.sort_by_key(|&i| grants[i].2.idx);
@@ -57,7 +57,7 @@ fn token_order(world: &World<'_>, report: &mut Report) {
     }
 }
 
-/// Two messages of one key must not both exist, unsettled and alive, at one place of the history.
+/// Two messages of one key must not both exist, unsettled and alive, at one point of the history.
 fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
     let mut spans: Vec<(usize, usize, &Life<'_>)> = Vec::new();
     for &l in lives {
@@ -170,7 +170,7 @@ fn may_hold_key(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> 
     created && life.certain_end(world).is_none_or(|(_, at)| at.idx >= op.inv.idx)
 }
 
-/// Refused because of another message: there must be one.
+/// Checks a refusal because of another message: such a message must exist.
 fn taken(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report: &mut Report) {
     report.applied(Check::Untruthful);
     if !lives.iter().any(|l| may_hold_key(world, l, op, ret)) {
@@ -178,7 +178,7 @@ fn taken(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report
     }
 }
 
-/// Refused because a consumer has it: somebody must.
+/// Checks a refusal because of a lease: a consumer must have the message.
 fn leased(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report: &mut Report) {
     report.applied(Check::Untruthful);
     let any = lives.iter().any(|l| may_hold_key(world, l, op, ret) && may_be_leased(world, l, op, ret));
@@ -187,7 +187,7 @@ fn leased(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], repor
     }
 }
 
-/// An enqueue was answered with an older message: it must be one of this key, and there.
+/// Checks an enqueue that was answered with an older message: that one must exist, and have this key.
 fn kept(
     world: &World<'_>,
     op: &Op<'_>,
@@ -201,9 +201,9 @@ fn kept(
     if if_exists != IfExists::Keep {
         complain(world, op, ret, "kept an older message without having been asked to", report);
     }
-    // The older one may be an enqueue that was never answered, and so has no id yet.
+    // The older message may be of an enqueue that was never answered, and so has no id yet.
     let nameless = lives.iter().any(|l| l.may_have_had_another_id(world) && may_hold_key(world, l, op, ret));
-    // Of several with this id the last; the others were forgotten.
+    // Of several messages with this id the last; the others were forgotten.
     let born = |l: &&&Life<'_>| l.born(world);
     match lives.iter().filter(|l| l.id == Some(id) && l.born(world) < ret.idx).max_by_key(born) {
         Some(life) => {
@@ -229,8 +229,8 @@ fn complain(world: &World<'_>, op: &Op<'_>, ret: Point, what: &str, report: &mut
     });
 }
 
-/// Answered ends of messages whose enqueue was never answered and that nobody has seen: only their ids are known, from an enqueue
-/// that kept them. They belong to one of the enqueues of unknown outcome.
+/// Answered ends of messages whose enqueue was never answered and that no client has seen: only their ids are known,
+/// from an enqueue that kept them. They belong to one of the enqueues of unknown outcome.
 fn nameless_ends(world: &World<'_>, queue: &str, how: How) -> u64 {
     let named: BTreeSet<MsgId> = world.lives.iter().filter_map(|life| life.id).collect();
     let ended = world.ops.iter().filter_map(|op| match (op.call, op.end, how) {
@@ -248,7 +248,7 @@ fn nameless_ends(world: &World<'_>, queue: &str, how: How) -> u64 {
     ended.filter(|id| !named.contains(id)).count() as u64
 }
 
-/// What the system says it has done lies between what it has answered and what it may have done besides.
+/// The system's totals lie between its answers and what it may have done besides.
 fn totals(world: &World<'_>, report: &mut Report) {
     for (queue, at, totals) in &world.totals {
         report.applied(Check::Totals);

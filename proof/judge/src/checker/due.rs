@@ -1,4 +1,4 @@
-//! When a message may be due, by all that may have said so; no grant is early.
+//! The possible due times of a message; no grant is before them.
 
 use crate::history::{Call, Fault, Token, When};
 
@@ -7,7 +7,7 @@ use super::judge::Judge;
 use super::life::Granted;
 use super::op::{NS, Op, Point};
 
-/// Something that sets a message's due time.
+/// An operation that sets a message's due time.
 pub(super) struct Setter {
     pub(super) inv: Point,
     pub(super) latest: Point,
@@ -17,7 +17,7 @@ pub(super) struct Setter {
 
 #[derive(Clone, Copy)]
 pub(super) enum Due {
-    /// So many ns after the moment at which it took effect.
+    /// This number of ns after the moment at which it took effect.
     After(u64),
     /// By the wall clock.
     At(u64),
@@ -38,7 +38,8 @@ impl Judge<'_, '_> {
                 .iter()
                 .filter(|s| s.inv.idx < g.ret.idx)
                 .filter(|s| {
-                    // Superseded: another was asked for after this had ended, and answered before this reserve.
+                    // Superseded: another due time was requested after this operation had ended, and answered before
+                    // this reserve.
                     !setters
                         .iter()
                         .any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < g.inv.idx))
@@ -64,7 +65,7 @@ impl Judge<'_, '_> {
                 ns.saturating_sub(passed + self.world.jumped_unnoted(s.inv.idx, g.ret.idx))
             }
             Due::At(ms) => {
-                // The clock may have shown the time before it was put back.
+                // The clock may have shown the time before it was stepped back.
                 let mut shown = g.ret.wall;
                 for (at, fault) in &self.world.faults {
                     if let Fault::ClockStep { before_ms, .. } = fault
@@ -89,7 +90,7 @@ impl Judge<'_, '_> {
             if let Call::Enqueue(e) = op.call
                 && op.possible()
             {
-                // Of an enqueue and its retries the first may have been the one that counted: none supersedes another.
+                // Of an enqueue and its retries the first may be the one that was accepted: none supersedes another.
                 setters.push(Setter { inv: op.inv, latest: op.latest, done: None, due: due(&e.when) });
             }
         }
@@ -123,7 +124,7 @@ impl Judge<'_, '_> {
         self.life.grants.iter().find(|g| g.grant.token == *token).map_or(1, |g| g.grant.attempt)
     }
 
-    /// The shortest delay by the backoff: jitter never goes below the step, but at the cap down to three quarters.
+    /// The shortest delay of the backoff: jitter never reduces the step, except at the cap down to three quarters.
     pub(super) fn backoff(&self, attempt: u64) -> u64 {
         let rules = &self.world.rules;
         let doublings = attempt.saturating_sub(1).min(40);

@@ -42,7 +42,7 @@ impl World<'_> {
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
             let certain = self.certainly_done(op);
-            // An ack that is known to be stale has ended nothing, whatever became of it; a delete may have.
+            // An ack that is known to be stale has ended nothing, whatever its outcome; a delete may have.
             let stale = self.rules.leases == Leases::OfTokens
                 && life
                     .grants

@@ -1,4 +1,4 @@
-//! What a history proves to have happened. A run whose faults did not bite proves nothing.
+//! The facts that a history proves. A run whose faults had no effect proves nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::life::{How, Life};
 use super::op::{End, NS, Point, proof};
 use super::world::World;
 
-/// Something that a run may be required to have seen.
+/// A fact that a run may be required to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fact {
     /// The process was killed while it served.
@@ -18,11 +18,11 @@ pub enum Fact {
     KillsRecovering,
     /// An operation's outcome is unknown.
     UnknownOutcomes,
-    /// An enqueue was never answered, and its message showed up.
+    /// An enqueue was never answered, and its message was seen.
     UnansweredButAccepted,
     /// A reserve was never answered.
     LostReserves,
-    /// A grant that nobody received shows in the next attempt's number.
+    /// A grant that no client received shows in the number of the next attempt.
     LostGrants,
     /// A lease ran out, and the message was granted again.
     ExpiredLeasesGrantedAgain,
@@ -34,17 +34,18 @@ pub enum Fact {
     LeasesEndedInAPause,
     /// A message came due while the process was stopped, and was granted afterwards.
     OverdueFromPauses,
-    /// Something was done to a cluster.
+    /// A fault was injected into a cluster.
     Struck(Blow),
-    /// The store has gone on with a copy.
+    /// The store has failed over to a copy.
     FailedOver,
     /// A message is gone, and only a failover of the store explains it.
     Forgotten,
-    /// A message came due while something of the cluster was missing, and its first grant was not asked for within a second.
+    /// A message came due while a part of the cluster was missing, and its first grant was not requested within a
+    /// second.
     DelayedByABlow,
     /// An operation was refused, or its outcome is unknown, because the store was away.
     StorageUnavailable,
-    /// A lease was given before a blow and acked after it.
+    /// A lease was given before a fault of the cluster and acked after it.
     LeasesAckedAcrossABlow,
     /// A lease was given before a kill and acked after it.
     LeasesAckedAcrossAKill,
@@ -58,7 +59,7 @@ pub enum Fact {
     Kept,
     /// An enqueue was refused because of its key.
     KeysRefused,
-    /// A retried enqueue with a `dedupe_id` was answered after its first try was not.
+    /// An enqueue with a `dedupe_id` was retried after its first attempt was not answered, and was answered.
     Deduped,
     /// A message was given another due time.
     Postponed,
@@ -76,19 +77,19 @@ pub enum Fact {
     Dead,
 }
 
-/// How often each fact provably happened.
+/// The number of times that each fact provably happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     counts: BTreeMap<Fact, u64>,
 }
 
 impl Evidence {
-    /// How often it happened.
+    /// The number of times that a fact happened.
     pub fn count(&self, fact: Fact) -> u64 {
         self.counts.get(&fact).copied().unwrap_or(0)
     }
 
-    /// Whether each fact happened at least so often; else what is missing.
+    /// Requires each fact at least this number of times; the error lists those that are missing.
     pub fn require(&self, least: &[(Fact, u64)]) -> Result<(), String> {
         let missing: Vec<String> = least
             .iter()
@@ -98,7 +99,7 @@ impl Evidence {
         if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
     }
 
-    /// Counts those of another run, too.
+    /// Adds the counts of another run.
     pub fn add_all(&mut self, other: &Evidence) {
         for (fact, n) in &other.counts {
             self.add(*fact, *n);
@@ -202,7 +203,7 @@ fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
         evidence.add(Fact::LeasesEndedInAPause, u64::from(ended));
     }
     for &c in &life.changes {
-        // Gone or leased: leased, if nothing can have ended it before.
+        // The message was removed or leased: leased, if nothing can have ended it before.
         let op = &world.ops[c];
         if let (Call::Cancel(_), End::Fail(ret, Refusal::GoneOrLeased)) = (op.call, op.end) {
             let leased =
@@ -232,7 +233,7 @@ fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
         && life.sends.len() == 1
         && let Some(due) = super::lateness::due(world, send)
     {
-        // Down before the earliest and still down at the latest moment at which it can have come due.
+        // Down before the earliest and still down at the latest moment at which the message can have come due.
         let inside = |(down, up): &(Point, Point)| {
             down.ns <= due.earliest && due.latest.saturating_add(NS) <= up.ns && up.idx < first.ret.idx
         };

@@ -1,4 +1,4 @@
-//! From a list of events to operations, and from operations to messages.
+//! Converts a list of events to operations, and operations to messages.
 
 use std::collections::BTreeMap;
 
@@ -140,10 +140,11 @@ impl<'h> World<'h> {
         }
     }
 
-    /// Operations that were given up take no effect after so long. Neither does what a reserve left behind that met a blow: it asks several
-    /// parts, and is answered with what those that are there have given; what the others may have granted reaches nobody.
+    /// Sets the latest effect of operations that were given up. The same applies to the grants of a reserve during a
+    /// fault: it asks several parts, and is answered with the grants of those that respond; grants of the others reach
+    /// no client.
     fn unanswered_for(&mut self, ns: u64) -> BTreeMap<usize, Point> {
-        // Their stamps are in the order of the list.
+        // The stamps are in the order of the list.
         let invocations: Vec<Point> = self.ops.iter().map(|op| op.inv).collect();
         for op in &mut self.ops {
             let Some(info) = op.info_idx.filter(|_| op.latest == Point::NEVER) else { continue };
@@ -200,7 +201,7 @@ impl<'h> World<'h> {
         }
     }
 
-    /// Says that a life has this id, which was seen here.
+    /// Records that a life has this id, which was seen at this point.
     fn name(&mut self, life: usize, id: MsgId, at: Point, names: &mut Names, report: &mut Report) {
         report.applied(Check::Ghost);
         if let Some(old) = self.lives[life].id
@@ -220,8 +221,8 @@ impl<'h> World<'h> {
         let mut since = since;
         let others: Vec<(usize, usize)> = names.ids.get(&id).cloned().unwrap_or_default();
         for (other_since, other) in others.into_iter().filter(|(_, l)| *l != life) {
-            // The one that was seen first must be forgotten when the other is seen. An enqueue may have waited for that, so its
-            // invocation says nothing about the order.
+            // The message that was seen first must be forgotten when the other is seen. An enqueue may have waited for
+            // that, so its invocation says nothing about the order.
             let seen = |l: usize| self.lives[l].exists.map_or(at.idx, |p| p.idx);
             let (old, young) = if seen(other) <= seen(life) { (other, life) } else { (life, other) };
             let forgotten = self.lives[old].forgotten_at(self);
@@ -240,8 +241,8 @@ impl<'h> World<'h> {
         self.lives[life].id = Some(id);
     }
 
-    /// Whether a failover may have forgotten what a first try of an enqueue had made, so that a retry, one of the two seen here and
-    /// the other at another place, has made it again.
+    /// Whether a failover may have forgotten the message of an enqueue's first attempt, so that a retry has made it
+    /// again: one of the two was seen here and the other at another point.
     fn made_twice(&self, life: usize, at: Point) -> bool {
         let life = &self.lives[life];
         let Some(exists) = life.exists else { return false };
@@ -250,7 +251,7 @@ impl<'h> World<'h> {
         born.is_some_and(|born| self.failovers.iter().any(|f| f.may_undo(born, first, then.idx)))
     }
 
-    /// Grants, gets and the dump: they prove that a message exists, and say which.
+    /// Attaches grants, gets and the dump: they prove that a message exists, and identify it.
     fn attach_observations(&mut self, names: &mut Names, report: &mut Report) {
         for i in 0..self.ops.len() {
             let (inv, call) = (self.ops[i].inv, self.ops[i].call);
@@ -296,13 +297,13 @@ impl<'h> World<'h> {
         }
     }
 
-    /// Finds the life of something seen, and compares body, key and queue.
+    /// Finds the life of an observation, and compares body, key and queue.
     fn sight(&mut self, s: &Sight<'_>, at: Point, names: &mut Names, report: &mut Report) -> Option<usize> {
         report.applied(Check::WrongBody);
         let tagged = s.body.and_then(|b| b.tag);
         let by_tag = tagged.and_then(|t| names.tags.get(&t).copied());
         let by_id = names.of_either(s.id, at.idx, by_tag);
-        // An id that was forgotten may be another's now, as the body tells.
+        // An id that was forgotten may be another message's now, which the body shows.
         let anew =
             |l: &usize| by_tag.is_some_and(|tagged| tagged != *l) && self.lives[*l].forgotten(self, at.idx);
         let life = match (by_id.filter(|l| !anew(l)), by_tag) {
@@ -311,7 +312,7 @@ impl<'h> World<'h> {
                 self.name(life, s.id, at, names, report);
                 life
             }
-            // A new body for a message whose enqueue was never answered: a life that nothing else is known of.
+            // A new body for a message whose enqueue was never answered: a life about which nothing else is known.
             (None, None) if tagged.is_some_and(|t| names.patches.contains_key(&t)) => {
                 let life = Life { queue: s.queue.to_owned(), max_attempts: u64::MAX, ..Life::default() };
                 self.lives.push(Life { key: s.key.map(str::to_owned), ..life });
@@ -319,7 +320,7 @@ impl<'h> World<'h> {
                 self.name(life, s.id, at, names, report);
                 life
             }
-            // A row without a body may be one of the enqueues without an answer; nothing can be said of it.
+            // A row without a body may belong to an enqueue without an answer; nothing can be concluded from it.
             (None, None) if s.body.is_none() => return None,
             (None, None) => {
                 report.violations.push(Violation {
@@ -410,7 +411,7 @@ impl<'h> World<'h> {
                     match (answered, target) {
                         (Some(id), _) if names.ids.contains_key(&id) => self.attach_change(names, id, i),
                         (_, Target::Id(id)) => self.attach_change(names, *id, i),
-                        // By key: an answered id that nothing else is known of is that of an unanswered enqueue.
+                        // By key: an answered id about which nothing else is known is that of an unanswered enqueue.
                         (named, Target::Key { queue, key }) => {
                             let lives =
                                 self.keys.get(&(queue.clone(), key.clone())).cloned().unwrap_or_default();
@@ -436,7 +437,7 @@ impl<'h> World<'h> {
         }
     }
 
-    /// What was done to an id while it was given again may have been done to either message.
+    /// A change of an id while it was given again may concern either message.
     fn attach_change(&mut self, names: &Names, id: MsgId, op: usize) {
         let lives = names.between(id, self.ops[op].inv.idx, self.ops[op].latest.idx);
         for &l in &lives {
@@ -446,7 +447,7 @@ impl<'h> World<'h> {
     }
 }
 
-/// Something that was seen.
+/// An observation of a message.
 struct Sight<'a> {
     id: MsgId,
     queue: &'a str,

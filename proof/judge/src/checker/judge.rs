@@ -1,4 +1,4 @@
-//! One message judged by itself.
+//! Checks of a single message.
 
 use crate::history::{Answer, Call, Held, Leases, Refusal, State, Told};
 
@@ -54,7 +54,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// Nobody gets a message while another has it.
+    /// No consumer gets a message while another one has it.
     fn leases(&mut self) {
         let life = self.life;
         for pair in life.grants.windows(2) {
@@ -77,7 +77,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// Attempts count up by one a grant; a gap needs a reserve whose answer was lost.
+    /// Attempts count up by one for each grant; a gap needs a reserve whose answer was lost.
     fn attempts(&mut self) {
         let life = self.life;
         if self.world.rules.attempts == Told::No {
@@ -141,7 +141,8 @@ impl<'h> Judge<'_, 'h> {
             return;
         }
         for g in &life.grants {
-            // The ack was accepted, so its token was the latest then; a greater one is younger than the ack, or was forgotten.
+            // The ack was accepted, so its token was the latest then; a greater one is newer than the ack, or was
+            // forgotten.
             if g.grant.token > proof.token && self.world.forgettable(g, ret.idx) && g.ret.idx < op.inv.idx {
                 continue;
             }
@@ -165,13 +166,14 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// How a grant must have come after an operation that removes the message unless a consumer has it; `None` if it need not.
+    /// Checks a grant after an operation that removes the message unless a consumer has it; `None` if the two may
+    /// follow each other.
     fn granted_after(&self, g: &Granted<'h>, op: &Op<'h>, ret: Point) -> Option<String> {
         let attempt = g.grant.attempt;
         if g.inv.idx > ret.idx {
             return Some(format!("attempt {attempt} was asked for after"));
         }
-        // They overlap. Either the grant was first: then its lease must have ended before the removal was answered.
+        // The two overlap. Either the grant was first: then its lease must have ended before the removal was answered.
         // Or it came after the removal, which is wrong.
         if self.over(g, ret) {
             return None;
@@ -180,7 +182,7 @@ impl<'h> Judge<'_, 'h> {
         Some(format!("attempt {attempt} {order}, its lease cannot have ended before"))
     }
 
-    /// Whether a lease may have ended before a place.
+    /// Whether a lease may have ended before a point.
     fn over(&self, g: &Granted<'h>, at: Point) -> bool {
         let (life, world) = (self.life, self.world);
         at.ns + world.jumped_unnoted(g.inv.idx, at.idx) >= life.lease_ends_after(world, g, at.idx)
@@ -188,7 +190,7 @@ impl<'h> Judge<'_, 'h> {
             || world.forgettable(g, at.idx)
     }
 
-    /// Stale settles are refused, the holder's are not.
+    /// Stale settles are refused, those of the holder are not.
     fn settles(&mut self) {
         let (life, world) = (self.life, self.world);
         let gone = life.certain_end(world);
@@ -198,7 +200,7 @@ impl<'h> Judge<'_, 'h> {
             match op.end {
                 End::Ok(ret, _) => {
                     self.report.applied(Check::StaleSettle);
-                    // A delete is open to all as soon as nobody has the message.
+                    // Any client may delete a message that no consumer has.
                     let open = world.rules.leases == Leases::OfConnections && matches!(op.call, Call::Ack(_));
                     let newer = life
                         .grants
@@ -254,7 +256,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// An ack was told that its message is done: has any other ack with this token been made?
+    /// An ack was answered with "already acked": there must be another ack with this token.
     fn repeated(&mut self, s: usize, op: &Op<'h>, ret: Point) {
         let (life, world) = (self.life, self.world);
         let Some(proof) = proof(op.call) else { return };
@@ -270,7 +272,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// A settle was refused with `lease_lost`: is there any way in which the lease was lost?
+    /// A settle was refused with `lease_lost`: there must be a way in which the lease was lost.
     fn refused(&mut self, s: usize, op: &Op<'h>, ret: Point) {
         let (life, world) = (self.life, self.world);
         let Some(proof) = proof(op.call) else { return };
@@ -313,7 +315,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// What a producer changes by id.
+    /// Checks the changes of a producer by id.
     fn changes(&mut self) {
         let (life, world) = (self.life, self.world);
         for &c in &life.changes {
@@ -406,7 +408,7 @@ impl<'h> Judge<'_, 'h> {
         self.row(row, at, at);
     }
 
-    /// Attempts and death as a get or the dump shows them.
+    /// Checks attempts and death in a get or the dump.
     fn row(&mut self, row: &Held, inv: Point, ret: Point) {
         let (life, world) = (self.life, self.world);
         if world.rules.attempts == Told::No {
@@ -446,8 +448,8 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// The grant happened between reserve and answer, and the message came due at a time that is known, too; what the
-    /// system says of the difference must lie between.
+    /// Checks the lateness: the grant happened between reserve and answer, and the message came due at a time that is
+    /// known, too; the reported difference must lie between.
     fn lateness(&mut self) {
         let (life, world) = (self.life, self.world);
         let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { return };

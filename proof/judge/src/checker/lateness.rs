@@ -1,4 +1,4 @@
-//! How late first grants were, by the client's clock, per phase of the run.
+//! The lateness of first grants, by the client's clock, per phase of the run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,18 +13,18 @@ use super::world::World;
 pub struct Lateness {
     /// By the client's clock: received − (sent + delay), which is an upper bound. In µs, ascending.
     pub seen_us: Vec<u64>,
-    /// As the system says, in ms, ascending.
+    /// As reported by the system, in ms, ascending.
     pub said_ms: Vec<u64>,
 }
 
 /// Points of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
-    /// Half are below.
+    /// The median.
     pub p50: u64,
-    /// Nine of ten are below.
+    /// The 90th percentile.
     pub p90: u64,
-    /// 99 of 100 are below.
+    /// The 99th percentile.
     pub p99: u64,
     /// The largest.
     pub max: u64,
@@ -44,7 +44,7 @@ impl Lateness {
         Percentiles::of(&self.seen_us)
     }
 
-    /// As the system says, in ms.
+    /// As reported by the system, in ms.
     pub fn said(&self) -> Option<Percentiles> {
         Percentiles::of(&self.said_ms)
     }
@@ -89,14 +89,14 @@ pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
             let ahead = ms.saturating_sub(op.inv.wall).saturating_mul(NS);
             let ago = op.inv.wall.saturating_sub(ms).saturating_mul(NS);
             let at = op.inv.ns.saturating_add(ahead);
-            // An instant that has passed when the enqueue arrives may be said to count from itself or from then.
+            // An instant that has passed when the enqueue arrives may be counted from itself or from the arrival.
             Due { earliest: at.saturating_sub(ago).saturating_sub(NS), latest: at.max(op.latest.ns) }
         }
     })
 }
 
-/// Phases are those that the history names; what came due while the system was down, or was granted within a second
-/// of a start, is a phase of its own.
+/// Gathers the latenesses by the phases that the history names. Messages that came due while the system was down, or
+/// were granted within a second of a start, are a phase of their own.
 pub(super) fn gather(world: &World<'_>) -> BTreeMap<String, Lateness> {
     let mut phases: BTreeMap<String, Lateness> = BTreeMap::new();
     for life in &world.lives {

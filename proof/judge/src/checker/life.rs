@@ -1,4 +1,4 @@
-//! A message: everything in the history that concerns it, and what that says of its life.
+//! A message's life: everything in the history that concerns it, and the conclusions from it.
 
 use crate::history::{Call, Grant, Held, MsgId, Tag};
 
@@ -10,7 +10,7 @@ use super::world::World;
 pub(super) struct Granted<'h> {
     pub(super) op: usize,
     pub(super) grant: &'h Grant,
-    /// The reserve was invoked: the grant is not older.
+    /// When the reserve was invoked: the grant is not older.
     pub(super) inv: Point,
     /// The grant was received.
     pub(super) ret: Point,
@@ -22,7 +22,7 @@ pub(super) struct Granted<'h> {
 pub(super) struct Ender {
     pub(super) op: usize,
     pub(super) how: How,
-    /// Answered, so that it certainly has.
+    /// Whether it was answered, and has certainly ended the message.
     pub(super) certain: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Life<'h> {
     pub(super) queue: String,
     pub(super) key: Option<String>,
     pub(super) max_attempts: u64,
-    /// Length of its leases, if it says so itself.
+    /// The length of its leases, if the message has one of its own.
     pub(super) lease_ms: Option<u64>,
     /// Enqueues: one, or several with the same `dedupe_id`.
     pub(super) sends: Vec<usize>,
@@ -50,14 +50,14 @@ pub(super) struct Life<'h> {
     pub(super) grants: Vec<Granted<'h>>,
     /// Ack, nack, extend, bury.
     pub(super) settles: Vec<usize>,
-    /// Cancel, postpone, fire and redrive that name it by id, or whose answer does.
+    /// Cancels, postpones, fires and redrives that name it by id, or whose answer does.
     pub(super) changes: Vec<usize>,
-    /// Those by key that may have meant it.
+    /// Changes by key that may concern it.
     pub(super) loose: Vec<usize>,
     pub(super) gets: Vec<usize>,
     pub(super) enders: Vec<Ender>,
     pub(super) held: Option<(Point, &'h Held)>,
-    /// Proven to exist from here on.
+    /// The point from which on it is proven to exist.
     pub(super) exists: Option<Point>,
 }
 
@@ -78,12 +78,12 @@ impl Life<'_> {
         ends.filter_map(|e| world.ops[e.op].done().map(|at| (*e, at))).min_by_key(|(_, at)| at.idx)
     }
 
-    /// Whether something may have ended it before this place.
+    /// Whether an operation may have ended it before this point.
     pub(super) fn may_have_ended(&self, world: &World<'_>, before: usize) -> bool {
         self.enders.iter().any(|e| world.ops[e.op].inv.idx < before)
     }
 
-    /// Whether it may have died before this place.
+    /// Whether it may have died before this point.
     pub(super) fn may_be_dead(&self, world: &World<'_>, before: usize) -> bool {
         if self.buried(world, before) {
             return true;
@@ -93,7 +93,7 @@ impl Life<'_> {
         known + world.lost_between(&self.queue, self.born(world), before) >= self.max_attempts
     }
 
-    /// The first place at which it may have died.
+    /// The first point at which it may have died.
     pub(super) fn may_die_at(&self, world: &World<'_>) -> usize {
         if !self.may_be_dead(world, usize::MAX) {
             return usize::MAX;
@@ -123,7 +123,7 @@ impl Life<'_> {
         })
     }
 
-    /// The place before which it cannot have been granted.
+    /// The point before which it cannot have been granted.
     pub(super) fn born(&self, world: &World<'_>) -> usize {
         self.sends
             .iter()
@@ -133,22 +133,22 @@ impl Life<'_> {
             .unwrap_or(0)
     }
 
-    /// Whether it provably exists, unsettled, from one place to another.
+    /// Whether it provably exists, unsettled, between two points.
     pub(super) fn alive(&self, world: &World<'_>, from: usize, to: usize) -> bool {
         self.exists.is_some_and(|p| p.idx < from)
             && !self.may_have_ended(world, to)
             && !self.forgotten(world, to)
     }
 
-    /// Whether it may have been there under an id that is not known: none is, or a failover may have forgotten what a first try
-    /// had made before a retry made it again.
+    /// Whether it may have existed under an id that is not known: none is, or a failover may have forgotten the message
+    /// of a first attempt before a retry made it again.
     pub(super) fn may_have_had_another_id(&self, world: &World<'_>) -> bool {
         let unanswered = self.sends.iter().map(|&s| &world.ops[s]).filter(|op| op.unknown());
         let born = unanswered.map(|op| op.inv.idx).min();
         self.id.is_none() || born.is_some_and(|born| world.failovers.iter().any(|f| f.end.idx > born))
     }
 
-    /// The first place at which a failover may have taken it away.
+    /// The first point at which a failover may have removed it.
     pub(super) fn forgotten_at(&self, world: &World<'_>) -> usize {
         let Some(exists) = self.exists else { return usize::MAX };
         let sends = self.sends.iter().filter(|&&s| world.ops[s].possible()).map(|&s| world.ops[s].inv);
@@ -157,12 +157,12 @@ impl Life<'_> {
         failovers.map(|f| f.begin.idx).min().unwrap_or(usize::MAX)
     }
 
-    /// Whether a failover before a place may have taken it away.
+    /// Whether a failover before a point may have removed it.
     pub(super) fn forgotten(&self, world: &World<'_>, to: usize) -> bool {
         self.forgotten_at(world) < to
     }
 
-    /// The earliest moment at which a lease may run out, judged by what was asked before a place.
+    /// The earliest end of a lease, judged by the operations before a point.
     pub(super) fn lease_ends_after(&self, world: &World<'_>, g: &Granted<'_>, before: usize) -> u64 {
         let mut end = g.inv.ns.saturating_add(g.lease_ns);
         let mut extends: Vec<&Op<'_>> = self.extends(world, g).filter(|op| op.inv.idx < before).collect();
@@ -170,7 +170,7 @@ impl Life<'_> {
         for (i, op) in extends.iter().enumerate() {
             let Call::Extend { lease_ms, .. } = op.call else { continue };
             let new = op.inv.ns.saturating_add(lease_ms.saturating_mul(NS));
-            // An extend may shorten a lease. It certainly counts if it was answered before the next began.
+            // An extend may shorten a lease. It certainly has an effect if it was answered before the next began.
             let alone = op.done().is_some_and(|at| at.idx < before)
                 && !world.undone(op, before)
                 && extends[..i].iter().all(|earlier| earlier.latest.idx < op.inv.idx);
@@ -179,7 +179,7 @@ impl Life<'_> {
         end
     }
 
-    /// The latest moment at which a lease runs out.
+    /// The latest end of a lease.
     pub(super) fn lease_ends_before(&self, world: &World<'_>, g: &Granted<'_>) -> u64 {
         let mut end = g.ret.ns.saturating_add(g.lease_ns);
         for op in self.extends(world, g) {
@@ -200,7 +200,7 @@ impl Life<'_> {
         })
     }
 
-    /// Whether the holder may have given the message back before this place.
+    /// Whether the holder may have returned the message before this point.
     pub(super) fn may_be_given_back(&self, world: &World<'_>, g: &Granted<'_>, before: usize) -> bool {
         self.settles.iter().any(|&s| {
             let op = &world.ops[s];
@@ -210,7 +210,7 @@ impl Life<'_> {
     }
 }
 
-/// Whether anybody can have had the message during an operation.
+/// Whether a consumer can have had the message during an operation.
 pub(super) fn may_be_leased(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> bool {
     let born = life.born(world);
     let slack = world.slack_ms(born, ret.idx) * NS;

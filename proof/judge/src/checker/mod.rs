@@ -1,12 +1,12 @@
-//! Says what in a history contradicts the promises.
+//! Finds contradictions between a history and the promises.
 //!
 //! A violation is reported only if it is *provable* from what the clients saw: no assignment of moments to operations,
 //! each between its invocation and its end, explains the history. An operation whose outcome is unknown may have
 //! happened at any moment between its invocation and the next kill, or not at all; both are always considered. What the
-//! checker cannot prove it leaves out; `docs/testing.md` has a table of the checks with the reasoning for each.
+//! checker cannot prove it does not report; `docs/testing.md` has a table of the checks with the reasoning for each.
 //!
-//! The work is one pass: operations are grouped by message (`index.rs`), each message is judged by itself (`judge.rs`),
-//! and a second, short look goes over keys, tokens and totals (`crowd.rs`).
+//! The work is one pass: operations are grouped by message (`index.rs`), each message is checked by itself
+//! (`judge.rs`), and a second, short pass checks keys, tokens and totals (`crowd.rs`).
 
 mod crowd;
 mod due;
@@ -30,10 +30,10 @@ pub use lateness::{Lateness, Percentiles};
 
 use crate::history::{Event, History, MsgId, Tag};
 
-/// A promise, as the checker looks at it.
+/// A promise that the checker checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
-    /// An accepted message that nobody may have ended is visible at the end (G1).
+    /// An accepted message that no operation may have ended is visible at the end (G1).
     Lost,
     /// No grant before the due time (G2).
     Early,
@@ -43,7 +43,7 @@ pub enum Check {
     GrantAfterCancel,
     /// A message ends once: no two of acked, cancelled, replaced were answered.
     EndedTwice,
-    /// A message that has ended shows nowhere any more.
+    /// A message that has ended is not visible any more.
     Resurrected,
     /// Tokens grow (G6).
     TokenOrder,
@@ -51,15 +51,15 @@ pub enum Check {
     StaleSettle,
     /// No extend after the lease ran out (G8).
     LateExtend,
-    /// The holder of a lease, or of one that ran out and that nobody has got since, is not refused (G8).
+    /// The holder of a lease, or of one that ran out and that no other consumer has got since, is not refused (G8).
     WronglyRefused,
     /// No second grant before a lease runs out (G7).
     LeaseBroken,
-    /// Nothing is changed by a producer while a consumer has the message.
+    /// No producer changes a message while a consumer has it.
     ChangedWhileLeased,
     /// The body that was sent comes back, under its key (G12).
     WrongBody,
-    /// What shows was asked for, and accepted once.
+    /// Every visible message was enqueued, and accepted once.
     Ghost,
     /// One unsettled message a key (G10).
     DoubleKey,
@@ -69,9 +69,9 @@ pub enum Check {
     DeadInexact,
     /// A refusal gives the true reason.
     Untruthful,
-    /// What is overdue is offered soon after the faults end (G3).
+    /// Overdue messages are offered soon after the faults end (G3).
     NotOffered,
-    /// The lateness that a grant shows is true: downtime counts, and nothing else is added.
+    /// The reported lateness of a grant is true: downtime counts, and nothing else is added.
     Lateness,
     /// The system's own totals agree with what the clients saw.
     Totals,
@@ -107,19 +107,19 @@ impl Check {
 /// A promise that was provably broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// The promise.
     pub check: Check,
     /// The message, if it has an id.
     pub message: Option<MsgId>,
-    /// The request that made it, if known.
+    /// The tag of the enqueue that made it, if known.
     pub tag: Option<Tag>,
-    /// What is wrong.
+    /// The contradiction, in words.
     pub what: String,
-    /// Everything that concerns the message, the faults of its time included.
+    /// All events that concern the message, including the faults of its time.
     pub story: Vec<Event>,
 }
 
-/// Where the accepted messages are. `accepted` is the sum of all others.
+/// The ends of all accepted messages. `accepted` is the sum of all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     /// Known to have been accepted: answered so, or seen.
@@ -138,7 +138,7 @@ pub struct Balance {
     pub held: u64,
     /// Not in the dump; an operation with an unknown outcome, or a purge, may have ended it.
     pub unknown: u64,
-    /// Not in the dump; a failover of the store may have taken it away.
+    /// Not in the dump; a failover of the store may have removed it.
     pub forgotten: u64,
     /// Not in the dump, and nothing explains it.
     pub lost: u64,
@@ -147,21 +147,21 @@ pub struct Balance {
 /// The verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What is wrong.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// How often each check was applied to something.
+    /// The number of times that each check was applied.
     pub applied: BTreeMap<Check, u64>,
-    /// What provably happened.
+    /// The facts that provably happened.
     pub evidence: Evidence,
-    /// Where the messages are.
+    /// The ends of all messages.
     pub balance: Balance,
-    /// How late first grants were, per phase.
+    /// The lateness of first grants, per phase.
     pub lateness: BTreeMap<String, Lateness>,
     /// Operations in the history.
     pub operations: u64,
 }
 
-/// Judges a history.
+/// Checks a history.
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
     let world = world::World::new(history, &mut report);
@@ -176,7 +176,7 @@ pub fn check(history: &History) -> Report {
 }
 
 impl Report {
-    /// Says that a check was applied to something.
+    /// Counts an application of a check.
     fn applied(&mut self, check: Check) {
         *self.applied.entry(check).or_default() += 1;
     }

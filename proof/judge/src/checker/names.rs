@@ -1,13 +1,13 @@
-//! What a name in the history stands for.
+//! The messages that ids and keys in the history refer to.
 
 use std::collections::BTreeMap;
 
 use crate::history::{MsgId, Payload, Tag};
 
-/// What a name stands for.
+/// The messages that names refer to.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Lives by id, each from a place on: an id that a failover has made the system forget may be given again.
+    /// Lives by id, each from a point on: an id that a failover has made the system forget may be given again.
     pub(super) ids: BTreeMap<MsgId, Vec<(usize, usize)>>,
     pub(super) tags: BTreeMap<Tag, usize>,
     pub(super) patches: BTreeMap<Tag, (usize, Payload)>,
@@ -23,7 +23,7 @@ impl Names {
         lives.sort_unstable();
     }
 
-    /// A life has its id from a later place on.
+    /// Records that a life has its id only from a later point on.
     pub(super) fn put_off(&mut self, id: MsgId, life: usize, since: usize) {
         let lives = self.ids.entry(id).or_default();
         for entry in lives.iter_mut().filter(|(_, l)| *l == life) {
@@ -32,12 +32,12 @@ impl Names {
         lives.sort_unstable();
     }
 
-    /// Whose id it is at a place.
+    /// The life with this id at a point.
     pub(super) fn of(&self, id: MsgId, at: usize) -> Option<usize> {
         self.ids.get(&id)?.iter().rev().find(|(since, _)| *since <= at).map(|(_, life)| *life)
     }
 
-    /// Whose id it may be between two places.
+    /// The lives that may have this id between two points.
     pub(super) fn between(&self, id: MsgId, from: usize, to: usize) -> Vec<usize> {
         let lives = self.ids.get(&id).map_or(&[][..], Vec::as_slice);
         let first = lives.partition_point(|(since, _)| *since <= from).saturating_sub(1);
@@ -46,7 +46,7 @@ impl Names {
         within.map(|(_, (_, life))| *life).collect()
     }
 
-    /// As [`Names::of`], but of several lives the one that the body tells.
+    /// The life with this id at a point; of several lives the one that the body identifies.
     pub(super) fn of_either(&self, id: MsgId, at: usize, told: Option<usize>) -> Option<usize> {
         let named =
             |l: &usize| self.ids.get(&id).is_some_and(|lives| lives.iter().any(|(_, life)| life == l));

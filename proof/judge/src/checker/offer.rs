@@ -1,4 +1,4 @@
-//! What is overdue is offered to whoever asks.
+//! Overdue messages are offered to every consumer.
 
 use crate::history::Call;
 
@@ -9,7 +9,8 @@ use super::life::Granted;
 use super::op::{NS, Op};
 
 impl Judge<'_, '_> {
-    /// Nothing overdue is left lying while a consumer asks in vain: comes back empty, or waits for longer than it should have to.
+    /// Checks that no message is overdue while a consumer asks in vain: gets nothing, or waits for longer than it
+    /// should have to.
     pub(super) fn offered(&mut self) {
         let (life, world) = (self.life, self.world);
         let Some(exists) = life.exists else { return };
@@ -31,7 +32,8 @@ impl Judge<'_, '_> {
             let since = i.checked_sub(1).map(|p| &life.grants[p]);
             let Some(ready) = self.ready_at_latest(since, until) else { continue };
             let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
-            // They are in the order of their invocations, and excused as soon as something may have ended the message.
+            // They are in the order of their invocations, and excused as soon as an operation may have ended the
+            // message.
             let before = until.min(ended);
             let patience = (world.rules.offer_ms + world.slack_ms(life.born(world), before)) * NS;
             let from = ready.saturating_add(patience);
@@ -50,7 +52,8 @@ impl Judge<'_, '_> {
                 );
                 return;
             }
-            // A reserve that waited could have been answered when the message came due; also the one that got it in the end.
+            // A reserve that waited could have been answered when the message came due; so could the one that got it in
+            // the end.
             let late = slow.iter().filter(|&&r| world.ops[r].inv.idx > start && world.ops[r].inv.idx < ended);
             let late = late.filter_map(|&r| world.ops[r].done().map(|ret| (r, ret))).find(|(r, ret)| {
                 let got_it = next.is_some_and(|g| g.op == *r);
@@ -70,7 +73,8 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// Whether nothing excuses this reserve at this moment: no end, death, lost lease, restart, stall or stepped clock shortly before.
+    /// Whether nothing excuses this reserve at this moment: no end, death, lost lease, restart, stall or stepped clock
+    /// shortly before.
     fn in_vain(&self, r: &Op<'_>, at: u64, patience: u64) -> bool {
         let (life, world) = (self.life, self.world);
         let born = life.born(world);

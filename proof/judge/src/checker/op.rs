@@ -1,13 +1,13 @@
-//! An operation, and the places in the history between which it took effect.
+//! An operation, and the points of the history between which it took effect.
 
 use crate::history::{Answer, Call, Proof, Refusal, Stamp, Token};
 
 pub(super) const NS: u64 = 1_000_000;
 
-/// A place in the history.
+/// A point of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
-    /// Position in the list. Of two points the one with the smaller position was really before.
+    /// The position in the list. Of two points the one with the smaller position was really before.
     pub(super) idx: usize,
     pub(super) ns: u64,
     pub(super) wall: u64,
@@ -33,7 +33,7 @@ pub(super) struct Op<'h> {
     pub(super) call: &'h Call,
     pub(super) inv: Point,
     pub(super) end: End<'h>,
-    /// It takes no effect after this: its end, or the kill that followed.
+    /// The operation takes no effect after this point: its end, or the kill that followed.
     pub(super) latest: Point,
     pub(super) info_idx: Option<usize>,
 }
@@ -57,7 +57,7 @@ impl Op<'_> {
     }
 }
 
-/// The token that a settle shows.
+/// The token in a settle.
 pub(super) fn proof(call: &Call) -> Option<&Proof> {
     match call {
         Call::Ack(proof) | Call::Bury(proof) => Some(proof),
@@ -73,7 +73,7 @@ pub(super) fn proof(call: &Call) -> Option<&Proof> {
     }
 }
 
-/// The token of a settle that gives the message back.
+/// The token of a settle that returns the message.
 pub(super) fn gives_back(call: &Call) -> Option<&Token> {
     match call {
         Call::Nack { proof, .. } | Call::Bury(proof) => Some(&proof.token),

@@ -1,4 +1,4 @@
-//! A message's sub-history, for a person to read.
+//! The part of a history that concerns one message, for people.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::life::Life;
 use super::op::End;
 use super::world::World;
 
-/// Everything that concerns a message, and the faults of its time.
+/// All events that concern a message, and the faults of its time.
 pub(super) fn of(world: &World<'_>, life: &Life<'_>) -> Vec<Event> {
     let mut indexes: Vec<usize> = Vec::new();
     for &op in life.all_ops().iter().chain(&life.grant_ops()) {

@@ -1,4 +1,4 @@
-//! A whole run, indexed, and what may have happened between two places of it.
+//! A whole run, indexed, and what may have happened between two points of it.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use super::life::{Granted, Life};
 use super::op::{NS, Op, Point};
 use super::{Check, Report, Violation, story};
 
-/// A reserve that may have granted something that nobody has received.
+/// A reserve that may have granted messages that no client has received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
     pub(super) op: usize,
-    /// No such grant is later.
+    /// No such grant happened after this point.
     pub(super) latest: Point,
 }
 
-/// The store has gone on with a copy.
+/// A failover of the store to a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failover {
-    /// The blow.
+    /// The fault.
     pub(super) begin: Point,
-    /// From here on the copy is all that there is.
+    /// From this point on only the copy exists.
     pub(super) end: Point,
-    /// What was answered before this is in the copy.
+    /// Changes that were answered before this are in the copy.
     pub(super) kept_ns: u64,
 }
 
@@ -36,34 +36,34 @@ pub(super) struct World<'h> {
     pub(super) lives: Vec<Life<'h>>,
     /// Lives by queue and key.
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
-    /// Reserves that may have granted something that nobody has received.
+    /// Reserves that may have granted messages that no client has received.
     pub(super) lost_reserves: BTreeMap<&'h str, Vec<Lost>>,
     /// Reserves that found nothing, by queue.
     pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
-    /// Reserves whose answer took longer than anything that is due may wait, by queue.
+    /// Reserves whose answer took longer than a due message may wait, by queue.
     pub(super) slow_reserves: BTreeMap<&'h str, Vec<usize>>,
     pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
     pub(super) totals: Vec<(&'h str, Point, Totals)>,
     pub(super) faults: Vec<(Point, &'h Fault)>,
-    /// Where clients closed connections.
+    /// Points at which clients closed connections.
     pub(super) closings: BTreeMap<u32, Vec<usize>>,
     /// From a kill until it listened again.
     pub(super) downs: Vec<(Point, Point)>,
-    /// Where it could do nothing for a while, which ended here.
+    /// Points at which the system ended a stall.
     pub(super) stalls: Vec<Point>,
-    /// From stopped to about to go on.
+    /// From the stop of the process until just before it continued.
     pub(super) pauses: Vec<(Point, Point)>,
-    /// From a blow until nothing of the cluster is missing any more.
+    /// From a fault of the cluster until all its parts are back.
     pub(super) blows: Vec<(Point, Point)>,
     pub(super) failovers: Vec<Failover>,
-    /// A kill after which it has not listened again.
+    /// The kill after which the system has not listened again.
     pub(super) down_since: Option<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
 }
 
 impl World<'_> {
-    /// What is allowed wherever the system must do something not later than a time, between two places: faults of a
-    /// cluster count that were not over before the first, and were there before the second.
+    /// The tolerance where the system must do something not later than a time, between two points: faults of a cluster
+    /// count that were not over before the first, and began before the second.
     pub(super) fn slack_ms(&self, from: usize, to: usize) -> u64 {
         let moves = self.blows.iter().filter(|(begin, end)| begin.idx < to && from < end.idx).count();
         let moves = u64::try_from(moves).unwrap_or(u64::MAX);
@@ -75,7 +75,7 @@ impl World<'_> {
         self.ops[op].done().is_some() && !self.undone(&self.ops[op], usize::MAX)
     }
 
-    /// Whether a failover before a place may have undone what was answered.
+    /// Whether a failover before a point may have undone an answered operation.
     pub(super) fn undone(&self, op: &Op<'_>, to: usize) -> bool {
         op.done().is_some_and(|ret| self.failovers.iter().any(|f| f.may_undo(op.inv, ret, to)))
     }
@@ -89,12 +89,12 @@ impl World<'_> {
         report.violations.push(Violation { check, message: life.id, tag: life.tag, what, story });
     }
 
-    /// Length of a lease that was asked for like this.
+    /// The length of a lease with this requested length.
     pub(super) fn lease_ns(&self, life: &Life<'_>, asked_ms: Option<u64>) -> u64 {
         asked_ms.or(life.lease_ms).unwrap_or(self.rules.lease_ms).saturating_mul(NS)
     }
 
-    /// When a lease that nobody has received has run out at the latest.
+    /// The latest end of a lease that no client has received.
     pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Lost) -> u64 {
         let asked = match self.ops[lost.op].call {
             Call::Reserve { lease_ms, .. } => *lease_ms,
@@ -103,7 +103,7 @@ impl World<'_> {
         lost.latest.ns.saturating_add(self.lease_ns(life, asked))
     }
 
-    /// Whether the holder's connection may have ended, and its lease with it, before a place.
+    /// Whether the holder's connection may have ended before a point, and its lease with it.
     pub(super) fn hung_up(&self, g: &Granted<'_>, before: usize) -> bool {
         if self.rules.leases == Leases::OfTokens {
             return false;
@@ -114,19 +114,19 @@ impl World<'_> {
             || self.downs.iter().map(|(down, _)| down).chain(&self.down_since).any(|down| within(down.idx))
     }
 
-    /// How many grants of a message nobody may have received between two places.
+    /// The number of grants of a message that no client may have received between two points.
     pub(super) fn lost_between(&self, queue: &str, from: usize, to: usize) -> u64 {
         self.lost_reserves(queue, from, to).count() as u64
     }
 
-    /// Reserves of unknown outcome that may have happened between two places.
+    /// Reserves of unknown outcome that may have happened between two points.
     pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Lost> {
         let all = self.lost_reserves.get(queue).map_or(&[][..], |v| &v[..]);
         all.iter().filter(move |lost| self.ops[lost.op].inv.idx < to && lost.latest.idx > from)
     }
 
-    /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the
-    /// system was down, or so shortly before it went down that nothing durable tells of the step. In ns.
+    /// By how much the wall clock was stepped forward between two points in a way that counts as time: while the system
+    /// was down, or so shortly before that nothing durable records the step. In ns.
     pub(super) fn jumped_unnoted(&self, from: usize, to: usize) -> u64 {
         let mut us = 0;
         for (at, fault) in self.faults.iter().filter(|(at, _)| at.idx > from && at.idx < to) {
@@ -144,7 +144,7 @@ impl World<'_> {
         us * (NS / 1_000)
     }
 
-    /// Whether the system may not know of a step of the wall clock when it starts next, and takes it for time that passed.
+    /// Whether the system may not know of a step of the wall clock when it starts next, and counts it as time.
     fn is_unnoted(&self, step: usize, to: usize) -> bool {
         let by_wall = |down: &Point, up: usize| {
             let rebooted = |(at, fault): &(Point, &Fault)| {
@@ -159,8 +159,8 @@ impl World<'_> {
             || next.is_some_and(|(down, up)| by_wall(down, up.idx) && !self.is_noted(step, down.idx))
     }
 
-    /// Whether a step between two places may make a message wait longer: a wall clock that goes back, or one that the system
-    /// learns of at its next start.
+    /// Whether a step between two points may make a message wait longer: a wall clock that goes back, or one that the
+    /// system learns of at its next start.
     pub(super) fn put_back(&self, from: usize, to: usize) -> bool {
         self.faults.iter().any(|(at, fault)| {
             matches!(fault, Fault::ClockStep { before_ms, after_ms } if after_ms < before_ms || self.is_unnoted(at.idx, to))
@@ -169,7 +169,8 @@ impl World<'_> {
         })
     }
 
-    /// The moment at which the wall clock has certainly shown a time, if it goes on undisturbed after this place or is put forward.
+    /// The moment at which the wall clock has certainly shown a time, if it continues undisturbed after this point or
+    /// is stepped forward.
     pub(super) fn shows(&self, wall: u64, after: Point) -> u64 {
         let (mut ns, mut shown) = (after.ns, after.wall);
         for (at, fault) in self.faults.iter().filter(|(at, _)| at.idx > after.idx) {
@@ -184,8 +185,7 @@ impl World<'_> {
         ns.saturating_add(wall.saturating_sub(shown).saturating_mul(NS))
     }
 
-    /// Whether something that was asked for after one place was durably answered before another: then all of before is
-    /// durable, too.
+    /// Whether a request after one point was durably answered before another: then everything before is durable, too.
     fn is_noted(&self, after: usize, before: usize) -> bool {
         self.ops.iter().any(|op| {
             let durable = !matches!(op.call, Call::Reserve { .. } | Call::Get(_));
@@ -193,13 +193,14 @@ impl World<'_> {
         })
     }
 
-    /// Whether the wall clock was stepped between two places.
+    /// Whether the wall clock was stepped between two points.
     pub(super) fn stepped(&self, from: usize, to: usize) -> bool {
         self.faults.iter().any(|(at, f)| matches!(f, Fault::ClockStep { .. }) && at.idx > from && at.idx < to)
     }
 
-    /// Whether a failover, or a power loss, between two places may have made the system forget a grant. A power loss has not if the system has
-    /// durably answered something that was asked after the grant was received: replies leave in order.
+    /// Whether a failover, or a power loss, between two points may have made the system forget a grant. A power loss
+    /// has not if the system has durably answered a request that was made after the grant was received: replies are
+    /// sent in order.
     pub(super) fn forgettable(&self, g: &Granted<'_>, to: usize) -> bool {
         let undone = self.failovers.iter().any(|f| f.may_undo(g.inv, g.ret, to));
         undone
@@ -218,7 +219,7 @@ impl World<'_> {
 }
 
 impl Failover {
-    /// Whether something that was invoked and answered here may be undone before a place.
+    /// Whether an operation with this invocation and answer may be undone before a point.
     pub(super) fn may_undo(&self, inv: Point, ret: Point, to: usize) -> bool {
         self.begin.idx < to && inv.idx < self.end.idx && ret.ns >= self.kept_ns
     }

@@ -1,9 +1,9 @@
-//! A toy of the system under test, in virtual time, with switchable bugs: it makes histories on which the checker is
-//! tested. Without a bug each history must be clean; each bug must be caught.
+//! A small model of the system under test, in virtual time, with switchable bugs: it makes histories on which the
+//! checker is tested. Without a bug each history must be clean; each bug must be caught.
 //!
-//! The toy is a table and a few rules; it shares nothing with the real engine. Clients work one operation at a time,
-//! each operation takes effect at a random moment between its invocation and its answer, and the toy is killed now and
-//! then: what is on its way then has an unknown outcome.
+//! The model is a table and a few rules; it shares nothing with the real engine. Clients work one operation at a time,
+//! each operation takes effect at a random moment between its invocation and its answer, and the model is killed now
+//! and then: operations in flight then have an unknown outcome.
 
 mod toy;
 
@@ -18,30 +18,30 @@ use crate::rng::Rng;
 
 use toy::{Stage, Toy};
 
-/// What the toy does wrong. The names follow the mutants of the real system where there is one.
+/// The bugs of the model. The names follow the mutants of the real system where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// Enqueues are answered before they are durable: a kill takes the last of them.
+    /// Enqueues are answered before they are durable: a kill loses the last of them.
     EnqueueBeforeSync,
     /// Acks are answered before they are durable.
     AckBeforeSync,
     /// Cancels are answered before they are durable.
     CancelBeforeSync,
-    /// Grants are not durable: a kill takes the leases and attempts of the last of them.
+    /// Grants are not durable: a kill loses the leases and attempts of the last of them.
     GrantForgotten,
     /// Delays are rounded down to 10 ms.
     DueRoundedDown,
-    /// After a start delays begin anew.
+    /// After a start delays begin again.
     DelayFromStart,
-    /// What is far away is never loaded.
+    /// Messages that are due far in the future are never loaded.
     FarNotLoaded,
     /// Leases are dropped by a start.
     LeasesDropped,
     /// Leases end a tenth too early.
     LeaseShort,
-    /// The token's counter begins anew after a start.
+    /// The token's counter begins again after a start.
     TokenReused,
-    /// Settles are accepted without looking at the token.
+    /// Settles are accepted without a check of the token.
     TokenUnchecked,
     /// An extend is accepted after the lease ran out.
     ExtendAfterEnd,
@@ -53,9 +53,9 @@ pub enum Bug {
     OneAttemptLess,
     /// A cancel answers first and removes a little later.
     CancelInTwoSteps,
-    /// A cancel looks at no lease.
+    /// A cancel ignores leases.
     CancelTakesLeased,
-    /// A postpone looks at no lease.
+    /// A postpone ignores leases.
     PostponeTakesLeased,
     /// The table of keys is not restored.
     KeysForgotten,
@@ -67,11 +67,11 @@ pub enum Bug {
     RefusedApplied,
     /// Now and then a nack loses the message.
     NackLoses,
-    /// Now and then another message's body is given.
+    /// Now and then the body of another message is returned.
     BodySwapped,
     /// Dedupe ids are not restored.
     DedupeForgotten,
-    /// A cancel of a ready message says it was not there.
+    /// A cancel of a ready message answers that it does not exist.
     ReadyNotFound,
     /// Totals are not restored.
     TotalsForgotten,
@@ -113,7 +113,7 @@ impl Bug {
     ];
 }
 
-/// What the toy promises.
+/// The promises of the model.
 pub const RULES: Rules = Rules {
     lease_ms: 400,
     max_attempts: 4,
@@ -132,28 +132,28 @@ const PRODUCERS: u32 = 3;
 const CONSUMERS: u32 = 3;
 const PRODUCE_UNTIL: u64 = 2_500 * MS;
 const GIVE_UP: u64 = 20_000 * MS;
-/// What a bug of durability loses in a kill.
+/// The time for which a bug of durability loses changes in a kill.
 const UNSYNCED: u64 = 40 * MS;
-/// What a failover forgets at most.
+/// The longest time that a failover forgets.
 pub const KEPT_MS: u64 = 60;
-/// How often a copy is taken.
+/// The time between two copies.
 const COPY: u64 = 4 * MS;
 
-/// What befalls the toy.
+/// The faults of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is killed and comes back with all that it had.
+    /// It is killed and restarts with all its data.
     Kills,
-    /// It goes on with a copy that is at most so many ms old.
+    /// It fails over to a copy that is at most this number of ms old.
     Failovers(u64),
 }
 
-/// Runs the toy under random clients and kills.
+/// Runs the model with random clients and kills.
 pub fn run(seed: u64, bug: Option<Bug>) -> History {
     run_under(Fate::Kills, seed, bug)
 }
 
-/// The same under another fate. Of a failover it is promised to forget [`KEPT_MS`] at most.
+/// Runs the model with other faults. A failover is promised to forget at most [`KEPT_MS`].
 pub fn run_under(fate: Fate, seed: u64, bug: Option<Bug>) -> History {
     let mut run = Run {
         fate,
@@ -181,7 +181,7 @@ pub fn run_under(fate: Fate, seed: u64, bug: Option<Bug>) -> History {
         Fate::Kills => RULES,
         Fate::Failovers(_) => Rules {
             failover_ms: KEPT_MS,
-            // What was on its way at a failover never arrives.
+            // Requests in flight at a failover never arrive.
             unanswered: Unanswered::ForMs(0),
             ..RULES
         },
@@ -200,7 +200,7 @@ enum Action {
 
 struct Run {
     fate: Fate,
-    /// What the toy was, and when; the newest last.
+    /// Former states of the model, with their times; the newest last.
     copies: VecDeque<(u64, Toy)>,
     rng: Rng,
     bug: Option<Bug>,
@@ -213,11 +213,11 @@ struct Run {
     tags: u64,
     reign: u64,
     up: bool,
-    /// Operations on their way, by client.
+    /// Operations in flight, by client.
     flying: BTreeMap<u32, (OpId, Call)>,
     ids: Vec<MsgId>,
     proofs: Vec<Proof>,
-    /// Enqueues to be tried again with the same dedupe id.
+    /// Enqueues that are retried with the same dedupe id.
     retry: BTreeMap<u32, Enqueue>,
     toy: Toy,
     done: bool,

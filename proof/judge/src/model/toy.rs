@@ -1,4 +1,4 @@
-//! The system itself: a table and a few rules.
+//! The model of the system: a table and a few rules.
 
 use std::collections::BTreeMap;
 
@@ -63,13 +63,13 @@ impl Message {
 }
 
 impl Toy {
-    /// Everything but what only some bugs need.
+    /// A copy of everything, except for what only some bugs need.
     pub(super) fn copy(&mut self) -> Toy {
         self.gone.clear();
         self.clone()
     }
 
-    /// What was before it comes back; only the epoch does not.
+    /// Restores a former state; only the epoch stays.
     pub(super) fn fall_back(&mut self, copy: Toy) {
         let epoch = self.epoch;
         *self = Toy { epoch, ..copy };
@@ -176,7 +176,7 @@ impl Toy {
                 let m = self.settle(proof, now, bug, true)?;
                 let step = 40u64 << (m.attempt.max(1) - 1).min(4);
                 let delay = delay_ms.unwrap_or_else(|| rng.range(step, step + step / 2));
-                // From the millisecond after, as a server that cuts its clock must.
+                // From the next millisecond on, as a server that truncates its clock must do.
                 m.due = now + delay * MS + 10 * US;
                 m.stage = Stage::Waiting;
                 m.token = None;

@@ -125,8 +125,9 @@ fn totals() {
     });
 }
 
-/// Story: an enqueue was never answered; another one kept its message and so told its id, by which it was cancelled. Nothing named the
-/// message besides, so the checker took the cancel in the totals for one too many. Found by seed 636 of the simulation.
+/// Story: an enqueue was never answered; another one kept its message and so told its id, by which it was cancelled.
+/// Nothing named the message besides, so the checker took the cancel in the totals for one too many. Found by seed 636
+/// of the simulation.
 #[test]
 fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
     case(Check::Totals, |s| {
@@ -144,8 +145,8 @@ fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
     });
 }
 
-/// Story: an enqueue was never answered; its message was first named by another one that kept it, and then looked at by its id.
-/// The checker knew no queue for that look, and took none for a wrong one.
+/// Story: an enqueue was never answered; its message was first named by another one that kept it, and then looked at by
+/// its id. The checker knew no queue for that look, and took none for a wrong one.
 #[test]
 fn a_look_by_id_at_a_message_whose_enqueue_was_not_answered_is_no_wrong_queue() {
     let mut s = Script::new(false);

@@ -5,7 +5,8 @@ use duewheel_judge::history::{Answer, Call, Fault, Grant, Moment, Refusal};
 
 use crate::script::{Script, enqueue, grant, proof, reserve};
 
-/// A pause counts only for what certainly happened in it: a lease of 100 ms and a delay that both end between the two marks.
+/// A pause counts only for what certainly happened in it: a lease of 100 ms and a delay that both end between the two
+/// marks.
 #[test]
 fn what_a_pause_did_is_counted() {
     let facts = |before: u64, paused: u64| {

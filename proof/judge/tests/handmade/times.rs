@@ -93,8 +93,8 @@ fn not_offered() {
     });
 }
 
-/// Story: a driver that sleeps too long is woken by every request, so reserves never came back empty in vain. Only one that waits while
-/// nothing else happens can tell.
+/// Story: a driver that sleeps too long is woken by every request, so reserves never came back empty in vain. Only one
+/// that waits while nothing else happens can tell.
 #[test]
 fn a_reserve_that_waits_gets_what_comes_due_meanwhile() {
     // The one that gets it in the end has waited too long for it.

@@ -1,12 +1,12 @@
-//! beanstalkd's protocol: the original, and our server at its other door.
+//! Systems over beanstalkd's protocol: the original, and the duewheel server.
 //!
-//! The protocol has no lease tokens: a reservation belongs to its connection. So the token of a grant is made here, when the
-//! grant is read: the number of the process's start, then a number that only grows. The order is the true one as long as
-//! a grant is read while its lease must still run; one that is read later counts as unknown. A settle can be asked
-//! for only by the connection that took the lease, as long as it has not been given the same job again.
+//! The protocol has no lease tokens: a reservation belongs to its connection. So the token of a grant is made here,
+//! when the grant is read: the number of the process's start, then a counter. The order is right as long as a grant is
+//! read while its lease must still run; one that is read later counts as unknown. Only the connection that took a lease
+//! can settle it, as long as it has not been given the same job again.
 //!
-//! Delays are whole seconds, and are asked for in whole seconds only. There is no listing: the jobs that the history knows
-//! are looked at one by one, and their number is compared with the tube's.
+//! Delays are whole seconds. There is no listing: the jobs in the history are queried one by one, and their number is
+//! compared with the tube's.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,7 +27,7 @@ use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
 use crate::process::{Listens, Server, binary, free_address};
 
-/// What both can do.
+/// The abilities of both.
 const ABILITIES: [Ability; 5] =
     [Ability::Cancel, Ability::Wait, Ability::Nack, Ability::Extend, Ability::Durable];
 
@@ -37,7 +37,7 @@ pub(super) const OURS: [Ability; 6] = [
     Ability::Nack,
     Ability::Extend,
     Ability::Durable,
-    // `put-key` and `delete-key`. `replace-key` does not say what it has replaced.
+    // The commands are `put-key` and `delete-key`; the reply to `replace-key` does not name the replaced message.
     Ability::Keys,
 ];
 
@@ -56,7 +56,7 @@ pub(super) fn rules(attempts: Told) -> Rules {
     }
 }
 
-/// Our server, asked over beanstalkd's protocol.
+/// The duewheel server over beanstalkd's protocol.
 #[derive(Clone, Debug)]
 pub struct DuewheelBeanstalk {
     memory: Memory,
@@ -65,7 +65,8 @@ pub struct DuewheelBeanstalk {
 }
 
 impl DuewheelBeanstalk {
-    /// `attempts`: whether each grant is followed by a look at the job's `reserves`, which ours keeps over restarts.
+    /// `attempts`: whether each grant is followed by a query of the job's `reserves`, which duewheel keeps over
+    /// restarts.
     pub fn new(memory: Memory, attempts: Told) -> Self {
         DuewheelBeanstalk { memory, attempts, tokens: Arc::default() }
     }
@@ -104,25 +105,24 @@ impl System for DuewheelBeanstalk {
     }
 }
 
-/// The original.
+/// The original beanstalkd.
 #[derive(Clone, Debug)]
 pub struct Beanstalkd {
     binlog: Binlog,
     tokens: Arc<AtomicU64>,
 }
 
-/// Whether it keeps anything.
+/// Whether jobs survive a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binlog {
     /// `-b DIR -f 0`: a binlog, and an fsync at each write.
     Synced,
-    /// Without `-b`, as it runs if nothing is said. Loses everything by its own description; it is here to show that the
-    /// tests can fail.
+    /// Without `-b`, the default. It loses everything, as documented; it shows that the tests can fail.
     Off,
 }
 
 impl Beanstalkd {
-    /// Debian's, or the one that `DUEWHEEL_BEANSTALKD` names.
+    /// The binary of Debian, or the one that `DUEWHEEL_BEANSTALKD` names.
     pub fn new(binlog: Binlog) -> Self {
         Beanstalkd { binlog, tokens: Arc::default() }
     }
@@ -158,7 +158,7 @@ impl System for Beanstalkd {
         1_000
     }
 
-    /// A job's counters are lost at a restart, as its documentation says: they are not judged.
+    /// A job's counters are lost at a restart, as documented: they are not judged.
     fn rules(&self) -> Rules {
         rules(Told::No)
     }
@@ -180,7 +180,7 @@ impl System for Beanstalkd {
     }
 }
 
-/// It reads its binlog before it answers, though its port is open by then.
+/// beanstalkd reads its binlog before it answers, although its port is open by then.
 fn is_this_process(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
     let mut wire = Wire::open(address, patience.min(Duration::from_secs(1)))?;
     let stats = wire.yaml("stats\r\n")?;
@@ -225,7 +225,7 @@ impl Wire {
         self.note(whole)
     }
 
-    /// A body of so many bytes, and the end of its line.
+    /// Reads a body of this number of bytes, and the end of its line.
     fn body(&mut self, len: &str) -> io::Result<Vec<u8>> {
         let len: usize = len.parse().map_err(io::Error::other)?;
         let mut body = vec![0; len + 2];
@@ -235,7 +235,7 @@ impl Wire {
         Ok(body)
     }
 
-    /// What the reply `OK` brings; `None` for `NOT_FOUND`.
+    /// Reads the data of the reply `OK`; `None` for `NOT_FOUND`.
     fn read_yaml(&mut self) -> io::Result<Option<String>> {
         let line = self.line()?;
         match line.split_once(' ') {
@@ -290,7 +290,7 @@ impl Beanstalk {
         Ok(Beanstalk { wire, rules, reign, tokens, taken, used: default(), watched: default() })
     }
 
-    /// What to send before and for an operation, and how many of the replies are not its own.
+    /// The commands to send for an operation, and the number of replies that belong to preceding commands.
     fn words(&mut self, asked: &Asked) -> Option<(Vec<u8>, usize)> {
         let mut before = 0;
         let mut out = Vec::new();
@@ -378,7 +378,7 @@ impl Beanstalk {
             (Call::Enqueue(_), ["KEY_EXISTS", _]) => Heard::Refused(Refusal::KeyExists),
             (Call::Enqueue(_), ["JOB_TOO_BIG"]) => Heard::Refused(Refusal::Other(line.clone())),
             (Call::Enqueue(_), ["BAD_FORMAT"]) => {
-                // The body is read as commands: nothing that follows is a reply to what was meant.
+                // The body is read as commands: none of the following replies belongs to the intended command.
                 self.wire.sound = Soundness::Closed;
                 Heard::Refused(Refusal::Other(line.clone()))
             }
@@ -423,7 +423,8 @@ impl Beanstalk {
         Reply { at, heard: Heard::Done(Answer::Grants(vec![grant])) }
     }
 
-    /// Looks up what the grants do not say, and takes back those that were read so late that another may have them.
+    /// Looks up what the grants do not contain, and drops those that were read so late that another consumer may have
+    /// them.
     fn complete(&mut self, replies: &mut [Reply], asked_at: Stamp, clock: &Recorder) {
         let mut told: BTreeMap<MsgId, Result<u64, String>> = BTreeMap::new();
         if self.rules.attempts == Told::Yes {
@@ -563,7 +564,7 @@ impl Peer for Beanstalk {
     }
 }
 
-/// A key as `put-key` takes it.
+/// A key in the form of `put-key`.
 fn encode(key: &str) -> String {
     crate::http::escape(key)
 }

@@ -1,4 +1,4 @@
-//! A client of any system: writes down what it asks and what it saw, as the judge needs it.
+//! A client of any system: records its requests and the answers, as the judge needs them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use duewheel_judge::history::{
 use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
 
-/// What all clients of a run share.
+/// The state that all clients of a run share.
 #[derive(Debug)]
 pub struct Run<'s> {
-    /// What is tested.
+    /// The system under test.
     pub system: &'s dyn System,
     /// The history.
     pub recorder: Recorder,
-    /// Where each node listens, and how often anything had been started then. A system of one process has one node.
+    /// The address of each node, and the number of starts so far at that time. A system of one process has one node.
     nodes: Mutex<Vec<Option<(SocketAddr, u64)>>>,
     stage: AtomicU64,
     tags: AtomicU64,
@@ -28,19 +28,19 @@ pub struct Run<'s> {
     complaints: Mutex<Vec<String>>,
 }
 
-/// What the clients are to do.
+/// The work of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Everything.
     Work,
-    /// Take and ack.
+    /// Reserving and acking.
     Drain,
-    /// Go home.
+    /// Nothing: the clients end.
     Stop,
 }
 
 impl<'s> Run<'s> {
-    /// Nothing has happened yet.
+    /// A run without events.
     pub fn new(system: &'s dyn System) -> Self {
         Run {
             system,
@@ -52,7 +52,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// What the clients are to do now.
+    /// The present work of the clients.
     pub fn stage(&self) -> Stage {
         match self.stage.load(Ordering::SeqCst) {
             0 => Stage::Work,
@@ -61,17 +61,17 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Tells the clients what to do.
+    /// Sets the work of the clients.
     pub fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u64, Ordering::SeqCst);
     }
 
-    /// Tells the clients where to connect to.
+    /// Sets the address to which the clients connect.
     pub fn set_address(&self, address: Option<(SocketAddr, u64)>) {
         *lock(&self.nodes) = vec![address];
     }
 
-    /// Tells the clients where a node of a cluster is; `None`: it is gone, and they go to the next.
+    /// Sets the address of a node of a cluster; `None`: the node is gone, and its clients use the next one.
     pub fn set_node(&self, node: usize, address: Option<(SocketAddr, u64)>) {
         let mut nodes = lock(&self.nodes);
         if nodes.len() <= node {
@@ -80,7 +80,7 @@ impl<'s> Run<'s> {
         nodes[node] = address;
     }
 
-    /// Where the client with this number asks: at its own node, or the next one that is there.
+    /// The address for the client with this number: its own node, or the next one that exists.
     pub(super) fn address_for(&self, number: u32) -> Option<(SocketAddr, u64)> {
         let nodes = lock(&self.nodes);
         let (after, before) = nodes.split_at(usize::try_from(number).ok()? % nodes.len().max(1));
@@ -92,17 +92,17 @@ impl<'s> Run<'s> {
         Tag(self.tags.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Writes a fault down.
+    /// Records a fault.
     pub fn fault(&self, fault: Fault) {
         self.recorder.note(self.recorder.stamp(), 0, What::Fault(fault));
     }
 
-    /// Says what the run does from here on.
+    /// Records the beginning of a phase.
     pub fn phase(&self, name: &str) {
         self.recorder.note(self.recorder.stamp(), 0, What::Phase(name.to_owned()));
     }
 
-    /// Something is wrong that the history does not show.
+    /// Records an error that the history does not show.
     pub fn complain(&self, what: String) {
         let mut all = lock(&self.complaints);
         if all.len() < 20 {
@@ -115,10 +115,10 @@ impl<'s> Run<'s> {
         lock(&self.complaints).clone()
     }
 
-    /// Writes down what is in a queue.
+    /// Records the content of a queue.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// The queue cannot be listed.
     pub fn dump(&self, queue: &str, known: &[MsgId]) -> Result<(), String> {
         let mut client = Client::new(self, 0);
         let peer = client.peer()?;
@@ -132,10 +132,10 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// Waits until queues hold no more than so many messages that are not dead.
+    /// Waits until queues hold at most this number of messages that are not dead.
     ///
     /// # Errors
-    /// When they hold more after that time, or cannot be looked at.
+    /// They hold more after that time, or cannot be queried.
     pub fn until_left(&self, queues: &[&str], most: u64, patience: Duration) -> Result<(), String> {
         let mut client = Client::new(self, 0);
         let deadline = Instant::now() + patience;
@@ -159,13 +159,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What became of an operation; `None`: nobody knows.
+/// The outcome of an operation; `None`: unknown.
 pub type Outcome = Option<Result<Answer, Refusal>>;
 
-/// A message to be enqueued: what the history keeps of it, and its bytes.
+/// A message to be enqueued: its fields in the history, and its bytes.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// As the history has it.
+    /// The request in the history.
     pub call: Enqueue,
     /// The body.
     pub bytes: Vec<u8>,
@@ -193,11 +193,11 @@ impl Message {
 /// A client of its own connection.
 #[derive(Debug)]
 pub struct Client<'r> {
-    /// What it shares with the others.
+    /// The state shared with the other clients.
     pub run: &'r Run<'r>,
     number: u32,
     peer: Option<(Box<dyn Peer>, (SocketAddr, u64))>,
-    /// What the last reserve brought.
+    /// The grants of the last reserve.
     last: Crop,
 }
 
@@ -218,7 +218,7 @@ impl<'r> Client<'r> {
         self.run.system.can(ability)
     }
 
-    /// Connects if need be. An invocation is written down only when the connection is open: it then belongs to that one
+    /// Connects if necessary. An invocation is recorded only when the connection is open: it then belongs to that
     /// process and can have no effect in a later one.
     pub fn connect(&mut self) -> bool {
         let Some(at) = self.run.address_for(self.number) else {
@@ -234,7 +234,7 @@ impl<'r> Client<'r> {
         self.peer.is_some()
     }
 
-    /// Closes the connection. Leases may end with it, so that is written down first.
+    /// Closes the connection. Leases may end with it, so that is recorded first.
     pub fn hang_up(&mut self) {
         if let Some(peer) = self.peer.take() {
             if self.run.system.rules().leases == Leases::OfConnections {
@@ -244,7 +244,7 @@ impl<'r> Client<'r> {
         }
     }
 
-    /// Asks for several operations of one kind.
+    /// Requests several operations of one kind.
     pub fn ask(&mut self, asked: Vec<Asked>) -> Vec<Outcome> {
         let count = asked.len();
         if count == 0 || !self.connect() {
@@ -274,7 +274,7 @@ impl<'r> Client<'r> {
         outcome
     }
 
-    /// One operation.
+    /// Requests one operation.
     pub fn one(&mut self, asked: impl Into<Asked>) -> Outcome {
         self.ask(vec![asked.into()]).pop().flatten()
     }
@@ -294,14 +294,14 @@ impl<'r> Client<'r> {
         self.ask(asked.collect())
     }
 
-    /// Takes a message back.
+    /// Cancels a message.
     pub fn cancel(&mut self, target: Target) -> Outcome {
         self.one(Call::Cancel(target))
     }
 
-    /// Takes messages. A system that gives one at a time is asked several times at once, unless there was nothing the last
-    /// time. A wait is cut to the system's unit; if nothing is left of it and nothing comes, the client waits for a
-    /// moment instead.
+    /// Reserves messages. A system that grants one at a time is asked several times at once, unless the last reserve
+    /// got nothing. A wait is rounded down to the system's unit; if that is zero and no message arrives, the client
+    /// waits for a moment instead.
     pub fn reserve(&mut self, queue: &str, max: u64, wait_ms: u64, lease_ms: Option<u64>) -> Vec<Grant> {
         let unit = self.run.system.unit_ms();
         let wait = if self.can(Ability::Wait) { wait_ms / unit * unit } else { 0 };
@@ -331,7 +331,7 @@ impl<'r> Client<'r> {
 
     /// Settles, if this client can show the proof.
     fn settle(&mut self, proof: &Proof, call: Call) -> Outcome {
-        // Before it is looked at whether the connection still is the one that took the lease.
+        // Recorded before the check that the connection still is the one that took the lease.
         if !self.connect() || !self.holds(proof) {
             return None;
         }
@@ -343,12 +343,12 @@ impl<'r> Client<'r> {
         self.peer.as_ref().is_some_and(|(peer, _)| peer.may_settle(proof))
     }
 
-    /// Done.
+    /// Acks a message.
     pub fn ack(&mut self, proof: Proof) -> Outcome {
         self.settle(&proof.clone(), Call::Ack(proof))
     }
 
-    /// Done, several.
+    /// Acks several messages.
     pub fn ack_all(&mut self, mut proofs: Vec<Proof>) -> Vec<Outcome> {
         if !self.connect() {
             return vec![None; proofs.len()];
@@ -357,19 +357,19 @@ impl<'r> Client<'r> {
         self.ask(proofs.into_iter().map(|p| Asked::from(Call::Ack(p))).collect())
     }
 
-    /// Not done.
+    /// Nacks a message.
     pub fn nack(&mut self, proof: Proof, delay_ms: Option<u64>) -> Outcome {
         self.settle(&proof.clone(), Call::Nack { proof, delay_ms })
     }
 
-    /// Longer. A system whose leases have one length extends by that.
+    /// Extends a lease. A system whose leases have one length extends by that.
     pub fn extend(&mut self, proof: Proof, lease_ms: u64) -> Outcome {
         let usual = self.run.system.rules().lease_ms;
         let lease_ms = if self.can(Ability::LeaseLength) { lease_ms } else { usual };
         self.settle(&proof.clone(), Call::Extend { proof, lease_ms })
     }
 
-    /// The connection itself, for what is no operation of the history.
+    /// The connection itself, for requests that are not operations of the history.
     pub fn peer(&mut self) -> Result<&mut dyn Peer, String> {
         if !self.connect() {
             return Err("not connected".to_owned());

@@ -1,5 +1,5 @@
-//! Several nodes of duewheel on one Redis, or on one Redis Cluster. Any of them may be asked for anything, so a client keeps to
-//! one as long as it is there; leases and ids are the same at all.
+//! Several nodes of duewheel on one Redis, or on one Redis Cluster. Each of them serves all requests, so a client keeps
+//! to one node as long as it exists; leases and ids are the same at all nodes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,17 +16,18 @@ use super::http::{DuewheelHttp, Memory};
 use super::{Ability, Peer, System};
 use crate::process::{Listens, Server, binary};
 
-/// By how much it may make a shard late that it is taken over at the start, in ms.
+/// How late a takeover at the start may make the messages of a shard, in ms.
 const STANDS_STILL: u64 = 500;
-/// The same for one fault, which moves a shard away and back, in ms; most of it is a busy machine, on which a change takes
-/// long to reach the store. Less than the lease: a takeover that forgets the time without an owner is found.
+/// How late one fault, which moves a shard away and back, may make the messages of a shard, in ms; most of it is for a
+/// busy machine, on which a change takes long to reach the store. It is less than the lease, so that a takeover that
+/// forgets the time without an owner is found.
 const MOVES: u64 = 2_000;
-/// A part of the messages is with nobody for as long as the lease and this, after a node has gone.
+/// After a node has gone, its shards have no owner for as long as the lease and this.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
 const HTTP: DuewheelHttp = DuewheelHttp { memory: Memory::Usual };
 
-/// How it is asked.
+/// The protocol of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// Over HTTP.
@@ -38,45 +39,45 @@ pub enum Door {
 /// A cluster of nodes.
 #[derive(Clone, Debug)]
 pub struct DuewheelCluster {
-    /// How it is asked.
+    /// The protocol of the clients.
     pub door: Door,
-    /// How long a shard stays with a node that is not heard of.
+    /// How long a shard stays with a node that does not renew its lease.
     pub shard_lease: Duration,
-    /// Into how many parts the messages are split.
+    /// The number of shards.
     pub shards: u32,
-    /// How much of the last a failover of the store may forget.
+    /// The time before a failover of the store whose changes may be forgotten.
     pub forgets: Duration,
     /// Replicas of the store that must have a change before it is answered.
     pub wait: u32,
     /// How late one fault may make the messages of a shard, in ms.
     pub moves_ms: u64,
-    /// More options of each node.
+    /// Further options of each node.
     pub more: Vec<String>,
     tokens: Arc<AtomicU64>,
 }
 
-/// What is different about each node.
+/// The settings that differ between nodes.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// Where it takes the calls of the others.
+    /// The address for connections of other nodes.
     pub peers: SocketAddr,
-    /// Where it listens for beanstalkd's protocol.
+    /// The address of its listener for beanstalkd's protocol.
     pub beanstalk: SocketAddr,
-    /// Where its store is.
+    /// The URL of its store.
     pub store: String,
-    /// Which version it is of.
+    /// Its version.
     pub build: Build,
 }
 
 /// The version of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Build {
-    /// The one that is here.
+    /// The present version.
     #[default]
     This,
-    /// One that pretends to come after it, which only a debug build does; it logs its connections.
+    /// A later version, which only a debug build pretends to be; it logs its connections.
     Next,
 }
 
@@ -97,7 +98,7 @@ impl DuewheelCluster {
         }
     }
 
-    /// Starts a node; it says where it listens for HTTP.
+    /// Starts a node; it prints the address of its HTTP listener.
     ///
     /// # Errors
     ///
@@ -108,7 +109,7 @@ impl DuewheelCluster {
         command.args(["--node", &member.name, "--advertise", &member.peers.to_string()]);
         command.args(["--shards", &self.shards.to_string()]);
         command.args(["--shard-lease", &format!("{}ms", self.shard_lease.as_millis())]);
-        // Shards are to move often, so that the faults meet them on their way.
+        // Shards are to move often, so that faults happen while they move.
         command.args(["--settle-delay", "500ms"]);
         if self.wait > 0 {
             command.args(["--redis-wait", &self.wait.to_string()]);
@@ -159,7 +160,7 @@ impl System for DuewheelCluster {
         Rules {
             shards: Shards::Many,
             offer_ms: alone.offer_ms + away,
-            // Whoever still has it in hand may carry it out as long as his lease runs.
+            // Any owner that still works on it may carry it out as long as its lease runs.
             unanswered: Unanswered::ForMs(away),
             failover_ms: ms(self.forgets),
             // Shards move at the start, too.
@@ -176,7 +177,7 @@ impl System for DuewheelCluster {
     fn connect(&self, address: SocketAddr, reign: u64) -> io::Result<Box<dyn Peer>> {
         match self.door {
             Door::Http => HTTP.connect(address, reign),
-            // Tokens of all nodes are of one count, so that they are in the order of the grants.
+            // The tokens of all nodes come from one counter, so they are in the order of the grants.
             Door::Beanstalk => {
                 Ok(Box::new(Beanstalk::open(address, 0, self.rules(), Arc::clone(&self.tokens))?))
             }

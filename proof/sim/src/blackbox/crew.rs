@@ -1,4 +1,5 @@
-//! The clients of the run under kill -9: producers, cancellers, consumers, and one that looks. Each does what its system can.
+//! The clients of the run under kill -9: producers, cancellers, consumers, and one that reads. Each uses all abilities
+//! of its system.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -13,7 +14,7 @@ use duewheel_judge::rng::Rng;
 use super::client::{Client, Message, Run, Stage, lock};
 use super::{Ability, Asked, System};
 
-/// Where they work.
+/// The queues of the run.
 pub const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
 const KEYS: u64 = 60;
 
@@ -21,7 +22,7 @@ const KEYS: u64 = 60;
 #[derive(Debug, Default)]
 pub struct Gossip {
     all: Mutex<Vec<MsgId>>,
-    /// Recent messages, and when they come due.
+    /// Recent messages, and their due times.
     recent: Mutex<VecDeque<(MsgId, Instant)>>,
     /// Leases that are not settled in time.
     old: Mutex<Vec<Proof>>,
@@ -55,7 +56,7 @@ impl Gossip {
         recent.get(usize::try_from(n).ok()?).copied()
     }
 
-    /// One that is about to come due.
+    /// A message that is about to come due.
     fn soon(&self, rng: &mut Rng) -> Option<(MsgId, Instant)> {
         let now = Instant::now();
         let soon: Vec<(MsgId, Instant)> = lock(&self.recent)
@@ -75,7 +76,7 @@ fn queue(rng: &mut Rng) -> String {
     rng.pick(&QUEUES).copied().unwrap_or(QUEUES[0]).to_owned()
 }
 
-/// Keys hold what paths and JSON stumble over.
+/// Keys contain characters that paths and JSON handle badly if they are careless.
 fn key(rng: &mut Rng) -> String {
     format!("order/{} é\"%", rng.below(KEYS))
 }
@@ -84,7 +85,7 @@ fn by_key(rng: &mut Rng) -> Target {
     Target::Key { queue: queue(rng), key: key(rng) }
 }
 
-/// In the system's unit, rounded up.
+/// A time in the system's unit, rounded up.
 fn whole(system: &dyn System, ms: u64) -> u64 {
     ms.next_multiple_of(system.unit_ms())
 }
@@ -136,7 +137,7 @@ fn due(call: &Enqueue) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
-/// Enqueues one by one and in batches; tries again with the same dedupe id what was not answered.
+/// Enqueues one by one and in batches; retries unanswered enqueues with the same dedupe id.
 pub fn produce(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     let mut again: Vec<Message> = Vec::new();
@@ -172,7 +173,7 @@ pub fn produce(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     }
 }
 
-/// Changes its mind: cancels, postpones, fires; by id and by key; often in the very moment a message comes due.
+/// Cancels, postpones and fires messages; by id and by key; often in the very moment a message comes due.
 pub fn change_mind(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     while run.stage() == Stage::Work {
@@ -213,12 +214,12 @@ pub fn change_mind(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     }
 }
 
-/// Takes messages, and does with them whatever a consumer may do. When all is drained it only acks.
+/// Reserves messages, and uses them in all ways that a consumer may. While the run is drained it only acks.
 pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     let mut later: Vec<(Instant, Proof)> = Vec::new();
     let of_connections = run.system.rules().leases == Leases::OfConnections;
-    // What takes so long with leases of 400 ms.
+    // A longer wait is not useful with leases of 400 ms.
     let stretch = run.system.rules().lease_ms.div_ceil(400);
     let some_time = |rng: &mut Rng, ms: u64| Duration::from_millis(rng.below(ms) * stretch);
     let delay = |rng: &mut Rng, ms: u64| whole(run.system, rng.below(ms));
@@ -242,7 +243,7 @@ pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
             };
         }
         if rng.percent(10) {
-            // Somebody else's old lease; often others have got the message since.
+            // An old lease of another consumer; often others have got the message since.
             let old = {
                 let mut all = lock(&gossip.old);
                 let n = rng.below(all.len() as u64 + 1);
@@ -291,7 +292,7 @@ pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
                         later.push((now + some_time(&mut rng, 900), proof));
                     }
                 }
-                // Held for a while, perhaps over a kill, perhaps for too long.
+                // The lease is held for a while, perhaps over a kill, perhaps for too long.
                 78..90 => later.push((now + some_time(&mut rng, 1_200), proof)),
                 90..97 if of_connections => later.push((now + some_time(&mut rng, 2_400), proof)),
                 90..97 => lock(&gossip.old).push(proof),
@@ -304,7 +305,7 @@ pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     }
 }
 
-/// Looks at messages by id and by key.
+/// Reads messages by id and by key.
 pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     while run.stage() == Stage::Work {
@@ -325,7 +326,7 @@ pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
             run.complain(format!("a get was refused with {refusal:?}"));
         }
         if rng.percent(5) {
-            // Pages and queues must be served at any time; what they say is judged at the end.
+            // Pages and queues must be served at any time; their content is judged at the end.
             let queue = queue(&mut rng);
             if let Ok(peer) = client.peer() {
                 let _ = peer.waiting(&queue);
@@ -334,7 +335,8 @@ pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     }
 }
 
-/// The clients of a run, each on a thread of its own: three that produce, two that change their minds, one that looks, three that consume.
+/// The clients of a run, each on a thread of its own: three producers, two that change due times, one that reads, three
+/// consumers.
 #[derive(Debug)]
 pub struct Crew<'scope> {
     producers: Vec<ScopedJoinHandle<'scope, ()>>,
@@ -342,7 +344,7 @@ pub struct Crew<'scope> {
 }
 
 impl<'scope> Crew<'scope> {
-    /// Lets them begin.
+    /// Starts the clients.
     pub fn hire<'env>(
         scope: &'scope Scope<'scope, 'env>,
         run: &'env Run<'env>,
@@ -365,11 +367,12 @@ impl<'scope> Crew<'scope> {
         Crew { producers, consumers: hire(consume, 3) }
     }
 
-    /// Ends the work: producers first, then whatever is left is drained, then all go home. One after the other, so that nothing is asked any
-    /// more when the rest is looked at; whether or not it was drained, everything is dumped: the checker will say more.
+    /// Ends the work: producers first, then the rest is drained, then all clients end. The steps follow each other, so
+    /// that no request is made while the queues are listed; whether or not they were drained, everything is dumped,
+    /// because the checker explains more.
     ///
     /// # Errors
-    /// When a client panicked, something could not be looked at, or messages are left after `patience`.
+    /// A client panicked, a queue could not be listed, or messages are left after `patience`.
     pub fn drain(self, run: &Run<'_>, gossip: &Gossip, patience: Duration) -> Result<(), String> {
         run.phase("drain");
         run.set_stage(Stage::Drain);

@@ -22,12 +22,12 @@ const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much memory a server of ours gets.
+/// The memory of a duewheel server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// So little that runs are written and merged all the time, and most messages are on the disk alone.
     Little,
-    /// What it takes by itself.
+    /// The default.
     Usual,
 }
 
@@ -40,10 +40,10 @@ impl Memory {
     }
 }
 
-/// Our server, asked over HTTP.
+/// The duewheel server over HTTP.
 #[derive(Clone, Copy, Debug)]
 pub struct DuewheelHttp {
-    /// For its process.
+    /// The memory of its process.
     pub memory: Memory,
 }
 
@@ -105,7 +105,7 @@ impl System for DuewheelHttp {
         Ok(Box::new(HttpPeer { connection: Connection::open(address, PATIENCE)? }))
     }
 
-    /// Short leases and retries for all; they must survive the kills, too.
+    /// Sets short leases and retries for all queues; they must survive the kills, too.
     fn prepare(&self, address: SocketAddr, queue: &str) -> Result<(), String> {
         let rules = self.rules();
         let settings = json!({
@@ -197,7 +197,7 @@ impl Peer for HttpPeer {
 
 type Split = fn(&Response) -> Vec<Value>;
 
-/// Several operations in one request, if there is one for them.
+/// Several operations in one request, if the API has one for them.
 fn together(asked: &[Asked]) -> Option<(Request, Split)> {
     let (Some(first), true) = (asked.first(), asked.len() > 1) else { return None };
     match &first.call {
@@ -233,7 +233,7 @@ fn e_of(asked: &Asked) -> Option<&Enqueue> {
 }
 
 fn split_lines(r: &Response) -> Vec<Value> {
-    // A line counts when it is whole.
+    // A line counts when it is complete.
     let whole = r.body.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1);
     let lines = r.body[..whole].split(|b| *b == b'\n').filter(|l| !l.is_empty());
     lines.map(|l| serde_json::from_slice(l).unwrap_or(Value::Null)).collect()
@@ -269,7 +269,7 @@ impl HttpPeer {
         Reply { at, heard }
     }
 
-    /// Several operations in one request; the answers come in their order.
+    /// Sends several operations in one request; the answers come in their order.
     fn many(&mut self, asked: &[Asked], request: &Request, split: Split, clock: &Recorder) -> Vec<Reply> {
         let count = asked.len();
         let result = self.exchange(request);
@@ -285,7 +285,7 @@ impl HttpPeer {
             Ok(r) => {
                 let values = split(&r);
                 for (a, value) in asked.iter().zip(&values) {
-                    // A line says its own status; where it has no code it is a success.
+                    // A line contains its own status; a line without a code is a success.
                     let good = if value.get("code").is_some() { 0 } else { 200 };
                     let status = value["status"].as_u64().and_then(|s| u16::try_from(s).ok()).unwrap_or(good);
                     heard.push(understand(a, request, status, value));
@@ -301,7 +301,7 @@ impl HttpPeer {
         heard.into_iter().map(|heard| Reply { at, heard }).collect()
     }
 
-    /// Something that is no operation of the history.
+    /// Sends a request that is not an operation of the history.
     fn plain(&mut self, method: &'static str, path: String, body: &Value) -> Result<Value, String> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = Request { method, path, kind: JSON, body };
@@ -317,7 +317,7 @@ impl HttpPeer {
     }
 }
 
-/// A refusal for now says when to come again.
+/// A temporary refusal has `Retry-After`.
 fn impatient(request: &Request, response: &Response) -> Option<Heard> {
     let silent = response.status == 429 && response.retry_after.is_none();
     silent.then(|| Heard::Absurd(format!("{} {}: 429 without Retry-After", request.method, request.path)))
@@ -362,7 +362,7 @@ fn understand(asked: &Asked, request: &Request, status: u16, value: &Value) -> H
     })
 }
 
-/// `None`: nothing that this adapter asks for.
+/// The request for an operation; `None` if this adapter does not support it.
 fn request_of(asked: &Asked) -> Option<Request> {
     let post = |path: String, fields: Value| Request {
         method: "POST",
@@ -526,7 +526,7 @@ fn read_held(value: &Value) -> Option<Held> {
     })
 }
 
-/// What [`rfc3339`] writes, read: the instant that it gives for some number of ms, found by halving.
+/// Reads the text of [`rfc3339`]: the number of ms is found by bisection.
 fn wall_ms_of(text: &str) -> Option<u64> {
     // RFC 3339 of one length is in the order of time.
     let (mut low, mut high) = (0, 253_402_300_799_999);

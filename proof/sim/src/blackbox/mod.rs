@@ -8,9 +8,9 @@
 //!                 Peer  (one connection: says a [`Call`] in the system's own words)
 //! ```
 //!
-//! A [`System`] says what it can do ([`Ability`]) and what it promises (its [`Rules`]). What it cannot do is not asked of it
-//! and shows as *not applicable*; nothing is imitated. The three obligations of histories are kept in one place, by
-//! [`client::Client`]; adapters only translate.
+//! A [`System`] says what it can do ([`Ability`]) and what it promises (its [`Rules`]). What it cannot do is not asked
+//! of it and shows as *not applicable*; nothing is imitated. The three obligations of histories are kept in one place,
+//! by [`client::Client`]; adapters only translate.
 
 pub mod beanstalk;
 pub mod client;
@@ -156,8 +156,8 @@ pub trait Peer: Send + Debug {
         true
     }
 
-    /// Everything that is in a queue. Where there is no listing, the ids that are known are looked at, and it is an error if
-    /// the queue says that it holds more.
+    /// Everything that is in a queue. Where there is no listing, the ids that are known are looked at, and it is an
+    /// error if the queue says that it holds more.
     fn list(&mut self, queue: &str, known: &[MsgId]) -> Result<Vec<Held>, String>;
 
     /// How many messages of a queue are not dead.

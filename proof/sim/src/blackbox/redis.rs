@@ -1,7 +1,8 @@
-//! The usual home-made queue on Redis, as careful people build it: the bodies in hashes, the due times and the leases in
-//! two sorted sets, each verb one Lua script, time by the server's clock, tokens from a counter.
+//! The usual home-made queue on Redis, as careful people build it: the bodies in hashes, the due times and the leases
+//! in two sorted sets, each operation one Lua script, time by the server's clock, tokens from a counter.
 //!
-//! It can also be built wrong on purpose ([`Defect`]), in the ways in which such queues usually are: the tests must say so.
+//! It can also have a defect on purpose ([`Defect`]), of the kinds that such queues usually have: the tests must find
+//! it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +20,7 @@ use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
 use crate::process::{Listens, Server};
 
-/// What is built wrong.
+/// A defect of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// Due messages are looked up in one step and taken in another.
@@ -32,7 +33,7 @@ pub enum Defect {
     TokenIgnored,
     /// A cancel looks in one step and removes in another.
     CancelInTwoSteps,
-    /// Redis as it runs if nothing is said: snapshots now and then, no log.
+    /// Redis with its default settings: snapshots now and then, no append-only file.
     NoLog,
 }
 
@@ -55,17 +56,17 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// As it should be.
+    /// The queue without a defect.
     pub fn sound() -> Self {
         Redis { defect: None }
     }
 
-    /// Built wrong.
+    /// The queue with a defect.
     pub fn with(defect: Defect) -> Self {
         Redis { defect: Some(defect) }
     }
 
-    /// A script, with the defect built in if it concerns it.
+    /// The script of an operation, with the defect if it concerns it.
     fn script(&self, verb: &str) -> String {
         let right = match verb {
             "enqueue" => ENQUEUE,
@@ -93,7 +94,7 @@ impl Redis {
     }
 }
 
-/// Time, what a queue is made of, and the end of leases: whatever is overdue in `leased` is due again.
+/// The time, the keys of a queue, and the end of leases: overdue messages in `leased` are due again.
 const COMMON: &str = "
 local q = ARGV[1]
 if q == '' then q = redis.call('HGET', 'm:' .. ARGV[2], 'queue') or '' end
@@ -285,7 +286,7 @@ impl System for Redis {
         let settings = match self.defect {
             Some(Defect::NoLog) => Settings {
                 appendonly: Appendonly::Off,
-                // As it is if nothing is said.
+                // The default settings.
                 extra: ["--save", "3600 1 300 100 60 10000"].map(str::to_owned).to_vec(),
                 ..Settings::default()
             },
@@ -358,7 +359,7 @@ impl Queue {
         })
     }
 
-    /// The first of two steps, if the defect is to take two; `None`: there is nothing for the second to do.
+    /// The first of two steps, if the defect needs two; `None`: the second step has nothing to do.
     fn first_step(&mut self, asked: &Asked, words: Words) -> io::Result<Option<Words>> {
         match (self.system.defect, &asked.call) {
             (Some(Defect::PopInTwoSteps), Call::Reserve { .. }) => {
@@ -412,7 +413,7 @@ impl Queue {
         }
     }
 
-    /// The fields that `find` gives; `None` if it is not there.
+    /// The fields that `find` returns; `None` if the message does not exist.
     fn find(&mut self, id: MsgId) -> Result<Option<Vec<Value>>, String> {
         let found = self.script("find", &["", &id.0.to_string(), ""])?;
         Ok((!found.list().is_empty()).then(|| found.list().to_vec()))

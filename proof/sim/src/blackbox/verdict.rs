@@ -1,4 +1,4 @@
-//! A scenario carried out and judged.
+//! Runs a scenario and judges it.
 
 use std::fmt;
 use std::fs::File;
@@ -15,47 +15,47 @@ use super::System;
 use super::client::Run;
 use super::scenario::{Done, Scenario, Trial};
 
-/// What a scenario says of a system.
+/// The result of a scenario for a system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing contradicts the promises, and the faults provably happened.
     Held,
-    /// Something does.
+    /// Something contradicts the promises.
     Broken {
-        /// How many violations.
+        /// The number of violations.
         count: usize,
-        /// The kinds and the first of them.
+        /// The kinds of violations, and the first of them.
         example: String,
     },
-    /// The system cannot do what the scenario is about.
+    /// The system does not support the scenario.
     NotApplicable(String),
-    /// Nothing contradicts the promises, but too little has happened to say so.
+    /// Nothing contradicts the promises, but too few faults have happened for a conclusion.
     Inconclusive(String),
 }
 
-/// A verdict and where it came from.
+/// A verdict and its origin.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The verdict.
     pub verdict: Verdict,
-    /// What was measured.
+    /// The measured figures.
     pub figures: String,
-    /// What the judge says in full.
+    /// The full report of the judge.
     pub report: String,
-    /// How to see it again.
+    /// How to repeat the run.
     pub again: String,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f32,
 }
 
-/// What a test binary or the table calls a run by.
+/// The identity of a run, for a test or the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Repeats the decisions of a run, not the scheduling of the machine.
+    /// The seed: it repeats the decisions of a run, not the scheduling of the machine.
     pub seed: u64,
-    /// How much; `None`: what is usual for the scenario.
+    /// The size; `None`: the default of the scenario.
     pub size: Option<u64>,
-    /// The command that repeats it, besides the variables.
+    /// The command that repeats the run, besides the variables.
     pub command: &'a str,
 }
 
@@ -66,7 +66,7 @@ pub fn env(name: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// `DUEWHEEL_SEED`, or one that nobody has chosen.
+/// `DUEWHEEL_SEED`, or a random seed.
 pub fn seed() -> u64 {
     env("DUEWHEEL_SEED").unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -74,8 +74,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// Carries a scenario out in a folder of its own, and judges it. History and data are kept unless it held, or if `DUEWHEEL_KEEP`
-/// is set.
+/// Runs a scenario in a folder of its own, and judges it. History and data are kept unless it held, or if
+/// `DUEWHEEL_KEEP` is set.
 pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>) -> Finding {
     let size = settings.size.or_else(|| env(scenario.knob)).unwrap_or(scenario.usual);
     let seed = settings.seed;
@@ -101,7 +101,7 @@ pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>)
     conclude(&run, run.complaints(), &title, folder, &done, finding)
 }
 
-/// Judges what a run has recorded, completes the finding, and keeps the folder if it is to be kept.
+/// Judges the history of a run, completes the finding, and keeps the folder if necessary.
 pub fn conclude(
     run: &Run<'_>,
     complaints: Vec<String>,
@@ -161,12 +161,12 @@ fn judge(report: &Report, complaints: Vec<String>, done: &Result<Done, String>) 
 }
 
 impl Finding {
-    /// Nothing is known yet but how to do it again.
+    /// A finding that contains only how to repeat the run.
     pub fn new(again: String) -> Self {
         Finding { verdict: Verdict::Held, figures: String::new(), report: String::new(), again, seconds: 0.0 }
     }
 
-    /// For a test of a system that must hold.
+    /// Panics unless the system held.
     pub fn must_hold(&self) {
         println!("{self}");
         assert!(self.verdict == Verdict::Held, "{}\n{}", self.verdict, self.again);

@@ -1,4 +1,4 @@
-//! Between the judge's words and the engine's: a call becomes an operation, a reply an answer.
+//! Converts between the judge's types and the engine's: calls to operations, replies to answers.
 
 use bytes::Bytes;
 use duewheel::CallError;
@@ -23,11 +23,11 @@ pub(super) fn payload(tag: history::Tag, len: usize) -> Payload {
 }
 
 fn bytes(payload: &Payload) -> Bytes {
-    // A length that came out once comes out again.
+    // The length of a body with this tag is always the same.
     Bytes::from(body(payload.tag, usize::try_from(payload.len).unwrap_or(0)))
 }
 
-/// The operation for a call; a reserve is asked for in another way.
+/// The operation for a call; a reserve is submitted in another way.
 pub(super) fn op(call: &Call) -> Op {
     match call {
         Call::Enqueue(e) => Op::Enqueue(Box::new(engine::Enqueue {
@@ -103,7 +103,7 @@ fn proof(proof: &Proof) -> engine::Proof {
     engine::Proof::Token(token)
 }
 
-/// What a client writes down when it hears this.
+/// The event that a client records for this reply.
 pub(super) fn heard(op: OpId, call: &Call, reply: Result<Reply, CallError>) -> What {
     match reply {
         Ok(reply) => match answer(call, reply) {
@@ -171,7 +171,7 @@ fn grant(grant: &engine::Grant) -> Grant {
     }
 }
 
-/// A message as it shows.
+/// A message in the form of the history.
 pub(super) fn held(view: &View) -> Held {
     Held {
         id: MsgId(view.message.id.0),
@@ -187,7 +187,7 @@ pub(super) fn held(view: &View) -> Held {
     }
 }
 
-/// A queue's own figures.
+/// A queue's totals in the form of the history.
 pub(super) fn totals(totals: &Totals) -> history::Totals {
     history::Totals {
         enqueued: totals.enqueued,

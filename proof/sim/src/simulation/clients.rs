@@ -1,4 +1,4 @@
-//! What the clients want: decisions alone, from the seed.
+//! The requests of the clients: decisions alone, from the seed.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::style::{MAX_BODY, Style};
 
 const MS: u64 = 1_000_000;
 
-/// What a client does for a living.
+/// The kind of requests that a client makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Producer,
@@ -19,7 +19,7 @@ pub(super) enum Role {
     Looker,
 }
 
-/// What the run is at.
+/// The stage of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Work,
@@ -36,22 +36,22 @@ pub(super) struct Gossip {
     old: Vec<Proof>,
     /// Leases to be settled at a time.
     later: Vec<(u64, Proof)>,
-    /// Enqueues to be tried again with their dedupe ids.
+    /// Enqueues to be retried with their dedupe ids.
     again: Vec<Enqueue>,
 }
 
 impl Gossip {
-    /// How many bodies were made.
+    /// The number of bodies made so far.
     pub(super) fn tags(&self) -> u64 {
         self.tags
     }
 
-    /// Whether somebody still has something to do.
+    /// Whether any client still has something to do.
     pub(super) fn has_retries(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// The next request of a client; several are asked together.
+    /// The next requests of a client; several are made together.
     pub(super) fn next(
         &mut self,
         role: Role,
@@ -153,9 +153,9 @@ impl Gossip {
             }];
         }
         let draining = stage == Stage::Drain;
-        // Who waits in one of many queues lets the others wait.
+        // A consumer that waits in one of many queues would let the others wait.
         let wait_ms = if draining { style.wait_ms * 2 / style.queues.len() as u64 } else { style.wait_ms };
-        // Where all fits, the first queue is to become much longer than an equal part for each queue would be.
+        // Where everything fits, the first queue is to become much longer than an equal part for each queue would be.
         let from = match style.fits && !draining {
             true => rng.pick(&style.queues).unwrap_or(&style.queues[0]).clone(),
             false => queue(style, rng),
@@ -168,7 +168,7 @@ impl Gossip {
         }]
     }
 
-    /// What a client makes of what it hears.
+    /// Handles the answer that a client gets.
     pub(super) fn hear(&mut self, call: &Call, what: &What, stage: Stage, now: u64, rng: &mut Rng) {
         match what {
             What::Ok { answer: Answer::Enqueued { id, .. }, .. } => {
@@ -183,7 +183,7 @@ impl Gossip {
                     let wait = match rng.below(100) {
                         _ if stage == Stage::Drain => 0,
                         0..60 => rng.below(20),
-                        // For a while, perhaps over a crash, perhaps for too long.
+                        // The lease is held for a while, perhaps over a crash, perhaps for too long.
                         60..82 => rng.below(700),
                         82..95 => {
                             self.old.push(proof);
@@ -207,7 +207,7 @@ impl Gossip {
 }
 
 fn queue(style: &Style, rng: &mut Rng) -> String {
-    // Half of the work is in the first two, however many there are.
+    // Half of the work is in the first two queues, however many there are.
     let all = &style.queues[..];
     let some = match rng.percent(50) {
         true if style.fits => &all[..1],

@@ -9,7 +9,7 @@ use duewheel::{BootId, Clock, Reading};
 const BEGIN_MS: u64 = 1_767_225_600_000;
 const MS: u64 = 1_000_000;
 
-/// A machine's clocks. Clones are the same.
+/// The clocks of a machine. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct SimClock(Arc<Mutex<Times>>);
 
@@ -17,24 +17,24 @@ pub(super) struct SimClock(Arc<Mutex<Times>>);
 struct Times {
     /// True time since the simulation began.
     now_ns: u64,
-    /// What the wall clock was ahead of `BEGIN_MS + now` when its rate changed last, in ns.
+    /// The difference of the wall clock to `BEGIN_MS + now` when its rate changed last, in ns.
     wall_ahead_ns: i128,
-    /// Since then it gains so many ns in a ms of true time.
+    /// The ns that it has gained since then in each ms of true time.
     slew_ppm: i64,
     slew_since_ns: u64,
-    /// What `elapsed` showed when the machine was started, less the true time of that moment.
+    /// The elapsed time when the machine was started, less the true time of that moment.
     boot_ns: i128,
-    /// Times that it was started.
+    /// The number of starts.
     boots: u128,
     source: Source,
 }
 
-/// Where elapsed time comes from.
+/// The source of elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// From a clock of its own, as it should.
+    /// A clock of its own, as it should be.
     Elapsed,
-    /// From the wall clock: a bug.
+    /// The wall clock, which is a bug.
     Wall,
 }
 
@@ -55,7 +55,7 @@ impl SimClock {
         self.change(|times| times.now_ns = now_ns);
     }
 
-    /// The machine was off and on: elapsed time begins anew.
+    /// Simulates a restart of the machine: elapsed time begins again.
     pub(super) fn reboot(&self) {
         self.change(|times| {
             times.boot_ns = i128::from(times.now_ns);
@@ -63,7 +63,8 @@ impl SimClock {
         });
     }
 
-    /// From now on the wall clock gains so many millionths, as one that a time server slews. Returns by how many ns it is ahead.
+    /// Sets the rate of the wall clock, like a time server that slews it, in millionths. Returns how many ns it is
+    /// ahead.
     pub(super) fn slew(&self, ppm: i64) -> i128 {
         self.change(|times| {
             times.wall_ahead_ns = times.ahead_ns();
@@ -72,11 +73,11 @@ impl SimClock {
         self.times().wall_ahead_ns
     }
 
-    /// Steps the wall clock, and says what it showed before and after, in ms.
+    /// Steps the wall clock; returns the times before and after, in ms.
     pub(super) fn step_wall(&self, to_ms: u64) -> (u64, u64) {
         let before = self.wall_ms();
         self.change(|times| {
-            // The part of a millisecond goes on.
+            // The fraction of a millisecond stays.
             let part = i128::from(times.wall_ns() % MS);
             let to = i128::from(to_ms) * i128::from(MS) + part;
             times.wall_ahead_ns = to - i128::from(BEGIN_MS) * i128::from(MS) - i128::from(times.now_ns);
@@ -89,7 +90,7 @@ impl SimClock {
         self.times().wall_ns() / MS
     }
 
-    /// What the wall clock would show if nobody had stepped it.
+    /// The time that the wall clock would show if it had never been stepped.
     pub(super) fn true_wall_ms(&self) -> u64 {
         BEGIN_MS + self.times().now_ns / MS
     }

@@ -1,4 +1,4 @@
-//! What breaks, and when.
+//! The faults of a simulated machine, and their times.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,20 +13,20 @@ use super::{Action, HANDS, MS, Sim};
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400 * SECOND_MS;
 const YEAR_2100_MS: u64 = 4_102_444_800_000;
-/// While the wall clock is slewed, what it has gained is written down so often.
+/// How often the gain of the wall clock is recorded while it is slewed.
 const SLEW_NOTED_NS: u64 = 50 * MS;
 
-/// How a process comes to its end.
+/// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Down {
-    /// It is killed; what it has written stays.
+    /// It is killed; its written data stays.
     Kill,
-    /// So does the machine: any part of what is not synced is lost.
+    /// The machine loses its power: any part of the unsynced data is lost.
     Power,
 }
 
-/// When the next fault comes, on average `mean_ns` after now; `None` if there are no faults (`mean_ns` is 0), or the run
-/// has stopped working by then. Both simulations plan their faults with it.
+/// The time of the next fault, on average `mean_ns` after now; `None` if there are no faults (`mean_ns` is 0), or the
+/// run has stopped working by then. Both simulations plan their faults with it.
 pub(super) fn next_fault(rng: &mut Rng, stage: Stage, now: u64, mean_ns: u64, work_ns: u64) -> Option<u64> {
     if mean_ns == 0 || stage != Stage::Work {
         return None;
@@ -70,7 +70,7 @@ impl Sim {
                     && self.style.faults.contains(&FaultKind::PowerLoss)
                     && self.rng.percent(40)
                 {
-                    // What a failed sync has lost shows when the power is lost before it is written again.
+                    // The loss of a failed sync is visible when the power is lost before the data is written again.
                     self.disk.plan(Plan::Sometimes(Rates { sync: 3, ..Rates::default() }));
                     self.soon(5_000, 200_000, Action::PowerLoss);
                 } else if self.armed.is_none() {
@@ -106,7 +106,7 @@ impl Sim {
             }
             FaultKind::FlushTrouble => {
                 let denial = if self.rng.percent(50) { Denial::Full } else { Denial::Failed };
-                // Of a flush the run may be written and the books not, and the next try may be a merge's.
+                // The run of a flush may be written and the state not, and the next attempt may be a merge's.
                 let folders: &[&str] = if self.rng.percent(60) { &["state"] } else { &["runs", "state"] };
                 let one_in = self.rng.range(1, 4);
                 self.disk.trouble(Some(Trouble { folders, denial, one_in }));
@@ -116,14 +116,14 @@ impl Sim {
             FaultKind::WorkerPanic => {
                 let hand = usize::try_from(self.rng.below(HANDS.len() as u64)).unwrap_or(0);
                 self.disk.panic_next();
-                // The panic may also meet the driver in what it does on the spot, if the worker has nothing to do.
+                // The panic may also happen in the driver's own work on the disk, if the worker has nothing to do.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.work(hand)));
                 self.disk.do_not_panic();
             }
         }
     }
 
-    /// The wall clock runs like this from now on.
+    /// Sets the rate of the wall clock from now on.
     pub(super) fn slew(&mut self, ppm: i64) {
         let ahead = self.clock.slew(ppm);
         let gained_ns = if self.slew.0 == 0 { 0 } else { ahead - self.slew.1 };
@@ -135,7 +135,7 @@ impl Sim {
         }
     }
 
-    /// Writes down what the wall clock has gained so far, so that what is durable later is known to be later.
+    /// Records the gain of the wall clock so far, so that later durable changes are known to be later.
     pub(super) fn slew_goes_on(&mut self) {
         if self.slew.0 != 0 {
             self.slew(self.slew.0);
@@ -143,7 +143,7 @@ impl Sim {
         }
     }
 
-    /// The power is lost, in the middle of what failed before.
+    /// Loses the power, in the middle of what failed before.
     pub(super) fn lose_power(&mut self) {
         match self.stage {
             Stage::Work if self.process.is_some() && self.armed.is_none() => self.crash(Down::Power),
@@ -151,7 +151,7 @@ impl Sim {
         }
     }
 
-    /// Now, or in the middle of one of the next calls to the disk.
+    /// Ends the process now, or in the middle of one of the next calls to the disk.
     fn strike(&mut self, down: Down) {
         if self.process.is_none() {
             return;
@@ -169,7 +169,7 @@ impl Sim {
         self.disk.plan(Plan::HaltAt(at));
     }
 
-    /// A part of the starts is met by the next end.
+    /// Plans an end during a part of the starts.
     pub(super) fn arm_for_start(&mut self) {
         let ends: Vec<Down> = self
             .style
@@ -190,7 +190,7 @@ impl Sim {
         }
     }
 
-    /// What an end leaves of the disk, and what the history says of it.
+    /// Ends the process: the state of the disk afterwards, and the event in the history.
     pub(super) fn go_down(&mut self, down: Down, moment: Moment) {
         self.facts.kills += 1;
         self.slew(self.slew.0);
@@ -231,14 +231,14 @@ impl Sim {
         self.slew.1 = self.clock.slew(self.slew.0);
     }
 
-    /// The disk works again.
+    /// Lets the disk work again.
     pub(super) fn calm(&mut self) {
         if self.armed.is_none() {
             self.disk.plan(Plan::Fine);
         }
     }
 
-    /// The faults are over.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.stage = Stage::Drain;
         self.armed = None;

@@ -1,4 +1,4 @@
-//! Who looks whether everything is drained, and lists what is left.
+//! Checks whether everything is drained, and lists the rest.
 
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
@@ -13,28 +13,28 @@ use super::clients::Stage;
 use super::style::{FITTING, RULES};
 use super::{Action, MS, Sim, ask};
 
-/// What is due later than this stays.
+/// Messages that are due later than this stay.
 const FAR_MS: u64 = 20_000;
 const PAGE: usize = 50;
-/// Where all messages fit into memory, it is looked at so often whether they are there.
+/// How often it is checked whether all messages are in memory, where they fit.
 const CENSUS_MS: u64 = 50;
-/// So many times in a row they may not be: pages are slow, and the process may stand still.
+/// The number of checks in a row that may fail: pages are slow, and the process may be paused.
 const PATIENT_CENSUSES: u32 = 15;
 
 #[derive(Debug, Default)]
 pub(super) struct Manager {
     configured: Configured,
     asked: Option<Pending>,
-    /// Of each queue that was listed to its end.
+    /// The messages of each queue that was listed completely.
     listed: Vec<Vec<View>>,
     rows: Vec<View>,
     shown: u64,
     census: Option<Pending>,
-    /// Answers in a row by which not all that is ready is in memory.
+    /// The number of answers in a row by which not all ready messages are in memory.
     behind: u32,
 }
 
-/// Whether the queues have the settings that keep them, and their totals, when they are empty.
+/// Whether the queues have settings that keep them, and their totals, when they are empty.
 #[derive(Debug, Default)]
 enum Configured {
     #[default]
@@ -49,7 +49,7 @@ impl Manager {
         matches!(self.configured, Configured::Yes)
     }
 
-    /// Gives up what it was at. Returns whether that was a list.
+    /// Drops the request in progress. Returns whether that was a listing.
     pub(super) fn forget(&mut self) -> bool {
         let listing = self.asked.is_some();
         if let Configured::Asked(_) = self.configured {
@@ -64,7 +64,7 @@ impl Manager {
         listing
     }
 
-    /// How many messages were in the final list.
+    /// The number of messages in the final listing.
     pub(super) fn shown(&self) -> u64 {
         self.shown
     }
@@ -114,7 +114,7 @@ impl Sim {
         }
     }
 
-    /// Asks how many queues have something ready, and whether all of it is in memory.
+    /// Asks how many queues have ready messages, and whether all of these are in memory.
     pub(super) fn take_census(&mut self) {
         if self.style.fits && self.stage != Stage::Stop {
             self.at(self.now + CENSUS_MS * MS, Action::Census);
@@ -144,7 +144,7 @@ impl Sim {
         }
     }
 
-    /// Sets the queues up, and takes a page.
+    /// Configures the queues, and handles a page.
     pub(super) fn manage(&mut self) {
         self.configure();
         self.count_ready();

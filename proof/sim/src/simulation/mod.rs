@@ -6,9 +6,9 @@
 //!      └── answers ◀── network ◀── futures                     Hands: sync, prepare, flush, merge, load
 //! ```
 //!
-//! Everything runs on one thread. The scheduler is a list of things to do, each at a time; how long each takes, who comes first, what
-//! breaks and when is drawn from the seed. So the same seed gives the same run, call by call. What the clients see becomes a
-//! history, which the judge looks at.
+//! Everything runs on one thread. The scheduler is a list of things to do, each at a time; how long each takes, who
+//! comes first, what breaks and when is drawn from the seed. So the same seed gives the same run, call by call. What
+//! the clients see becomes a history, which the judge looks at.
 
 mod ask;
 mod clients;

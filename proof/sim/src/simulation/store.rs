@@ -1,4 +1,5 @@
-//! The store as the driver sees it in a simulation: the real one, whose pages come when the scheduler says so, and which may have bugs.
+//! The store as the driver sees it in a simulation: the real one, whose pages come when the scheduler says so, and
+//! which may have bugs.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -188,8 +189,8 @@ impl Store for Gated {
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        // An error is told at once; a page when the scheduler has let the loader make it. After a page that could not be read the
-        // store is asked until it has nothing more to tell: that is where it asks for the page again.
+        // An error is told at once; a page when the scheduler has let the loader make it. After a page that could not
+        // be read the store is asked until it has nothing more to tell: that is where it asks for the page again.
         if !self.unread
             && self.store.progress().is_ok()
             && self.pages.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()

@@ -1,5 +1,5 @@
-//! What kind of run a seed makes. Runs that differ in what they have at all find more than runs that have a little of everything
-//! (Groce et al., "Swarm Testing", ISSTA 2012).
+//! The style of a run, which its seed determines. Runs that differ in the features that they have find more bugs than
+//! runs that have a little of everything (Groce et al., "Swarm Testing", ISSTA 2012).
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
@@ -11,10 +11,10 @@ use super::clients::Role;
 
 const MS: u64 = 1_000_000;
 
-/// How a run goes.
+/// The style of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Style {
-    /// The faults begin with the work and end with it, in ns.
+    /// The time in ns during which there are faults, which is that of the work.
     pub(super) work_ns: u64,
     pub(super) roles: Vec<Role>,
     /// Longest pause of a client between two requests, in ns.
@@ -25,23 +25,23 @@ pub(super) struct Style {
     pub(super) wait_ms: u64,
     /// Mean time from one fault to the next, in ns; 0: none.
     pub(super) fault_ns: u64,
-    /// Which faults, one for each share.
+    /// The kinds of faults, one for each share.
     pub(super) faults: Vec<FaultKind>,
-    /// Longest time that a sync takes to come, in ns.
+    /// The longest duration of a sync, in ns.
     pub(super) sync_ns: u64,
-    /// Percent of messages that are due in some minutes.
+    /// The percentage of messages that are due in some minutes.
     pub(super) far: u64,
-    /// Percent of messages with a key, at an instant, in batches.
+    /// The percentages of messages with a key, due at an instant, and in batches.
     pub(super) keyed: u64,
     pub(super) instants: u64,
     pub(super) batches: u64,
     pub(super) keys: u64,
-    /// Percent of messages whose body is as large as may be, or one byte larger.
+    /// The percentage of messages whose body has the largest allowed size, or is one byte larger.
     pub(super) large: u64,
-    /// Percent of messages that are due at once.
+    /// The percentage of messages that are due at once.
     pub(super) at_once: u64,
     pub(super) queues: Vec<String>,
-    /// Whether all messages that are ever enqueued fit the memory for ready ones, up to [`FITTING`].
+    /// Whether all messages of the run fit into the memory for ready ones, up to [`FITTING`].
     pub(super) fits: bool,
     pub(super) policy: Policy,
     pub(super) options: Options,
@@ -52,13 +52,13 @@ pub(super) enum FaultKind {
     Kill,
     PowerLoss,
     ClockStep,
-    /// By a minute or an hour, forward.
+    /// Forward by a minute or an hour.
     ClockForward,
     Pause,
     DiskErrors,
     FullDisk,
     WorkerPanic,
-    /// The wall clock is slewed by a time server.
+    /// A time server slews the wall clock.
     Slew,
     /// Files of flushes and merges cannot be written.
     FlushTrouble,
@@ -78,14 +78,14 @@ impl FaultKind {
     ];
 }
 
-/// Bytes of a body at most.
+/// The largest size of a body, in bytes.
 pub(super) const MAX_BODY: usize = 2_000;
-/// Messages that are ready in memory in runs in which all of them fit.
+/// The number of ready messages in memory in runs in which all of them fit.
 pub(super) const FITTING: usize = 1_000;
-/// Bytes of a group that the store is sure to take after it has said that there is room.
+/// The size of a group that the store certainly accepts after it has reported room, in bytes.
 pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
-/// What is promised to the clients of a run.
+/// The promises to the clients of a run.
 pub(super) const RULES: Rules = Rules {
     lease_ms: 300,
     max_attempts: 8,
@@ -103,8 +103,8 @@ impl Style {
         let mut faults: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|_| rng.percent(50)).collect();
         let clockwork = quiet && rng.percent(50);
         if clockwork {
-            // Nothing but a clock that is put forward now and then: whether the driver believes it, and not its alarm, shows
-            // where it may sleep for long.
+            // The only fault is a clock that is stepped forward now and then: where the driver may sleep for long, this
+            // shows whether it believes the clock and not its alarm.
             faults = vec![FaultKind::ClockForward];
         }
         if faults.is_empty() {
@@ -119,7 +119,7 @@ impl Style {
             }
         }
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
-        // Many queues with something ready in each, and few who take it.
+        // Many queues with ready messages in each, and few consumers.
         let crowded = !quiet && rng.percent(20);
         let fits = crowded && rng.percent(75);
         let queues = match crowded {
@@ -128,11 +128,11 @@ impl Style {
             false => 2,
         };
         if fits {
-            // Who enqueues is quicker than who takes.
+            // Producers are faster than consumers.
             roles.extend([Role::Producer; 2]);
         }
         Style {
-            // Where little happens, nothing but its own alarm wakes the driver.
+            // Where little happens, only its own alarm wakes the driver.
             work_ns: MS
                 * match quiet {
                     true if clockwork => rng.range(60_000, 120_000),

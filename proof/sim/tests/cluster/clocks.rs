@@ -1,5 +1,5 @@
-//! A clock of Redis that is stepped: forward, as that of a virtual machine that was stopped, or back. Nothing is early by
-//! it, neither a delay nor the end of a consumer's lease, and no lease of a shard becomes longer.
+//! A clock of Redis that is stepped: forward, as that of a virtual machine that was stopped, or back. Nothing is early
+//! by it, neither a delay nor the end of a consumer's lease, and no lease of a shard becomes longer.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! A Redis Cluster of three masters with a replica each. A failover may lose what its old master had acknowledged and not yet passed
-//! on: that is counted and said; everything else must hold. And a single Redis that is set back to an older copy, which is a failover that
-//! always loses something.
+//! A Redis Cluster of three masters with a replica each. A failover may lose what its old master had acknowledged and
+//! not yet passed on: that is counted and said; everything else must hold. And a single Redis that is set back to an
+//! older copy, which is a failover that always loses something.
 
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,8 @@ fn kill_a_master(stage: &mut Stage<'_>, redis: &mut RedisCluster) -> Result<Dura
     Ok(took)
 }
 
-/// What its old clients had sent to it waits in its sockets; when it goes on it may acknowledge some of that before it learns that
-/// there is another master. All of it is lost.
+/// What its old clients had sent to it waits in its sockets; when it goes on it may acknowledge some of that before it
+/// learns that there is another master. All of it is lost.
 fn pause_a_master(stage: &mut Stage<'_>, redis: &mut RedisCluster) -> Result<Duration, String> {
     stage.sleep(1_000, 2_000);
     let (master, slot) = a_master(redis)?;
@@ -143,8 +143,9 @@ fn fail_over_with_wait(rounds: u64) {
     });
 }
 
-/// A node that owned shards is stopped; others take them, in a later reign; then all of that is forgotten by the store, and
-/// the node goes on and finds itself named as the owner. It is not: neither are its writes taken, nor is a token given twice.
+/// A node that owned shards is stopped; others take them, in a later reign; then all of that is forgotten by the store,
+/// and the node goes on and finds itself named as the owner. It is not: neither are its writes taken, nor is a token
+/// given twice.
 #[test]
 fn a_store_that_is_set_back_revives_no_owner_and_no_token() {
     in_runs(ROUNDS, 1, 5, set_back);

@@ -14,8 +14,8 @@ use crate::stage::{Play, Stage, in_runs, ms, perform};
 const NODES: usize = 3;
 const MASTERS: usize = 3;
 
-/// Story: while one of three masters hung, nobody could read who owned what, so the shards of a dead node stayed without
-/// an owner at the two other masters as well, for as long as it hung.
+/// Story: while one of three masters hung, nobody could read who owned what, so the shards of a dead node stayed
+/// without an owner at the two other masters as well, for as long as it hung.
 #[test]
 fn a_master_that_hangs_keeps_nobody_from_the_shards_of_the_others() {
     in_runs("DUEWHEEL_HANGING_MASTERS", 1, 10, hang);

@@ -1,11 +1,13 @@
-//! Three nodes of duewheel on a real Redis, or on a real Redis Cluster of three masters and three replicas, under faults, judged
-//! by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`), failovers of Redis
-//! Cluster (`failover`), a master of it that hangs (`hanging`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost
-//! everything (`lost`), nodes that come and go (`joining`), nodes that are replaced by those of the next version (`upgrade`).
+//! Three nodes of duewheel on a real Redis, or on a real Redis Cluster of three masters and three replicas, under
+//! faults, judged by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`),
+//! failovers of Redis Cluster (`failover`), a master of it that hangs (`hanging`), slots of it that move (`moving`),
+//! steps of its clock (`clocks`), a Redis that has lost everything (`lost`), nodes that come and go (`joining`), nodes
+//! that are replaced by those of the next version (`upgrade`).
 //!
-//! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the cluster,
-//! everything is drained, what is left is listed, and the history is judged. A run counts only if its faults provably happened.
-//! Meanwhile a probe asks for messages of its own by key, some of each shard, and so measures for how long a shard is with nobody.
+//! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the
+//! cluster, everything is drained, what is left is listed, and the history is judged. A run counts only if its faults
+//! provably happened. Meanwhile a probe asks for messages of its own by key, some of each shard, and so measures for
+//! how long a shard is with nobody.
 //!
 //! | variable | |
 //! |---|---|

@@ -41,8 +41,8 @@ struct SlotPlay {
     facts: Vec<(Fact, u64)>,
 }
 
-/// Moves a slot in each round, of a shard or of the keys that all have in common: `act` is told whose, and the number of the
-/// round.
+/// Moves a slot in each round, of a shard or of the keys that all have in common: `act` is told whose, and the number
+/// of the round.
 fn play(
     about: SlotPlay,
     moves: u64,

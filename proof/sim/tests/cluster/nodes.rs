@@ -87,8 +87,8 @@ fn kill_nodes(stage: &mut Stage<'_>, kills: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Its clients' requests wait in its sockets meanwhile, so it has something to do when it goes on: it must find out that
-/// its shards are not its own any more before it writes or grants anything.
+/// Its clients' requests wait in its sockets meanwhile, so it has something to do when it goes on: it must find out
+/// that its shards are not its own any more before it writes or grants anything.
 #[test]
 fn a_node_that_slept_past_its_lease_writes_and_grants_nothing() {
     in_runs("DUEWHEEL_NODE_PAUSES", 3, 50, slept);

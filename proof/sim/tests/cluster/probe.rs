@@ -85,8 +85,8 @@ impl Probe {
         nodes[node] = address;
     }
 
-    /// Keeps away from a node, and waits until nothing is asked there any more: a question to a node that sleeps would only measure how long
-    /// this waits for an answer.
+    /// Keeps away from a node, and waits until nothing is asked there any more: a question to a node that sleeps would
+    /// only measure how long this waits for an answer.
     pub(crate) fn leave(&self, node: usize) {
         let address = lock(&self.shared.nodes).get(node).copied().flatten();
         self.set_node(node, None);
@@ -96,7 +96,8 @@ impl Probe {
         }
     }
 
-    /// Waits until each key was asked for after a moment, and found. Gives the time from that moment to the last of them.
+    /// Waits until each key was asked for after a moment, and found. Gives the time from that moment to the last of
+    /// them.
     pub(crate) fn until_whole(&self, since: Instant, patience: Duration) -> Result<Duration, String> {
         loop {
             let missing = |seen: &&Mutex<Seen>| lock(seen).asked < since;

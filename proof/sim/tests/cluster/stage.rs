@@ -81,8 +81,8 @@ pub(crate) fn in_runs(variable: &str, usual: u64, most: u64, mut run: impl FnMut
     }
 }
 
-/// Performs a run and judges it. `act` finds all nodes at work, and leaves them so; it is done again while too little has
-/// happened for the run to prove anything.
+/// Performs a run and judges it. `act` finds all nodes at work, and leaves them so; it is done again while too little
+/// has happened for the run to prove anything.
 pub(crate) fn perform(play: Play, act: impl FnMut(&mut Stage<'_>) -> Result<(), String>) {
     let seed = verdict::seed();
     let (name, (variable, count)) = (play.name, play.count);
@@ -168,8 +168,8 @@ impl Stage<'_> {
         })
     }
 
-    /// Whether what must provably happen has happened. Whether a request is under way at the moment of a fault, and a lease
-    /// runs out after it, is a matter of chance, and the last of it shows a little later.
+    /// Whether what must provably happen has happened. Whether a request is under way at the moment of a fault, and a
+    /// lease runs out after it, is a matter of chance, and the last of it shows a little later.
     fn until_proved(&mut self, facts: &[(Fact, u64)]) -> bool {
         let deadline = Instant::now() + EVIDENCE;
         loop {
@@ -270,8 +270,8 @@ impl Stage<'_> {
         Ok(worst)
     }
 
-    /// Repeats a fault until it has hit an owner of shards so often: somebody had to wait for his shard for the better part of a lease. One
-    /// that hits a node with no shards, as one is that has just come, is done once more.
+    /// Repeats a fault until it has hit an owner of shards so often: somebody had to wait for his shard for the better
+    /// part of a lease. One that hits a node with no shards, as one is that has just come, is done once more.
     pub(crate) fn until_it_bites(
         &mut self,
         times: u64,

@@ -116,7 +116,8 @@ fn cut_off(rounds: u64) {
     });
 }
 
-/// Every node says that its store is away, and what that means for the request; nobody has to do anything for it to go on.
+/// Every node says that its store is away, and what that means for the request; nobody has to do anything for it to go
+/// on.
 #[test]
 fn while_redis_is_away_requests_are_told_so() {
     in_runs(ROUNDS, 1, 10, away);

@@ -1,5 +1,5 @@
-//! A rolling upgrade: nodes are replaced one after the other by those of the next version of the nodes' protocol, and one of
-//! them by this version again, as operators do who do not like what they see. Clients work meanwhile.
+//! A rolling upgrade: nodes are replaced one after the other by those of the next version of the nodes' protocol, and
+//! one of them by this version again, as operators do who do not like what they see. Clients work meanwhile.
 
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ fn replace(stage: &mut Stage<'_>, node: usize, build: Build) -> Result<Duration,
     Ok(left.max(comes(stage, node)?))
 }
 
-/// How many nodes have spoken the highest version of all that were spoken. Waits until it is one that this build does not have.
+/// How many nodes have spoken the highest version of all that were spoken. Waits until it is one that this build does
+/// not have.
 fn speaks_next(stage: &Stage<'_>) -> Result<usize, String> {
     let pretends = |log: &str| log.contains("pretends to be of the next version");
     let versions = |log: &str| -> Vec<u32> {

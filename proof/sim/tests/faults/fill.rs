@@ -55,7 +55,8 @@ enum Answered {
     Later(Vec<String>),
 }
 
-/// Enqueues messages of this shape until each client was refused with 507 for [`FULL_FOR`]. Returns the ids of what was accepted.
+/// Enqueues messages of this shape until each client was refused with 507 for [`FULL_FOR`]. Returns the ids of what was
+/// accepted.
 ///
 /// # Errors
 /// Another answer than success, 429 and 507; or the disk is not full after [`PATIENCE`].
@@ -167,7 +168,8 @@ pub(crate) struct Changes {
     pub(crate) refused: bool,
 }
 
-/// Asks for something about each of these messages, until it is refused with 507 `disk_full` or 503 `storage_unavailable`.
+/// Asks for something about each of these messages, until it is refused with 507 `disk_full` or 503
+/// `storage_unavailable`.
 ///
 /// # Errors
 /// Any other refusal; and 503 without `Retry-After` or with another outcome than `not_applied`.

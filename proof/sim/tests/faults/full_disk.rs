@@ -1,4 +1,5 @@
-//! A disk that is full, on a small tmpfs: new messages are refused, everything else goes on, and service resumes by itself.
+//! A disk that is full, on a small tmpfs: new messages are refused, everything else goes on, and service resumes by
+//! itself.
 //!
 //! Each cycle fills the disk in another way and makes room in another way ([`CYCLES`]). Nothing else helps: within
 //! [`SOON`] after room was made new messages are taken again, by the same process.
@@ -183,9 +184,9 @@ fn fill_up(stage: &Stage<'_>, shape: Shape, held: usize, seen: &mut Seen) -> Res
     Ok(ids)
 }
 
-/// Messages that are on the disk alone are postponed, and granted and nacked, again and again: each change of state is small,
-/// and what it is about is not. It goes on, before the disk is full and then, or is refused from some point on; acks and
-/// cancels are not.
+/// Messages that are on the disk alone are postponed, and granted and nacked, again and again: each change of state is
+/// small, and what it is about is not. It goes on, before the disk is full and then, or is refused from some point on;
+/// acks and cancels are not.
 fn changed(stage: &Stage<'_>, own: &[String], seen: &mut Seen) -> Result<(), String> {
     let mut ready = some(stage, READY, READY_MESSAGES)?.len();
     let mut ids = some(stage, COLD, COLD_MESSAGES)?;
@@ -334,8 +335,8 @@ fn restarted(
     Ok(server)
 }
 
-/// A message of one byte is refused, although nothing was written meanwhile that would have met the end of the disk. What the
-/// server itself gives back is taken again.
+/// A message of one byte is refused, although nothing was written meanwhile that would have met the end of the disk.
+/// What the server itself gives back is taken again.
 fn until_noticed(stage: &Stage<'_>, ballast: &Path) -> Result<(), String> {
     stage.until("507 disk_full", |stage| {
         take_all(ballast)?;
@@ -387,8 +388,8 @@ fn prepare(stage: &Stage<'_>) -> Result<Vec<String>, String> {
     Ok(ids.filter_map(|message| message["id"].as_str().map(str::to_owned)).collect())
 }
 
-/// Cancel, ack, nack, extend, purge and reserve succeed on a full disk: what waits to be written is far from its bound. The server
-/// says that it is well.
+/// Cancel, ack, nack, extend, purge and reserve succeed on a full disk: what waits to be written is far from its bound.
+/// The server says that it is well.
 fn goes_on(stage: &Stage<'_>, own: &[String]) -> Result<(), String> {
     let (cancelled, _) = own.split_first().ok_or("no messages of our own")?;
     stage.done("DELETE", &format!("/v1/messages/{cancelled}"), &Value::Null)?;

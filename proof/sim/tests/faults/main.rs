@@ -1,9 +1,10 @@
 //! The real server under faults from outside, judged by the checker: system calls that fail (`trace`), a full disk
 //! (`full_disk`), pauses (`pause`), and more load than it is allowed to take (`soak`).
 //!
-//! Each test is a run as that of `kill9`: its clients work, something is done to the server, everything is drained, what is
-//! left is listed, and the history is judged. A run counts only if its faults provably happened. A stage that the machine does
-//! not permit fails, unless `DUEWHEEL_LEAVE_OUT` names it; `scripts/torture` does not count a stage that was left out as passed.
+//! Each test is a run as that of `kill9`: its clients work, something is done to the server, everything is drained,
+//! what is left is listed, and the history is judged. A run counts only if its faults provably happened. A stage that
+//! the machine does not permit fails, unless `DUEWHEEL_LEAVE_OUT` names it; `scripts/torture` does not count a stage
+//! that was left out as passed.
 //!
 //! | variable | |
 //! |---|---|

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::stage::{Crew, PATIENCE, Play, env, perform};
 
-/// Leases are at most 0.8 s long and most delays less than 3 s, so each pause has ends of both in it; half of the pauses begin
-/// just before a lease of the test's own runs out and a message of its own comes due.
+/// Leases are at most 0.8 s long and most delays less than 3 s, so each pause has ends of both in it; half of the
+/// pauses begin just before a lease of the test's own runs out and a message of its own comes due.
 #[test]
 fn pauses_lose_and_break_nothing() {
     let pauses = env("DUEWHEEL_PAUSES", 3);

@@ -18,7 +18,8 @@ use duewheel_sim::process::{Listens, Server, binary};
 use duewheel_sim::{http, process};
 use serde_json::Value;
 
-/// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk alone.
+/// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk
+/// alone.
 pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little };
 
 /// Whatever the server must do by itself, it has done after so long.
@@ -107,8 +108,8 @@ fn a_stage_is_left_out_by_its_whole_name_alone() {
     }
 }
 
-/// Story: a stage that could not mount its disk printed `NOT RUN` and passed, so a machine without mounts showed a green
-/// full-disk test that had never seen a full disk.
+/// Story: a stage that could not mount its disk printed `NOT RUN` and passed, so a machine without mounts showed a
+/// green full-disk test that had never seen a full disk.
 #[test]
 #[should_panic(expected = "the stage no-such-stage cannot be run here")]
 fn a_stage_that_cannot_be_run_fails() {

@@ -1,7 +1,7 @@
 //! The system calls of the real store fail, by `strace -e inject`.
 //!
-//! strace counts by thread: `when=3` fails the third call of *each* thread, those of the store that is opened after the failure
-//! included, until strace is gone. So one case can fail several times, and opening again can fail, too.
+//! strace counts by thread: `when=3` fails the third call of *each* thread, those of the store that is opened after the
+//! failure included, until strace is gone. So one case can fail several times, and opening again can fail, too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -275,9 +275,9 @@ fn accepts(stage: &Stage<'_>) -> Result<(), String> {
         .map_err(|e| format!("{e}: {last}"))
 }
 
-/// A journal file whose sync has failed is not synced again by its owner: the kernel may have dropped what was not written, and a
-/// sync that succeeds would be a lie. A new owner may use the file again, and then writes to it before it syncs. (A file that is
-/// being filled with zeros goes by another name, and is made anew.)
+/// A journal file whose sync has failed is not synced again by its owner: the kernel may have dropped what was not
+/// written, and a sync that succeeds would be a lie. A new owner may use the file again, and then writes to it before
+/// it syncs. (A file that is being filled with zeros goes by another name, and is made anew.)
 fn synced_again(trace: &str) -> Result<(), String> {
     /// What has happened to a file since its sync failed.
     #[derive(Clone, Copy, PartialEq)]

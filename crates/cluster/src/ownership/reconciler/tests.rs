@@ -70,8 +70,9 @@ fn step(keeper: &mut Reconciler) {
     keeper.plan();
 }
 
-/// Story: a shard that was still being opened when another node should have it was given up again in each round of the thread, with a line
-/// in the log each time, for as long as the store hung; and its place among those that move, which others wait for, was never free.
+/// Story: a shard that was still being opened when another node should have it was given up again in each round of the
+/// thread, with a line in the log each time, for as long as the store hung; and its place among those that move, which
+/// others wait for, was never free.
 #[tokio::test]
 async fn a_shard_that_is_still_being_opened_is_given_up_once() {
     let coordinator = MemoryCoordinator::new(LEASE);
@@ -103,8 +104,8 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
     }
 }
 
-/// While shards move, each is without an owner for a moment. Health names those alone that nobody has taken for longer than
-/// the death of a node explains.
+/// While shards move, each is without an owner for a moment. Health names those alone that nobody has taken for longer
+/// than the death of a node explains.
 #[tokio::test]
 async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
     let coordinator = MemoryCoordinator::new(Duration::from_secs(1));

@@ -27,17 +27,17 @@ impl Clock for HurriedClock {
     }
 }
 
-/// Story: a store that hung for one shard of a node made the whole node `store_hangs`, without the name of the shard, and
-/// took it out of service with all its other shards. Where several nodes have a shard at one master of Redis, that was all
-/// of them.
+/// Story: a store that hung for one shard of a node made the whole node `store_hangs`, without the name of the shard,
+/// and took it out of service with all its other shards. Where several nodes have a shard at one master of Redis, that
+/// was all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_hangs_for_one_shard_is_reported_by_its_owner_with_the_name_of_the_shard() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let clock = HurriedClock::default();
     let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
     let start = |name: &'static str| {
-        let (way, clock) = (Arc::new(coordinator.for_a_node()), Arc::new(clock.clone()));
-        Fleet::start(way, options(name), policy.clone(), clock)
+        let (route, clock) = (Arc::new(coordinator.for_a_node()), Arc::new(clock.clone()));
+        Fleet::start(route, options(name), policy.clone(), clock)
     };
     let (a, b) = (start("a").await.unwrap(), start("b").await.unwrap());
     settled(&[&a, &b]).await;
@@ -193,7 +193,8 @@ async fn a_node_that_is_cut_off_loses_its_shards_cannot_write_and_comes_back() {
         let grants = reserve(&b, *shard, 1, 0).await.unwrap();
         assert_eq!(grants.len(), 1, "nothing was lost");
     }
-    // The node that is cut off grants nothing of what it had, and says that nothing was applied; what others own it can reach.
+    // The node that is cut off grants nothing of what it had, and says that nothing was applied; what others own it can
+    // reach.
     let refused = enqueue(&a, lost[0], "while cut off").await.unwrap_err();
     assert_eq!(refused.outcome(), Outcome::NotApplied, "{refused:?}");
     assert!(refused.is_retryable() && matches!(refused, CallError::Store { .. }), "{refused:?}");
@@ -364,7 +365,7 @@ async fn nodes_that_are_cut_off_from_each_other_say_what_is_unknown_and_mend_by_
     // It takes what is there; the next one waits.
     assert!(waits.await.unwrap().is_ok());
     let pending = b.fleet.submit(far, vec![reserve_op(6, 60_000)], WhenBusy::Refuse);
-    until("it is under way", || a.fleet.core().ways.here(far).is_some_and(|inbox| inbox.is_empty())).await;
+    until("it is under way", || a.fleet.core().routes.here(far).is_some_and(|inbox| inbox.is_empty())).await;
     // What was asked after it has been answered, so it has arrived.
     call(&b, far, Op::Stats).await.unwrap();
     wire.cut();
@@ -378,8 +379,8 @@ async fn nodes_that_are_cut_off_from_each_other_say_what_is_unknown_and_mend_by_
     assert_eq!(reserve(&a, far, 1, 0).await.unwrap().iter().map(body).collect::<Vec<_>>(), ["for a"]);
     wire.mend();
     until("the way is there again", || {
-        let ways = &b.fleet.core().ways;
-        matches!(ways.way(far), crate::forwarding::routes::ShardRoute::There(peer) if peer.is_up())
+        let routes = &b.fleet.core().routes;
+        matches!(routes.route(far), crate::forwarding::routes::ShardRoute::There(peer) if peer.is_up())
     })
     .await;
     enqueue(&b, far, "after").await.unwrap();

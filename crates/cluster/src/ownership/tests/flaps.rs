@@ -1,4 +1,5 @@
-//! Nodes that come and go, and shards that nobody takes. How long a node has stayed is told by a clock that the tests move.
+//! Nodes that come and go, and shards that nobody takes. How long a node has stayed is told by a clock that the tests
+//! move.
 
 use duewheel_shard::clock::VirtualClock;
 
@@ -18,8 +19,8 @@ async fn see(nodes: &[&Started], count: usize) {
     until("they see each other", || nodes.iter().all(|node| node.fleet.view().nodes.len() == count)).await;
 }
 
-/// Story: each time a node with a bad cable came back, a third of all shards was given up to it, and had to wait for its lease to run out
-/// when it was gone again.
+/// Story: each time a node with a bad cable came back, a third of all shards was given up to it, and had to wait for
+/// its lease to run out when it was gone again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_comes_and_goes_moves_no_shard_until_it_stays() {
     let (coordinator, clock) = (MemoryCoordinator::new(LEASE), VirtualClock::at_2026());

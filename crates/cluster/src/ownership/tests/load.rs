@@ -66,7 +66,8 @@ impl Load {
         assert_eq!(kept, accepted);
     }
 
-    /// Enqueues until told to stop. What is refused is tried again with another node; so is what is unknown, under the same key.
+    /// Enqueues until told to stop. What is refused is tried again with another node; so is what is unknown, under the
+    /// same key.
     async fn produce(self: Arc<Self>) {
         while self.produce.load(Ordering::SeqCst) {
             let n = self.next.fetch_add(1, Ordering::SeqCst);
@@ -210,7 +211,7 @@ async fn submissions_for_one_shard_keep_their_order() {
     // And so do those that had to wait for an owner.
     assert_eq!(stop(&b).await, DriverEnd::Stopped);
     settled(&[&a]).await;
-    a.fleet.core().ways.set(shard, crate::forwarding::routes::ShardRoute::None);
+    a.fleet.core().routes.set(shard, crate::forwarding::routes::ShardRoute::None);
     keeps_order(&a, shard, "line", 100).await;
 }
 

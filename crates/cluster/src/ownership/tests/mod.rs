@@ -105,7 +105,7 @@ async fn settled(nodes: &[&Started]) {
         let balanced = owned.iter().all(|n| n.abs_diff(count / nodes.len()) <= 1);
         balanced
             && owned.iter().sum::<usize>() == count
-            && nodes.iter().all(|node| node.fleet.core().ways.lost() == 0)
+            && nodes.iter().all(|node| node.fleet.core().routes.lost() == 0)
     })
     .await;
 }

@@ -10,12 +10,12 @@ use crate::transport::wire::PROTOCOL;
 
 /// The connections of a node to the owners of shards that it does not own.
 fn peers(node: &Started) -> Vec<Arc<Peer>> {
-    let ways = &node.fleet.core().ways;
-    let there = |shard| match ways.way(shard) {
+    let routes = &node.fleet.core().routes;
+    let there = |shard| match routes.route(shard) {
         ShardRoute::There(peer) => Some(peer),
         ShardRoute::None | ShardRoute::Here(_) => None,
     };
-    ways.shards().filter_map(there).collect()
+    routes.shards().filter_map(there).collect()
 }
 
 /// Waits until all connections of these nodes speak this version.
@@ -149,8 +149,8 @@ async fn what_is_too_large_for_the_owner_fails_alone() {
     for other in before.into_iter().chain(behind) {
         assert_eq!(other.await.iter().map(word).collect::<Vec<_>>(), ["taken"]);
     }
-    // Story: a batch of good lines that the owner does not take together got 503, and at each further try again. It goes
-    // in pieces; the lines that are too large are refused, each alone.
+    // Story: a batch of good lines that the owner does not take together got 503, and at each further try again. It
+    // goes in pieces; the lines that are too large are refused, each alone.
     let mut lines: Vec<usize> = vec![9_000; 400];
     (lines[7], lines[390]) = (20_000, 3 << 20);
     let batch = a.fleet.submit(there, lines.iter().map(|bytes| of(*bytes)).collect(), WhenBusy::Refuse);

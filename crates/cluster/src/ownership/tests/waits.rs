@@ -110,14 +110,15 @@ async fn waiters(node: &Started, shard: ShardId, wanted: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_that_have_arrived_and_are_not_taken_go_back() {
-    // Story: a reserve was given up between the arrival of its grants and its own look at them. Their sender had seen them received, and
-    // they were nobody's until the end of the lease.
+    // Story: a reserve was given up between the arrival of its grants and its own look at them. Their sender had seen
+    // them received, and they were nobody's until the end of the lease.
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
         enqueue(node, shard, "x").await.unwrap();
         let pending = node.fleet.submit(shard, vec![reserve_op(1, 0)], WhenBusy::Refuse);
-        // Behind it in the same way: the grants have been sent. Whether they have arrived does not matter, they go back.
+        // Behind it in the same way: the grants have been sent. Whether they have arrived does not matter, they go
+        // back.
         call(node, shard, Op::Stats).await.unwrap();
         drop(pending);
         let grants = reserve(node, shard, 2, 20_000).await.unwrap();

@@ -6,7 +6,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::time::WallMs;
 use duewheel_shard::clock::VirtualClock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::listing::{ListPlace, ListPlaces};
+use duewheel_shard::listing::{ListPosition, ListPositions};
 
 use super::rig::*;
 
@@ -36,7 +36,7 @@ async fn walk(rig: &Rig, state: Option<State>, random: &mut Random) -> Vec<View>
         assert!(page.views.len() <= limit);
         all.extend(page.views);
         match page.next {
-            Some(next) => after = Some(ListPlaces::new(next.as_slice().to_vec())),
+            Some(next) => after = Some(ListPositions::new(next.as_slice().to_vec())),
             None => return all,
         }
     }
@@ -135,13 +135,13 @@ async fn a_message_that_moves_between_two_pages_takes_no_other_with_it() {
 async fn places_of_another_number_of_shards_are_refused() {
     let rig = rig(4);
     rig.put("q", "x").await;
-    let places = |n| Some(ListPlaces::new(vec![ListPlace::START; n]));
+    let places = |n| Some(ListPositions::new(vec![ListPosition::START; n]));
     for n in [0, 1, 3, 5] {
         let refused = rig.client.list(queue("q"), None, places(n), 10).await;
         assert!(matches!(refused, Err(CallError::Closed(_))), "{refused:?}");
     }
     assert_eq!(rig.client.list(queue("q"), None, places(4), 10).await.unwrap().views.len(), 1);
-    let ended = Some(ListPlaces::new(vec![ListPlace::End; 4]));
+    let ended = Some(ListPositions::new(vec![ListPosition::End; 4]));
     assert_eq!(rig.client.list(queue("q"), None, ended, 10).await.unwrap(), Default::default());
 }
 

@@ -1,5 +1,6 @@
-//! One engine and a router over four shards are asked the same, at random, under one clock that is moved: what they say must be the same, but for
-//! which of several messages comes first, for ids, tokens, and the totals of a queue that nothing keeps.
+//! One engine and a router over four shards are asked the same, at random, under one clock that is moved: what they say
+//! must be the same, but for which of several messages comes first, for ids, tokens, and the totals of a queue that
+//! nothing keeps.
 
 use std::collections::BTreeMap;
 
@@ -321,7 +322,8 @@ async fn check(seed: u64, steps: usize) {
         if random.below(4) == 0 {
             let ms = random.below(2_000);
             clock.advance(std::time::Duration::from_millis(ms));
-            // Who is not asked looks at the clock when its thread has its turn: before the next step, or a death would be dated later.
+            // Who is not asked looks at the clock when its thread has its turn: before the next step, or a death would
+            // be dated later.
             one.looks_at_the_clock().await;
             four.looks_at_the_clock().await;
         }

@@ -1,12 +1,12 @@
-//! The versions of what nodes say to each other, and what differs between them.
+//! The versions of the protocol between nodes, and their differences.
 //!
-//! A build speaks its own version and the one before it, so that a cluster is upgraded one node after the other. Two
-//! nodes speak the highest version that both know; without one they do not talk, and both say so. A node knows which
-//! version its counterpart speaks before it sends a request, so everything that differs between two versions is
-//! decided where a frame is made or read, by the row of [`DIALECTS`].
+//! A build speaks its own version and the one before it, so that a cluster can be upgraded node by node. Two nodes
+//! speak the highest version that both know; without a common version they refuse each other, and both log it. A node
+//! knows the version of its counterpart before it sends a request, so all differences between two versions are decided
+//! where a frame is made or read, by the row of [`DIALECTS`].
 //!
 //! To make a new version: add a row, drop the oldest one, and put the difference where frames are made. New kinds of
-//! operations and answers go behind the existing ones. What no row can express (the placement of messages, the
+//! operations and answers go behind the existing ones. What a row cannot express (the placement of messages, the
 //! assignment of shards) must not differ between two versions that are in use together.
 
 /// A version of the nodes' protocol.
@@ -14,20 +14,21 @@
 pub(crate) struct Dialect {
     /// Its number; each is one higher than the one before.
     pub(crate) number: u32,
-    /// Kinds of operations that it knows: the first so many of [`duewheel_core::engine::Op`].
+    /// The number of kinds of operations that it knows, counted from the first one of [`duewheel_core::engine::Op`].
     pub(crate) ops: u32,
-    /// Which answers say the level that a change has reached.
+    /// Which answers contain the level that a change has reached.
     pub(crate) levels: LevelsOnWire,
-    /// Bytes behind the last part of each frame.
+    /// The bytes behind the last part of each frame.
     pub(crate) tail: &'static [u8],
 }
 
-/// Which answers say the level that a change has reached.
+/// Which answers contain the level that a change has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LevelsOnWire {
-    /// That to an enqueue. A change of a queue's settings has no answer of its own: see [`super::version_3`].
+    /// The answer to an enqueue does. A change of a queue's settings has no answer of its own: see
+    /// [`super::version_3`].
     OfEnqueues,
-    /// Those to all changes; but that of an enqueue, the level is beside the answer.
+    /// The answers to all changes do. The level follows the answer, except for an enqueue, which contains it.
     Beside,
 }
 
@@ -38,8 +39,8 @@ pub(crate) static DIALECTS: &[Dialect] = &[
     Dialect { number: 4, ops: 35, levels: LevelsOnWire::Beside, tail: &[] },
 ];
 
-/// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row
-/// can say.
+/// The versions of a later build, for tests: the newest one of this build, and one that differs in every way that a row
+/// can express.
 #[cfg(any(test, debug_assertions))]
 pub(crate) static NEXT: &[Dialect] =
     &[DIALECTS[1], Dialect { number: 5, ops: 36, levels: LevelsOnWire::Beside, tail: &[5, 5] }];
@@ -55,8 +56,8 @@ impl Default for SupportedVersions {
 }
 
 impl SupportedVersions {
-    /// Those of this process. In a debug build it pretends to be the next version if the environment has
-    /// `DUEWHEEL_TEST_NEXT_VERSION`, for tests of an upgrade with real processes; a release build does not look.
+    /// The versions of this process. A debug build pretends to be the next version if the environment has
+    /// `DUEWHEEL_TEST_NEXT_VERSION`, for tests of an upgrade with real processes; a release build ignores it.
     pub(crate) fn of_this_process() -> Self {
         #[cfg(debug_assertions)]
         if std::env::var_os("DUEWHEEL_TEST_NEXT_VERSION").is_some() {
@@ -72,7 +73,7 @@ impl SupportedVersions {
         (number(self.0.first()), number(self.0.last()))
     }
 
-    /// The highest version that lies in `range`, too.
+    /// The highest version that is in `range`, too.
     pub(crate) fn common(self, range: (u32, u32)) -> Option<&'static Dialect> {
         self.0.iter().rev().find(|dialect| (range.0..=range.1).contains(&dialect.number))
     }
@@ -85,12 +86,12 @@ impl Dialect {
         frame
     }
 
-    /// Whether a frame ends like this.
+    /// Whether these bytes end a frame.
     pub(super) fn ends(&self, rest: &[u8]) -> bool {
         rest == self.tail
     }
 
-    /// Whether an operation, as it stands in a frame, is of a kind that this version knows.
+    /// Whether this version knows the kind of an operation, given its bytes in a frame.
     pub(super) fn knows(&self, op: &[u8]) -> bool {
         postcard::take_from_bytes::<u32>(op).is_ok_and(|(kind, _)| kind < self.ops)
     }

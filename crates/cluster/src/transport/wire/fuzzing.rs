@@ -1,11 +1,11 @@
-//! Frames for those outside of the crate who read and write them and do nothing else: the fuzz target.
+//! Reading and writing of frames, for the fuzz target alone.
 
 use duewheel_core::policy::Policy;
 
 use super::dialect::{DIALECTS, Dialect};
 use super::{FrameLimits, PeerFrame, PeerFrameHead, WireFailure, answers, begin, finish, read, request};
 
-/// Most bytes and most parts of a frame under a policy.
+/// The largest number of bytes and of parts of a frame under a policy.
 pub fn limits_of(policy: &Policy) -> (usize, usize) {
     let FrameLimits { bytes, parts, .. } = FrameLimits::of(policy);
     (bytes, parts)
@@ -24,17 +24,17 @@ pub struct ReadFrame {
 }
 
 impl ReadFrame {
-    /// Reads the bytes behind a length, as a node does; `None` if they are no frame within these limits.
+    /// Reads the bytes behind a length, as a node does; `None` if they are not a valid frame within these limits.
     pub fn new(bytes: &[u8], (most_bytes, most_parts): (usize, usize)) -> Option<Self> {
         let limits = FrameLimits { bytes: most_bytes, parts: most_parts, body: most_bytes };
         let frame = read(bytes, limits, newest()).ok()?;
         Some(ReadFrame { frame, limits })
     }
 
-    /// As a node sends it, with its length, within the limits that it was read with.
+    /// Writes the frame as a node sends it, with its length, within the limits that it was read with.
     ///
     /// # Panics
-    /// When it has no bytes within them.
+    /// It has no bytes within these limits.
     pub fn write(&self) -> Vec<u8> {
         let alone = |head| finish(begin(&head)?, self.limits.bytes);
         let written = match &self.frame {
@@ -51,7 +51,7 @@ impl ReadFrame {
         written.expect("what was read can be written")
     }
 
-    /// Operations, or answers.
+    /// The number of operations or answers.
     pub fn parts(&self) -> usize {
         match &self.frame {
             PeerFrame::Request { ops, .. } => ops.len(),

@@ -1,4 +1,4 @@
-//! Any operation and any answer, for round trips.
+//! Arbitrary operations and answers, for round trips.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 use std::sync::Arc;
@@ -180,7 +180,7 @@ fn edit() -> impl Strategy<Value = Edit> {
     )
 }
 
-/// Any operation: each kind is as likely.
+/// An arbitrary operation: all kinds are equally likely.
 pub(crate) fn op() -> impl Strategy<Value = Op> {
     let hand = prop_oneof![
         enqueue().prop_map(|e| Op::Enqueue(Box::new(e))),
@@ -494,7 +494,7 @@ fn applied<T: std::fmt::Debug>(what: impl Strategy<Value = T>) -> impl Strategy<
     (what, level()).prop_map(|(what, level)| Applied { what, level })
 }
 
-/// Any answer: each kind is as likely.
+/// An arbitrary answer: all kinds are equally likely.
 pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
     let enqueued = (id(), wall(), any::<u32>(), created, level()).prop_map(
@@ -582,7 +582,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![6 => hand, 13 => look]
 }
 
-/// Any error of a call.
+/// An arbitrary error of a call.
 pub(super) fn error() -> impl Strategy<Value = CallError> {
     let kind = select(vec![
         ErrorKind::Fenced,
@@ -604,17 +604,17 @@ pub(super) fn error() -> impl Strategy<Value = CallError> {
     ]
 }
 
-/// Any answers of a submission.
+/// Arbitrary answers of a submission.
 pub(super) fn answers() -> impl Strategy<Value = Answers> {
     vec(result(reply(), error()), 0..5)
 }
 
-/// The number of an operation's kind, as it stands in frames.
+/// The number of an operation's kind, as it is in frames.
 pub(super) fn kind_of_op(op: &Op) -> u32 {
     postcard::take_from_bytes(&postcard::to_allocvec(op).unwrap()).unwrap().0
 }
 
-/// The place of an answer's kind.
+/// The number of an answer's kind.
 pub(super) fn kind_of_reply(reply: &Reply) -> u32 {
     match reply {
         Reply::Enqueue(_) => 0,

@@ -306,8 +306,8 @@ fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
     assert_eq!(NOW.ops, 35, "all that there are");
 }
 
-/// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in
-/// `proof/fuzz/src/wire.rs`.
+/// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it
+/// does with them is in `proof/fuzz/src/wire.rs`.
 fn seeds() -> Vec<Vec<u8>> {
     const FRAME: &[u8] = &[0];
     const TIGHT: &[u8] = &[1, 16];

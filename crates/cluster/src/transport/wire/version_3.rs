@@ -1,6 +1,5 @@
-//! Version 3 of the protocol has no answer to a change of a queue's settings: a configure is answered like a look at the
-//! queue, a pause and a resume with "done", and none of them says a level. Here these answers are converted, so that no
-//! other code meets the earlier forms.
+//! Converts answers of version 3, which has none to a change of a queue's settings: a configure is answered like a read
+//! of the queue, a pause and a resume with "done", without a level. No other code meets these earlier forms.
 
 use std::borrow::Cow;
 
@@ -9,7 +8,7 @@ use duewheel_shard::inbox::Answers;
 
 use super::dialect::{Dialect, LevelsOnWire};
 
-/// The answer as `dialect` has it.
+/// The answer in the form of `dialect`.
 pub(super) fn sent<'a>(reply: &'a Reply, dialect: &Dialect) -> Cow<'a, Reply> {
     match (reply, dialect.levels) {
         (Reply::Configured(Applied { what: Some(view), .. }), LevelsOnWire::OfEnqueues) => {
@@ -20,8 +19,8 @@ pub(super) fn sent<'a>(reply: &'a Reply, dialect: &Dialect) -> Cow<'a, Reply> {
     }
 }
 
-/// The changes of settings in a request whose answers come in the earlier form. A frame with answers does not say to
-/// what they are answers, so the asker keeps this.
+/// The changes of settings in a request whose answers come in the earlier form. The node that asks keeps this, because
+/// a frame with answers does not name their operations.
 #[derive(Debug, Default)]
 pub(crate) struct EarlierAnswers {
     /// Indices of the operations.
@@ -29,7 +28,7 @@ pub(crate) struct EarlierAnswers {
 }
 
 impl EarlierAnswers {
-    /// Of these operations, sent in `dialect`; none if it has the answers of today.
+    /// Those among these operations, sent in `dialect`; none if it has the present answers.
     pub(crate) fn to(ops: &[Op], dialect: &Dialect) -> Self {
         if dialect.levels == LevelsOnWire::Beside {
             return EarlierAnswers::default();
@@ -40,7 +39,7 @@ impl EarlierAnswers {
         }
     }
 
-    /// Gives these answers the form of today. The level is the lowest one: nothing more is known.
+    /// Converts these answers to the present form. The level is the lowest one, because nothing more is known.
     pub(crate) fn restore(&self, answers: &mut Answers) {
         for &at in &self.of {
             let Some(Ok(reply)) = answers.get_mut(at) else { continue };

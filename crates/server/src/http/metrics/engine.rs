@@ -1,4 +1,4 @@
-//! What engines have counted, and what they hold, by shard.
+//! The counters and states of engines, by shard.
 
 use duewheel::core::engine::{LATENESS_MS, Stats};
 use duewheel::{Counted, LocalShard};
@@ -33,7 +33,7 @@ const COUNTERS: [Counter; 3] = [
     ),
 ];
 
-/// States of the shards that this node owns, and what it has counted of these and of those that it owned before.
+/// Writes the states of the shards that this node owns, and the counters of these and of shards that it owned before.
 pub(super) fn write(page: &mut MetricsPage, shards: &[LocalShard]) {
     let owned: Vec<(&LocalShard, Stats)> =
         shards.iter().filter_map(|shard| Some((shard, shard.stats()?))).collect();
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Story: the help of eight counters was "Messages since the start.", which said what none of them counts.
+    /// Story: the help of eight counters was "Messages since the start.", which described none of them.
     #[test]
     fn the_help_of_each_total_says_what_it_counts() {
         let all = totals(&Counted::default().totals);

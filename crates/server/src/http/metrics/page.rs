@@ -6,7 +6,7 @@ use duewheel::LocalShard;
 use duewheel::core::State;
 use duewheel::core::engine::Counts;
 
-/// A page of figures that is being written.
+/// A page of figures in Prometheus' text format, while it is being written.
 pub(super) struct MetricsPage(String);
 
 impl MetricsPage {

@@ -1,8 +1,8 @@
-//! `openapi.json`: made of the table of routes and of the types that requests are read into and answers are written from.
+//! `openapi.json`, made from the table of routes and from the types of requests and answers.
 //!
-//! [`operations`] tells what no type can: summaries, examples, and which problems an operation may have. The document of a
-//! server that asks for tokens names the scope of each operation; that of an open server announces no security, because
-//! nothing is asked for.
+//! [`operations`] adds what types cannot express: summaries, examples, and the problems that an operation may have. The
+//! document of a server with tokens names the scope of each operation; that of an open server announces no security,
+//! because nothing is required.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,16 @@ use operation::{Link, MediaDoc, OperationDoc, Tag};
 pub(crate) mod operation;
 pub(crate) mod operations;
 
-/// Whether a server asks who calls.
+/// Whether a server requires tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Security {
-    /// Nothing is asked for.
+    /// No tokens are required.
     Open,
     /// Each call needs a token with the scope of its route.
     Tokens,
 }
 
-/// A route, as the document tells of it.
+/// A route with its description.
 #[derive(Debug)]
 pub(crate) struct Described {
     pub(crate) method: Method,
@@ -75,12 +75,12 @@ pub(crate) fn document(
     document
 }
 
-/// What the operations share.
+/// The state that all operations share while the document is made.
 struct Assembly {
     security: Security,
-    /// Schemas of what is read.
+    /// Schemas of requests.
     requests: SchemaGenerator,
-    /// Schemas of what is written.
+    /// Schemas of answers.
     answers: SchemaGenerator,
     /// Problems by name: the codes that a status may have.
     problems: BTreeMap<String, BTreeSet<&'static str>>,
@@ -307,14 +307,14 @@ fn without_null(schema: &mut Value) {
     }
 }
 
-/// Puts the limits of the policy where the schemas name them, and joins the lines of descriptions.
+/// Inserts the limits of the policy where the schemas name them, and joins the lines of descriptions.
 fn finish(value: &mut Value, policy: &Policy) {
     match value {
         Value::Object(members) => {
             if let Some(Value::String(name)) = members.remove("x-limit") {
                 members.insert("maximum".into(), limit(policy, &name).into());
             }
-            // The lines of a comment are no lines of the text.
+            // Line breaks of a comment are not line breaks of the text.
             if let Some(Value::String(text)) = members.get_mut("description") {
                 *text = text.replace('\n', " ");
             }

@@ -1,4 +1,4 @@
-//! What is told of one operation: its schemas come from the types that its handler reads and writes.
+//! The description of one operation: its schemas come from the types that its handler reads and writes.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::ErrorCode;
 use crate::http::strict;
 
-/// Gives the schema of one type, and leaves those of the types in it with the generator.
+/// Makes the schema of one type; those of the types in it are kept by the generator.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// One operation.
@@ -35,7 +35,7 @@ pub(crate) enum Tag {
 impl Tag {
     pub(crate) const ALL: [Tag; 4] = [Tag::Produce, Tag::Consume, Tag::Look, Tag::Operate];
 
-    /// The word for it, and what it stands for.
+    /// The name of the group, and its description.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Tag::Produce => ("produce", "Schedule messages, change them, and take them back."),
@@ -70,25 +70,25 @@ pub(crate) struct MediaDoc {
     pub(crate) example: Value,
 }
 
-/// An answer that is no problem.
+/// An answer that is not a problem.
 #[derive(Debug)]
 pub(crate) struct AnswerDoc {
     pub(crate) status: u16,
     pub(crate) description: &'static str,
     pub(crate) media: Vec<MediaDoc>,
-    /// Operations that take something of this answer.
+    /// Operations that take a value of this answer.
     pub(crate) links: &'static [Link],
 }
 
-/// How an answer leads to another operation.
+/// A link from an answer to another operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) operation: &'static str,
-    /// Parameters, and where their values stand.
+    /// Parameters, and the places of their values in the answer.
     pub(crate) parameters: &'static [(&'static str, &'static str)],
 }
 
-/// The content type of a message a line.
+/// The content type of one message on each line.
 pub(crate) const LINES: &str = "application/x-ndjson";
 const JSON: &str = "application/json";
 
@@ -105,7 +105,7 @@ impl OperationDoc {
         }
     }
 
-    /// Takes a query parameter.
+    /// Adds a query parameter.
     pub(crate) fn query(
         mut self,
         name: &'static str,
@@ -117,12 +117,12 @@ impl OperationDoc {
         self
     }
 
-    /// Takes a body in JSON.
+    /// Sets the body in JSON.
     pub(crate) fn takes<T: JsonSchema + Deserialize<'static>>(self, example: &'static str) -> Self {
         self.request::<T>(true, example)
     }
 
-    /// Takes a body in JSON that may be left out.
+    /// Sets the body in JSON, which may be left out.
     pub(crate) fn may_take<T: JsonSchema + Deserialize<'static>>(self, example: &'static str) -> Self {
         self.request::<T>(false, example)
     }
@@ -139,14 +139,14 @@ impl OperationDoc {
         self
     }
 
-    /// Takes a body with an object on each line, too.
+    /// Also accepts a body with an object on each line.
     pub(crate) fn takes_lines<T: JsonSchema>(mut self, example: &'static str) -> Self {
         let media = MediaDoc { content_type: LINES, schema: schema_of::<T>, example: example.into() };
         self.request.get_or_insert(RequestDoc { required: true, media: Vec::new() }).media.push(media);
         self
     }
 
-    /// Gives an answer in JSON.
+    /// Sets an answer in JSON.
     pub(crate) fn gives<T: JsonSchema + Serialize>(
         self,
         status: u16,
@@ -157,7 +157,7 @@ impl OperationDoc {
         self.media(status, description, MediaDoc { content_type: JSON, schema: schema_of::<T>, example })
     }
 
-    /// Gives an answer with an object on each line.
+    /// Sets an answer with an object on each line.
     pub(crate) fn gives_lines<T: JsonSchema + Serialize>(
         self,
         status: u16,
@@ -169,7 +169,7 @@ impl OperationDoc {
         self.media(status, description, MediaDoc { content_type: LINES, schema: schema_of::<T>, example })
     }
 
-    /// Gives an answer that is no JSON of ours.
+    /// Sets an answer that is not JSON with a schema.
     pub(crate) fn gives_other(
         self,
         status: u16,
@@ -189,7 +189,7 @@ impl OperationDoc {
         self
     }
 
-    /// Leads to other operations by its last answer.
+    /// Links the last answer to other operations.
     pub(crate) fn leads_to(mut self, links: &'static [Link]) -> Self {
         if let Some(answer) = self.answers.last_mut() {
             answer.links = links;
@@ -197,7 +197,7 @@ impl OperationDoc {
         self
     }
 
-    /// May be refused for these reasons, besides those that all operations have.
+    /// Adds the reasons for which the operation may be refused, besides those of all operations.
     pub(crate) fn refuses(mut self, codes: &[ErrorCode]) -> Self {
         self.problems.extend_from_slice(codes);
         self

@@ -1,4 +1,4 @@
-//! What is told of each operation besides its types.
+//! The descriptions of all operations, as far as types do not give them.
 
 use duewheel::core::store::Level;
 use duewheel::core::{Epoch, LeaseToken, MessageId, WallMs};
@@ -14,6 +14,7 @@ use crate::error::ErrorCode::{
 use crate::error::{ItemProblem, Problem};
 use crate::http::backup::{BackedUpAnswer, BackupRequest};
 use crate::http::cancel::{CancelMany, CancelResult, CancelResults, CancelledId, CancelledKey, RefusedKey};
+use crate::http::clock::{AdvanceRequest, AdvancedAnswer};
 use crate::http::cluster::{ClusterAnswer, NodeAnswer, ShardAnswer};
 use crate::http::enqueued::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
@@ -49,10 +50,10 @@ const LEASED_UNTIL: InstantText = InstantText(WallMs(1_767_398_430_012));
 const FSYNC: &str = "fsync";
 const TOKEN: LeaseToken = LeaseToken { epoch: Epoch(1), counter: 1 };
 
-/// What a change of a message that waits may be refused for.
+/// The reasons for which a change of a waiting message may be refused.
 const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
 
-/// What a producer does with a message by its id.
+/// The links of a producer to one message by its id.
 const OF_A_MESSAGE: &[Link] = &[by_id("get"), by_id("cancel"), by_id("postpone"), by_id("fire")];
 
 const fn by_id(operation: &'static str) -> Link {
@@ -461,13 +462,20 @@ fn probe(id: &'static str, summary: &'static str, no: &'static str, status: Stat
 }
 
 pub(crate) fn metrics() -> OperationDoc {
-    OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format").gives_other(
-        200,
-        "The figures at the moment of the request.",
-        "text/plain",
-        |_| json_schema!({ "type": "string" }),
-        json!("duewheel_messages{state=\"scheduled\"} 1\n"),
-    )
+    OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format")
+        .query(
+            "queue",
+            "Figures of this queue alone, or with `*` at the end of those whose names begin so.",
+            |_| json_schema!({ "type": "string", "pattern": "^([A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,198})?\\*?$", "minLength": 1 }),
+            json!("orders*"),
+        )
+        .gives_other(
+            200,
+            "The figures at the moment of the request.",
+            "text/plain",
+            |_| json_schema!({ "type": "string" }),
+            json!("duewheel_messages{state=\"scheduled\"} 1\n"),
+        )
 }
 
 pub(crate) fn openapi() -> OperationDoc {
@@ -498,6 +506,17 @@ pub(crate) fn configure() -> OperationDoc {
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
         .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
+}
+
+pub(crate) fn advance() -> OperationDoc {
+    OperationDoc::new(
+        Tag::Operate,
+        "advanceClock",
+        "For tests: let time pass, on a server with --virtual-clock",
+    )
+    .takes::<AdvanceRequest<'_>>(r#"{"by": "48h"}"#)
+    .gives(200, "The time has passed.", &AdvancedAnswer { now: NOW })
+    .refuses(&[NotFound])
 }
 
 pub(crate) fn pause() -> OperationDoc {

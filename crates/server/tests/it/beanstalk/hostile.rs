@@ -63,7 +63,8 @@ struct Deaf {
 }
 
 impl Deaf {
-    /// Sends `command` again and again, up to so many bytes; `between` is called when the server does not take more at once.
+    /// Sends `command` again and again, up to so many bytes; `between` is called when the server does not take more at
+    /// once.
     fn flood(address: &str, before: &str, command: &str, most: usize, mut between: impl FnMut()) -> Deaf {
         let mut stream = TcpStream::connect(address).expect("connect");
         stream.write_all(before.as_bytes()).expect("write");

@@ -1,4 +1,5 @@
-//! A listener that is limited to some queues: of the others nothing can be used, watched, seen or changed, and nothing learned.
+//! A listener that is limited to some queues: of the others nothing can be used, watched, seen or changed, and nothing
+//! learned.
 
 use duewheel_server::beanstalk::{BeanstalkApp, DEFAULT_MAX_BODY};
 

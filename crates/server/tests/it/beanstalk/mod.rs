@@ -1,5 +1,5 @@
-//! The listener of beanstalkd's protocol: one engine with HTTP, and what beanstalkd has not. Whether commands are answered as
-//! beanstalkd answers them is the matter of `peer`.
+//! The listener of beanstalkd's protocol: one engine with HTTP, and what beanstalkd has not. Whether commands are
+//! answered as beanstalkd answers them is the matter of `peer`.
 
 mod client;
 mod drain;

@@ -237,8 +237,8 @@ async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
     assert_eq!(waiting.reply(), format!("RESERVED {id} 1\r\na"));
 }
 
-/// Story: `use` and `watch` of a tube beyond the limit were answered as if they had been done, and the tube was not held; letting go of
-/// it later let go of what somebody else held.
+/// Story: `use` and `watch` of a tube beyond the limit were answered as if they had been done, and the tube was not
+/// held; letting go of it later let go of what somebody else held.
 #[tokio::test(flavor = "multi_thread")]
 async fn use_and_watch_make_no_tube_beyond_the_limit() {
     let policy = Policy { max_queues: 2, ..Policy::default() };

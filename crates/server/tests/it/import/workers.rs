@@ -175,8 +175,8 @@ fn with_producers_and_workers_at_the_source_each_job_is_done_on_one_side() {
 
 #[test]
 fn with_workers_at_the_source_a_kill_loses_nothing() {
-    // Its copy is there, it is not deleted, and before the next run a worker does it: a job of the batch in doubt may be
-    // done twice, as docs/import.md says.
+    // Its copy is there, it is not deleted, and before the next run a worker does it: a job of the batch in doubt may
+    // be done twice, as docs/import.md says.
     let (target, expected, consumed) = busy(true);
     assert!(twice(&target, "t", &expected, &consumed).len() <= 500, "more than one batch");
 }
@@ -210,7 +210,7 @@ fn busy(kill: bool) -> (Target, BTreeSet<String>, Vec<String>) {
         }
         for _ in 0..4 {
             let output = run(&mut target.import(&source.address, &["--wait", "300ms"]));
-            assert!(matches!(output.status.code(), Some(0 | 3)), "{}", text(&output.stderr));
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
         }
         producer.join().expect("producer");
         stop.store(true, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! Random sequences of commands in lockstep: one command to both, one reply from both.
 //!
 //! Left out is what is a race by nature: two connections that wait on the same tube, and times that end during the run.
-//! So a delay is 0 or at least 1000 s, and no two delays of a sequence are near each other. A job with the shortest time to run is
-//! reserved and deleted within that second; a sequence in which that took longer says nothing, and few may be like that.
+//! So a delay is 0 or at least 1000 s, and no two delays of a sequence are near each other. A job with the shortest
+//! time to run is reserved and deleted within that second; a sequence in which that took longer says nothing, and few
+//! may be like that.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -13,7 +13,8 @@
 //! | `!until TUBE FIELD VALUE` | waits until `stats-tube` says so |
 //! | `!wait MS` `!drain` | real time passes; SIGUSR1 |
 //!
-//! Escapes: `\r` `\n` `\t` `\0` `\s` (a space) `\\` `\xFF` and `\(a*200)` for 200 times `a`. `{1}` is the first id seen.
+//! Escapes: `\r` `\n` `\t` `\0` `\s` (a space) `\\` `\xFF` and `\(a*200)` for 200 times `a`. `{1}` is the first id
+//! seen.
 
 use std::time::Duration;
 

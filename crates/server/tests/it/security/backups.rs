@@ -1,5 +1,5 @@
-//! Where a backup may go. A client names a folder, and the server writes there with rights that the client may not have: so nobody who
-//! may write to folders of this machine can have the server overwrite its own files.
+//! Where a backup may go. A client names a folder, and the server writes there with rights that the client may not
+//! have: so nobody who may write to folders of this machine can have the server overwrite its own files.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -75,8 +75,8 @@ fn all_files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Story: a backup opened files by path, with truncation, in whatever folder it was told. Whoever may write to that folder, `/tmp/copy`
-/// for example, put a link to the server's own `MANIFEST` there, and the server emptied it.
+/// Story: a backup opened files by path, with truncation, in whatever folder it was told. Whoever may write to that
+/// folder, `/tmp/copy` for example, put a link to the server's own `MANIFEST` there, and the server emptied it.
 #[test]
 fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
     let place = Place::new();

@@ -20,7 +20,8 @@ async fn status(server: &Server, method: &str, path: &str, head: &str, body: &st
     told.expect("an answer").status
 }
 
-/// DNS rebinding: a page's own name stands for 127.0.0.1, so that `Host` and `Origin` are the same, and both are the page's.
+/// DNS rebinding: a page's own name stands for 127.0.0.1, so that `Host` and `Origin` are the same, and both are the
+/// page's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_a_stranger_may_have_is_refused() {
     let hosts = "queue.example".parse().expect("hosts");
@@ -91,7 +92,8 @@ async fn another_pages_origin_is_refused_and_no_answer_invites_it() {
     assert_eq!(server.ok("GET", "/v1/queues", "").await["queues"], json!([]));
 }
 
-/// A token is what a page has not; where one is asked for, the name does not matter, and public names need not be told twice.
+/// A token is what a page has not; where one is asked for, the name does not matter, and public names need not be told
+/// twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_token_any_name_will_do() {
     let dir = TempDir::new().expect("dir");

@@ -1,5 +1,5 @@
-//! No listener beyond loopback unless clients are asked who they are and nobody can listen in, or it is named by `--insecure`: every
-//! combination, with the real binary.
+//! No listener beyond loopback unless clients are asked who they are and nobody can listen in, or it is named by
+//! `--insecure`: every combination, with the real binary.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -78,8 +78,8 @@ fn folders_are_0700_and_files_0600() {
     check(Path::new(&restored), 4);
 }
 
-/// A folder that was there keeps its rights, which are its operator's matter; what is in it is the owner's alone all the same, and the
-/// log says what could be better.
+/// A folder that was there keeps its rights, which are its operator's matter; what is in it is the owner's alone all
+/// the same, and the log says what could be better.
 #[test]
 fn a_folder_that_others_may_look_into_is_told_of() {
     let dir = TempDir::new().expect("dir");

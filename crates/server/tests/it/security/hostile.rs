@@ -1,7 +1,8 @@
-//! Clients that mean harm, or are broken, over HTTP: memory stays bounded, and a client that does no harm is served all the while.
+//! Clients that mean harm, or are broken, over HTTP: memory stays bounded, and a client that does no harm is served all
+//! the while.
 //!
-//! Memory is the peak of the resident set (`VmHWM`), so that nothing is missed between two looks. How late the others are served is no
-//! matter of a test: `bench/run hostile`.
+//! Memory is the peak of the resident set (`VmHWM`), so that nothing is missed between two looks. How late the others
+//! are served is no matter of a test: `bench/run hostile`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,7 +18,8 @@ use super::{MIB, Told, connect, listen, peak, request, say, until};
 use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process};
 
-/// A real server, a client of it that does no harm, and how much memory the server has had when nothing else has happened yet.
+/// A real server, a client of it that does no harm, and how much memory the server has had when nothing else has
+/// happened yet.
 struct Attacked {
     server: Process,
     address: String,
@@ -492,8 +494,8 @@ fn names_of_queues_cost_nothing_until_something_is_in_them() {
     assert!(attacked.grown() < 32 * MIB, "{} bytes for {NAMES} names", attacked.grown());
 }
 
-/// Each holds a large body back that is nearly there. All together may hold 256 MiB: the others wait, and are told so; the many small
-/// requests of others go on.
+/// Each holds a large body back that is nearly there. All together may hold 256 MiB: the others wait, and are told so;
+/// the many small requests of others go on.
 #[test]
 fn large_bodies_under_way_do_not_keep_small_ones_out() {
     const SENDERS: usize = 40;

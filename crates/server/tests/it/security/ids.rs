@@ -147,8 +147,9 @@ const BODIES: [&str; 14] = [
     "\u{1}",
 ];
 
-/// Story: an ack with a malformed body was answered 404 where the id was another tenant's, because it was looked up before the body was
-/// read, and 400 where nothing was pending under the id: whoever may consume one queue could count the messages of all.
+/// Story: an ack with a malformed body was answered 404 where the id was another tenant's, because it was looked up
+/// before the body was read, and 400 where nothing was pending under the id: whoever may consume one queue could count
+/// the messages of all.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_about_an_id_tells_whether_it_is_somebody_elses() {
     let shop = Shop::open().await;

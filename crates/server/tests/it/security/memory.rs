@@ -1,5 +1,6 @@
-//! Memory has a bound for each shape of data, however large the bodies are and however many queues there are. Each test drives a real
-//! process to the shape, reads the peak of its resident set, and compares with the budgets that `docs/operations.md` tells.
+//! Memory has a bound for each shape of data, however large the bodies are and however many queues there are. Each test
+//! drives a real process to the shape, reads the peak of its resident set, and compares with the budgets that
+//! `docs/operations.md` tells.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -82,13 +83,14 @@ fn key(n: usize) -> String {
     format!("key-{n}")
 }
 
-/// What a batch that names many messages may need: those that are decided on together, and those that are looked up meanwhile; with
-/// what the allocator has not given back of those before.
+/// What a batch that names many messages may need: those that are decided on together, and those that are looked up
+/// meanwhile; with what the allocator has not given back of those before.
 fn of_a_batch() -> u64 {
     8 * Policy::default().found_bytes as u64 + PROCESS
 }
 
-/// Story: the answers of a batch cancel held the bodies, and so did its look-up: 10,000 keys of 250 kB each took 3.1 GB.
+/// Story: the answers of a batch cancel held the bodies, and so did its look-up: 10,000 keys of 250 kB each took 3.1
+/// GB.
 #[test]
 fn a_batch_cancel_of_large_bodies_does_not_hold_them() {
     let filled = Filled::in_two_days();
@@ -104,8 +106,8 @@ fn a_batch_cancel_by_id_does_not_hold_the_bodies() {
     filled.check("cancel by id", of_a_batch());
 }
 
-/// Many clients look at large messages at once, by id and in pages. Without a bound each page alone would be 16 MiB of messages and as
-/// much of JSON, for each client.
+/// Many clients look at large messages at once, by id and in pages. Without a bound each page alone would be 16 MiB of
+/// messages and as much of JSON, for each client.
 #[test]
 fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
     const CLIENTS: usize = 32;
@@ -133,7 +135,8 @@ fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
     filled.check("looks", budget);
 }
 
-/// Story: of each queue the first ready message was always in memory, whatever it weighed: 10,000 queues with 250 kB each took 3.2 GB.
+/// Story: of each queue the first ready message was always in memory, whatever it weighed: 10,000 queues with 250 kB
+/// each took 3.2 GB.
 #[test]
 fn many_queues_with_one_large_ready_message_each_do_not_hold_them_all() {
     let filled = Filled::start(MESSAGES * 3 / 2, |n| format!("queue-{n}"), "0s");
@@ -152,8 +155,8 @@ fn many_queues_with_one_large_ready_message_each_do_not_hold_them_all() {
         assert_eq!(done.0, 200, "{}", done.1);
     }
     let policy = Policy::default();
-    // Ready messages, a page of each of the two sequences that is on its way to them, what a settlement looks up, and what has changed
-    // lately; a quarter of an allocator's pages may be between what it was asked for.
+    // Ready messages, a page of each of the two sequences that is on its way to them, what a settlement looks up, and
+    // what has changed lately; a quarter of an allocator's pages may be between what it was asked for.
     let budget = (policy.ready_bytes + 2 * policy.load_bytes + policy.found_bytes) as u64 + JOURNAL + PROCESS;
     let budget = budget * 4 / 3;
     assert!(budget < (filled.ids.len() * BODY) as u64 * 2 / 3, "much less than all of them");

@@ -1,4 +1,5 @@
-//! Secrets as Kubernetes mounts them: files of root that a group of the server may read, behind links that are exchanged.
+//! Secrets as Kubernetes mounts them: files of root that a group of the server may read, behind links that are
+//! exchanged.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};

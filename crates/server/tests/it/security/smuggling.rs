@@ -1,4 +1,5 @@
-//! Requests that a proxy in front might understand otherwise than we do: what stands behind them must not become a request of its own.
+//! Requests that a proxy in front might understand otherwise than we do: what stands behind them must not become a
+//! request of its own.
 
 use super::{Told, say};
 use crate::process::Process;
@@ -91,7 +92,8 @@ fn what_is_not_clear_is_refused_and_nothing_behind_it_is_read() {
     assert_eq!(good.expect("an answer").status, 201);
 }
 
-/// RFC 9112, 6.3: chunks count, the length does not, and the connection is closed after the answer, so that nothing behind it is read.
+/// RFC 9112, 6.3: chunks count, the length does not, and the connection is closed after the answer, so that nothing
+/// behind it is read.
 #[test]
 fn with_chunks_and_a_length_the_connection_ends() {
     let server = Server::start();
@@ -126,8 +128,8 @@ fn a_packed_body_is_not_unpacked() {
     assert_eq!(server.enqueued("q"), 1, "the last one");
 }
 
-/// The answers of good requests were lost when what came behind them in the same packet was none, or more than was asked for: they waited in a
-/// buffer for the next one's.
+/// The answers of good requests were lost when what came behind them in the same packet was none, or more than was
+/// asked for: they waited in a buffer for the next one's.
 #[test]
 fn what_was_applied_is_answered_whatever_comes_behind_it() {
     let server = Server::start();

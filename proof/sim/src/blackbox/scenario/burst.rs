@@ -1,5 +1,5 @@
-//! Very many messages come due at one instant (where delays are whole seconds: within one second), and all are taken and
-//! acked. The time it takes is reported, not judged.
+//! Very many messages come due at one instant (where delays are whole seconds: within one second), and all are reserved
+//! and acked. The time it takes is reported, not judged.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let (run, size) = (trial.run, trial.size);
     let mut host = Host::new(trial);
     host.begin(&[QUEUE])?;
-    // The first one connects.
+    // The first client connects.
     let (_, mut others) = warm_up(run)?;
     let (rate, more) = warm_up(run)?;
     others.extend(more);
@@ -42,7 +42,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let granted: Vec<MsgId> = std::thread::scope(|scope| {
         let consumers = (0..CLIENTS).map(|n| scope.spawn(move || consume(run, n))).collect();
         std::thread::sleep(instant.saturating_duration_since(Instant::now()));
-        // Long enough for a system that syncs each ack by itself on a slow disk.
+        // Long enough for a system that syncs each ack separately on a slow disk.
         let patience = Duration::from_secs(60) + Duration::from_millis(40 * size);
         let drained = host.run.until_left(&[QUEUE], 0, patience);
         run.set_stage(Stage::Stop);
@@ -65,7 +65,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     Ok(Done { require: Vec::new(), figures })
 }
 
-/// Puts some messages that stay; how many a second it were, and which.
+/// Enqueues some messages that stay; returns the rate a second, and their ids.
 fn warm_up(run: &Run<'_>) -> Result<(u64, Vec<MsgId>), String> {
     let begun = Instant::now();
     let made = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Delays at the edges of number types, in the system's own unit: each is refused, or really is that far away, also after a
-//! SIGKILL and a SIGTERM. None is delivered at once.
+//! Delays at the edges of number types, in the system's own unit: each is refused, or really is that far in the future,
+//! also after a SIGKILL and a SIGTERM. None is delivered at once.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::blackbox::client::{Client, Message, Run};
 const QUEUE: &str = "edges";
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// As they are written, and what they mean; a negative delay means nothing.
+/// The texts of delays, and their values; a negative delay has none.
 const DELAYS: [(&str, Option<u64>); 8] = [
     ("-1", None),
     ("0", Some(0)),
@@ -35,7 +35,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let begun = Instant::now();
     for (text, units) in DELAYS {
         let ms = units.map_or(u64::MAX, |n| n.saturating_mul(run.system.unit_ms()));
-        // One that means nothing stands in the history as one that never comes.
+        // A delay without a value is recorded in the history as one that never ends.
         let message = Message::new(run, QUEUE, When::DelayMs(ms));
         let asked =
             Asked { call: Call::Enqueue(message.call), bytes: message.bytes, delay: Some(text.to_owned()) };
@@ -78,7 +78,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     Ok(Done { require: Vec::new(), figures })
 }
 
-/// By the state, by what the system says of the time that is left, and by asking for a message.
+/// Checks the state, the remaining time that the system reports, and a reserve.
 fn really_far(
     run: &Run<'_>,
     client: &mut Client<'_>,
@@ -97,7 +97,7 @@ fn really_far(
         let state = rows.iter().find(|row| row.id == *id).map(|row| row.state);
         let left = client.peer()?.left_ms(QUEUE, *id)?;
         let gone = u64::try_from(begun.elapsed().as_millis()).unwrap_or(0) + run.system.unit_ms() + 50;
-        // Numbers as large as the last ones may be kept to 53 bits.
+        // Numbers as large as the last ones may be rounded to 53 bits.
         let least = ms.saturating_sub(gone).saturating_sub(ms >> 50);
         if state != Some(State::Scheduled) || left.is_none_or(|left| left < least) {
             run.complain(format!("{after} a delay of {text} is {state:?} with {left:?} ms left"));

@@ -1,4 +1,4 @@
-//! Clients do all that they can while the server is killed again and again. At the end everything is drained and listed.
+//! Clients use all operations while the server is killed again and again. At the end everything is drained and listed.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
         let result = torment(&mut host, kills, &mut rng)
             .and_then(|()| crew.drain(run, &gossip, DRAIN))
             .and_then(|()| host.kill());
-        // Whatever happened, let the clients go.
+        // The clients end in any case.
         run.set_stage(Stage::Stop);
         run.set_address(None);
         result
@@ -51,7 +51,7 @@ fn torment(host: &mut Host<'_>, kills: u64, rng: &mut Rng) -> Result<(), String>
         host.kill()?;
         kill += 1;
         host.downtime(rng);
-        // Of each five kills one is early.
+        // One of five kills is early.
         while kill >= next_in_recovery && kill < kills {
             let mut young = host.spawn()?;
             let most = u64::try_from(host.start_up.as_micros()).unwrap_or(0).clamp(2_000, 50_000);
@@ -73,7 +73,7 @@ fn torment(host: &mut Host<'_>, kills: u64, rng: &mut Rng) -> Result<(), String>
     Ok(())
 }
 
-/// What must provably have happened, as far as the system can do it.
+/// The facts that must provably have happened, as far as the system supports them.
 fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
     let a_tenth = kills.div_ceil(10);
     let mut facts = vec![
@@ -82,7 +82,8 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
         (Fact::UnknownOutcomes, kills),
         (Fact::UnansweredButAccepted, u64::from(kills > 10)),
         (Fact::LostReserves, kills.min(1)),
-        // A kill ends the leases that belong to connections, so few run out between two kills; `stale` has enough of them.
+        // A kill ends the leases that belong to connections, so few run out between two kills; the scenario `stale` has
+        // enough of them.
         (Fact::ExpiredLeasesGrantedAgain, u64::from(kills > 10)),
         (Fact::OverdueFromDowntime, a_tenth),
         (Fact::Redeliveries, kills),

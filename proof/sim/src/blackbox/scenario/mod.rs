@@ -1,4 +1,4 @@
-//! What is done to a system, and what must provably have happened when it is over.
+//! Scenarios: the faults of a system, and the facts that must provably have happened at the end.
 
 mod burst;
 mod extremes;
@@ -22,13 +22,13 @@ use crate::process::{Listens, Server};
 /// A scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// As the table calls it.
+    /// The name in the table.
     pub name: &'static str,
-    /// The variable that says how much.
+    /// The variable for the size.
     pub knob: &'static str,
-    /// How much, if nobody says.
+    /// The default size.
     pub usual: u64,
-    /// Without these there is nothing to test.
+    /// The abilities without which the scenario cannot run.
     pub needs: &'static [Ability],
     pub(super) act: fn(&Trial<'_>) -> Result<Done, String>,
 }
@@ -53,16 +53,16 @@ pub struct Trial<'a> {
     pub(super) size: u64,
 }
 
-/// A scenario that came to its end.
+/// A completed scenario.
 #[derive(Debug)]
 pub struct Done {
-    /// What must provably have happened.
+    /// The facts that must provably have happened.
     pub require: Vec<(Fact, u64)>,
-    /// What is worth saying besides.
+    /// Further figures.
     pub figures: Figures,
 }
 
-/// Words from a report and what the scenario itself knows.
+/// A text made from a report and the scenario's own figures.
 pub struct Figures(Box<dyn Fn(&Report) -> String + Send>);
 
 impl std::fmt::Debug for Figures {
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Figures {
 }
 
 impl Figures {
-    /// Said when the report is there.
+    /// Made when the report is complete.
     pub fn new(say: impl Fn(&Report) -> String + Send + 'static) -> Self {
         Figures(Box::new(say))
     }
@@ -110,14 +110,14 @@ pub const ALL: [Scenario; 6] = [RESTART, EXTREMES, STALE, RACE, KILL9, BURST];
 
 const START: Duration = Duration::from_secs(60);
 
-/// Starts and ends the system's process, and writes it down.
+/// Starts and ends the system's process, and records that.
 #[derive(Debug)]
 struct Host<'a> {
     run: &'a Run<'a>,
     folder: &'a Path,
     server: Option<Server>,
     reign: u64,
-    /// How long the last start took.
+    /// The duration of the last start.
     start_up: Duration,
 }
 
@@ -127,10 +127,10 @@ impl<'a> Host<'a> {
         Host { run: trial.run, folder: trial.folder, server: None, reign: 0, start_up }
     }
 
-    /// The first start, and what the queues are set to.
+    /// Starts the process for the first time, and configures the queues.
     fn begin(&mut self, queues: &[&str]) -> Result<(), String> {
         let address = self.launch()?;
-        // Before the clients hear of it: what they did before would have other leases than the history says.
+        // Done before the clients know the address: earlier leases would differ from those in the history.
         queues.iter().try_for_each(|queue| self.run.system.prepare(address, queue))?;
         self.run.set_address(Some((address, self.reign)));
         Ok(())
@@ -147,7 +147,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Starts it; nobody is told where it is.
+    /// Starts the process; the clients do not know its address yet.
     fn launch(&mut self) -> Result<SocketAddr, String> {
         for more in (0..3).rev() {
             let mut server = self.spawn()?;
@@ -158,7 +158,7 @@ impl<'a> Host<'a> {
                     self.run.fault(Fault::Started);
                     return Ok(address);
                 }
-                // Somebody else may have taken the port that it was told.
+                // Another process may have taken the port that was chosen for it.
                 Err(_) if more > 0 && matches!(server.listens(), Listens::Answers(..)) => {}
                 Err(e) => return Err(format!("start {}: {e}", self.reign)),
             }
@@ -166,7 +166,7 @@ impl<'a> Host<'a> {
         Err(format!("start {}: it does not listen", self.reign))
     }
 
-    /// The fault is written down when the process is gone: nothing that was asked of it before has an effect after.
+    /// Kills the process. The fault is recorded when the process is gone: earlier requests have no effect after that.
     fn kill(&mut self) -> Result<(), String> {
         self.run.set_address(None);
         let server = self.server.take().ok_or("nothing runs")?;
@@ -189,7 +189,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// The ids of messages that were enqueued while nothing is wrong.
+/// The ids of messages that were enqueued while there are no faults.
 fn accepted(outcomes: Vec<Outcome>) -> Result<Vec<MsgId>, String> {
     let id = |outcome| match outcome {
         Some(Ok(Answer::Enqueued { id, .. })) => Ok(id),

@@ -1,4 +1,4 @@
-//! Each message is cancelled about when it comes due, while consumers wait for it: one of them gets it, and only one.
+//! Each message is cancelled about when it comes due, while consumers wait for it: exactly one of the two gets it.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Course {
-    /// How many are still to be put.
+    /// The number of messages that are still to be enqueued.
     to_put: AtomicU64,
-    /// To be cancelled, in the order in which they come due.
+    /// The messages to be cancelled, in due order.
     coming: Mutex<VecDeque<(Instant, MsgId)>>,
     all: Mutex<Vec<MsgId>>,
 }
@@ -68,7 +68,7 @@ fn produce(run: &Run<'_>, number: u32, course: &Course) {
         let before = Instant::now();
         let outcome = client.enqueue(&Message::new(run, QUEUE, When::DelayMs(delay)));
         if let Some(Ok(Answer::Enqueued { id, .. })) = outcome {
-            // The delay began somewhere between asking and answer.
+            // The delay began at some moment between request and answer.
             let due = before + before.elapsed() / 2 + Duration::from_millis(delay);
             lock(&course.coming).push_back((due, id));
             lock(&course.all).push(id);
@@ -96,7 +96,7 @@ fn consume(run: &Run<'_>, number: u32) {
     let mut client = Client::new(run, number);
     while run.stage() != Stage::Stop {
         let grants = client.reserve(QUEUE, 3, 20, None);
-        // Some work, so that a cancel may meet the lease.
+        // A short pause, so that a cancel may meet the lease.
         if !grants.is_empty() {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -1,5 +1,5 @@
-//! Delays of seconds across a SIGKILL and across a SIGTERM, each with a downtime in which messages come due; and some of an
-//! hour, which must still be an hour from where they began.
+//! Delays of seconds across a SIGKILL and across a SIGTERM, each with a downtime in which messages come due; and some
+//! of an hour, whose remaining time must be right afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn ups_and_downs(host: &mut Host<'_>, size: u64, rng: &mut Rng) -> Result<(), St
     let run = host.run;
     let unit = run.system.unit_ms();
     let mut producer = Client::new(run, 3);
-    // Over six seconds, from now on.
+    // Spread over six seconds, from now on.
     let near: Vec<Message> = (0..size)
         .map(|_| Message::new(run, QUEUE, When::DelayMs(rng.range(300, 6_000).next_multiple_of(unit))))
         .collect();
@@ -68,7 +68,7 @@ fn ups_and_downs(host: &mut Host<'_>, size: u64, rng: &mut Rng) -> Result<(), St
     for id in &far {
         let state = rows.iter().find(|row| row.id == *id).map(|row| row.state);
         let left = peer.left_ms(QUEUE, *id)?;
-        // By the client's clock; the system may say whole units.
+        // By the client's clock; the system may report whole units.
         let most = Duration::from_millis(HOUR_MS + unit + 50).saturating_sub(until.elapsed());
         let least =
             Duration::from_millis(HOUR_MS).saturating_sub(since.elapsed() + Duration::from_millis(unit + 50));

@@ -1,4 +1,5 @@
-//! One consumer takes everything and is too late; another gets it; then the first one settles, and must be refused.
+//! One consumer reserves everything and is too late; another one gets the messages; then the first one settles, and
+//! must be refused.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
         if Instant::now() > deadline {
             return Err(format!("{left} messages do not come again"));
         }
-        // Few at a time, so that their new leases run while the old ones are tried.
+        // Few at a time, so that their new leases run while the old ones are settled.
         let grants = quick.reserve(QUEUE, 5, 20, Some(lease_ms.max(2_000)));
         for (n, grant) in grants.iter().enumerate() {
             let Some(stale) = old.remove(&grant.id) else { continue };

@@ -1,21 +1,21 @@
-//! What really happened in a run of several nodes.
+//! The faults and events that really happened in a run of several nodes.
 
-/// What really happened in a run: one without faults proves nothing.
+/// The faults and events of a run; a run without faults proves nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterFacts {
     /// Nodes killed.
     pub kills: u64,
-    /// Nodes that were asked to end, and did.
+    /// Nodes that ended on request.
     pub leaves: u64,
-    /// Times a node stood still.
+    /// Pauses of nodes.
     pub pauses: u64,
-    /// Of these, for longer than a lease.
+    /// Pauses that were longer than a lease.
     pub pauses_beyond: u64,
-    /// Times a node was cut off from the store.
+    /// The number of times that a node was cut off from the store.
     pub cuts: u64,
-    /// Times answers of the store were lost for a while.
+    /// The number of times that answers of the store were lost for a while.
     pub lossy: u64,
-    /// Times two nodes were cut off from each other.
+    /// The number of times that two nodes were cut off from each other.
     pub splits: u64,
     /// Connections between nodes that broke.
     pub resets: u64,
@@ -23,17 +23,17 @@ pub struct ClusterFacts {
     pub bytes_lost: u64,
     /// Shards opened.
     pub reigns: u64,
-    /// Of these, by another node than the one before.
+    /// Shards opened by another node than before.
     pub takeovers: u64,
-    /// Leases that ran out in the hands of an owner that still had its store.
+    /// Leases that ran out while their owner still had its store.
     pub leases_run_out: u64,
-    /// Groups of owners whose reign was over, refused by the server.
+    /// Groups of owners whose reign had ended, refused by the server.
     pub stale_writes_refused: u64,
-    /// Their renewals, refused as well.
+    /// Renewals of such owners, refused as well.
     pub stale_renewals_refused: u64,
     /// Groups applied after their owner had given them up.
     pub late_writes: u64,
-    /// Groups that their owner gave up for want of an answer.
+    /// Groups that their owner gave up because no answer arrived.
     pub unanswered_writes: u64,
     /// Calls of the coordinator that were carried out, and whose answers were lost.
     pub answers_lost: u64,
@@ -41,9 +41,9 @@ pub struct ClusterFacts {
     pub forwards: u64,
     /// Submissions sent again because their shard had moved or could not be reached.
     pub sent_again: u64,
-    /// Requests whose outcome their clients do not know.
+    /// Requests with an outcome that is unknown to their clients.
     pub unknown: u64,
-    /// Of these, with the node alive that they were sent to.
+    /// Those of them that were sent to a node which was alive.
     pub unknown_of_living: u64,
     /// Nodes whose wall clock is wrong.
     pub skewed: u64,
@@ -81,7 +81,7 @@ impl ClusterFacts {
         ]
     }
 
-    /// Counts those of another run, too.
+    /// Adds the facts of another run.
     pub fn add(&mut self, other: &ClusterFacts) {
         let mut other = *other;
         for ((_, mine), (_, theirs)) in self.all().into_iter().zip(other.all()) {
@@ -89,7 +89,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Whether so many runs have met every fault often enough; else what is missing.
+    /// Checks that this number of runs have met every fault often enough; the error lists what is missing.
     pub fn require(&self, runs: u64) -> Result<(), String> {
         let mut seen = *self;
         let missing: Vec<String> = seen

@@ -1,4 +1,4 @@
-//! What breaks of a simulated cluster, and when.
+//! The faults of a simulated cluster, and their times.
 
 use duewheel_judge::history::{Blow, Fault};
 use duewheel_judge::rng::Rng;
@@ -8,11 +8,11 @@ use super::super::faults::next_fault;
 use super::store::LEASE;
 use super::{Action, Cluster, LONGEST_MS, Link, MS, NODES, SHARDS, Stage};
 
-/// Which faults a run has, and how often.
+/// The kinds of faults of a run, and their rate.
 #[derive(Clone, Debug)]
 pub(super) struct Blows {
     kinds: Vec<Kind>,
-    /// Mean time from one to the next, in ns.
+    /// The mean time between two faults, in ns.
     mean_ns: u64,
 }
 
@@ -31,7 +31,7 @@ enum Kind {
     Reset,
 }
 
-/// A fault that is to be mended.
+/// A fault that ends later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
     Store(usize),
@@ -93,7 +93,7 @@ impl Cluster {
                 self.machines[place].still_until = self.now + lasts * MS;
             }
             Kind::Cut => {
-                // Long enough, mostly, for others to take its shards: what it has sent comes after that.
+                // Mostly long enough for others to take its shards: requests that it has sent arrive after that.
                 let lasts = if self.rng.percent(60) { self.rng.range(1_100, LONGEST_MS) } else { lasts };
                 self.strike(Blow::NodeCut);
                 self.facts.cuts += 1;
@@ -136,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// The faults are over.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         if !self.survey.is_ready() {
             self.broken = Some("no client could begin before everything was healed".to_owned());
@@ -149,7 +149,7 @@ impl Cluster {
         self.at(self.now + 100 * MS, Action::Look);
     }
 
-    /// Whether nothing of the cluster is missing: all nodes take part, and each knows an owner of each shard.
+    /// Whether the cluster is complete: all nodes have joined, and each knows an owner of each shard.
     pub(super) fn is_whole(&self) -> bool {
         let mut owned = 0;
         for machine in &self.machines {

@@ -8,9 +8,9 @@
 //!
 //! Routing, forwarding, ownership, the frames between nodes, the runtime of shards and the engine are the real code.
 //! The store's server, the network and the clocks are simulated. Everything runs on one thread: each node's tasks have
-//! a runtime of their own, whose clock stands still but when the simulation lets its time pass. A node that is killed
-//! is dropped with its runtime; one that stands still is not stepped, and its clocks run on. The same seed gives the
-//! same run, call by call.
+//! a runtime of their own, whose clock advances only when the simulation lets its time pass. A node that is killed is
+//! dropped with its runtime; one that is paused is not stepped, and its clocks run on. The same seed gives the same
+//! run, call by call.
 
 mod facts;
 mod faults;
@@ -50,17 +50,18 @@ const MS: u64 = 1_000_000;
 const BEGIN_MS: u64 = 1_767_225_600_000;
 const NODES: usize = 3;
 const SHARDS: u32 = 4;
-/// Not drained by then: something hangs.
+/// If the run is not drained by then, something hangs.
 const PATIENCE_NS: u64 = 120_000 * MS;
-/// A node stands still, or is cut off, for so long at most.
+/// The longest pause of a node, and the longest time that it is cut off.
 const LONGEST_MS: u64 = 2_500;
 
-/// What is promised to the clients of a run.
+/// The promises to the clients of a run.
 const OF_CLUSTER: Rules = Rules {
     shards: Shards::Many,
-    // Behind a node that stood still may stand the line of another one, and the store's.
+    // A node may have to wait for another one that was paused, and for the store.
     unanswered: Unanswered::ForMs(2 * LONGEST_MS + 3_000),
-    // Clients take few messages at a time, and a reserve that waits less than a message is under way comes back empty.
+    // Clients reserve few messages at a time, and a reserve that waits for a shorter time than a message takes to
+    // arrive gets nothing.
     offer_ms: 11_000,
     slack_ms: 100,
     // A shard's time stands still, each time it moves, for as long as its last change was on its way to the store.
@@ -69,7 +70,7 @@ const OF_CLUSTER: Rules = Rules {
     ..RULES
 };
 
-/// A bug that a cluster can have, to test the tests.
+/// A bug of a cluster, to test the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterBug(Inside);
 
@@ -87,20 +88,20 @@ pub const CLUSTER_BUGS: [(&str, ClusterBug); 4] = [
     ("append without a fence", ClusterBug(Inside::World(WorldBug::AppendUnfenced))),
 ];
 
-/// What a run of a cluster gave.
+/// The result of a run of a cluster.
 #[derive(Debug)]
 pub struct ClusterOutcome {
-    /// What the clients saw.
+    /// The history of the clients.
     pub history: History,
-    /// What was broken besides: a node ended by itself, it did not end, or panicked.
+    /// Other errors: a node ended by itself, did not end, or panicked.
     pub broken: Option<String>,
-    /// What really happened.
+    /// The faults and events that really happened.
     pub facts: ClusterFacts,
-    /// Every step, if it was asked for.
+    /// Every step, if requested.
     pub trace: String,
 }
 
-/// Runs a seed.
+/// Runs the simulation with a seed.
 pub fn run_cluster(seed: u64, bug: Option<ClusterBug>, trace: Trace) -> ClusterOutcome {
     mutant::choose(match bug {
         Some(ClusterBug(Inside::Code(mutant))) => Some(mutant),
@@ -143,17 +144,17 @@ struct Flight {
 }
 
 enum FlightState {
-    /// On its way.
+    /// The request is on its way.
     Out,
     There(Promise<Answers>),
-    /// Its answer is on its way.
+    /// The answer is on its way.
     Back(Answers),
 }
 
 struct Machine {
     clock: MachineClock,
     process: Option<Process>,
-    /// The process stands still until then.
+    /// The process is paused until then.
     still_until: u64,
 }
 
@@ -175,7 +176,7 @@ struct Cluster {
     gossip: Gossip,
     survey: Survey,
     stage: Stage,
-    /// Something of the cluster may be missing.
+    /// Set while a part of the cluster may be missing.
     struck: bool,
     done: bool,
     facts: ClusterFacts,
@@ -216,7 +217,7 @@ impl Cluster {
         let recipe = Recipe {
             world: World::new(rng.bits(), SHARDS, slow_store, of_world),
             net: Net::new(rng.bits(), slow),
-            // Each shard has a part of what its node has.
+            // Each shard has a part of its node's limits.
             policy: Policy {
                 near_messages: style.policy.near_messages * 4,
                 ready_messages: style.policy.ready_messages * 4,
@@ -271,7 +272,7 @@ impl Cluster {
         }
     }
 
-    /// A few ms pass.
+    /// Lets a few ms pass.
     fn tick(&mut self) {
         let most = if self.stage == Stage::Work { 8 } else { 20 };
         self.now += self.rng.range(1, most) * MS;
@@ -368,7 +369,7 @@ impl Cluster {
         self.note(0, What::Fault(fault));
     }
 
-    /// One of the nodes that take requests.
+    /// One of the nodes that accept requests.
     fn some_node(&mut self) -> Option<usize> {
         let serving = |place: &usize| {
             self.machines[*place].process.as_ref().is_some_and(|process| process.serving().is_some())
@@ -432,7 +433,7 @@ impl Cluster {
         flight.state = FlightState::There(promise);
     }
 
-    /// Looks which answers are there.
+    /// Checks which answers have arrived.
     fn poll(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         let mut back = Vec::new();
@@ -472,7 +473,7 @@ impl Cluster {
         self.at(self.now + pause, Action::Wake(i));
     }
 
-    /// A process is gone, and what it had not answered will never be.
+    /// Handles the end of a process: requests without an answer will get none.
     fn gone(&mut self, place: usize) {
         let mut lost = VecDeque::new();
         for (i, person) in self.people.iter_mut().enumerate() {

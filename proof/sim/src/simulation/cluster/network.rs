@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{MS, NODES};
 
-/// All connections. Clones are the same.
+/// All connections. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Net(Arc<Mutex<State>>);
 
@@ -22,14 +22,14 @@ pub(super) struct Net(Arc<Mutex<State>>);
 struct State {
     now: u64,
     seed: u64,
-    /// Connections that each node has made to each other one.
+    /// The number of connections that each node has made to each other one.
     made: [[u64; NODES]; NODES],
-    /// Longest time that bytes are under way, in ms.
+    /// The longest time that bytes are in flight, in ms.
     latency_ms: u64,
     pipes: Vec<Arc<Mutex<Pipe>>>,
-    /// Connections that nobody has accepted yet: when, to which node, and the end of the one who answers.
+    /// Connections that are not accepted yet: the time, the node, and its end of the connection.
     calls: VecDeque<(u64, usize, End)>,
-    /// Pairs of nodes that do not hear each other.
+    /// Pairs of nodes that are cut off from each other.
     cut: [[bool; NODES]; NODES],
     /// Bytes that never arrived because their connection broke.
     lost: u64,
@@ -40,15 +40,16 @@ struct State {
 struct Pipe {
     from: usize,
     to: usize,
-    /// What is late on it, and what is lost. Of its own, because tokio wakes those that wait for one thing in an order
-    /// that is not from the seed: what one connection draws must not depend on the others.
+    /// The source of delays and losses of this connection. Each connection has its own, because tokio wakes several
+    /// tasks that wait for one event in an order that does not depend on the seed: the random numbers of one connection
+    /// must not depend on the others.
     rng: Rng,
-    /// With the time of their arrival.
+    /// Bytes in flight, with the time of their arrival.
     flying: VecDeque<(u64, Vec<u8>)>,
     arrived: VecDeque<u8>,
-    /// Nothing is written any more: the reader sees the end behind what arrives.
+    /// Set when nothing more is written: the reader sees the end behind the bytes in flight.
     shut: bool,
-    /// Both ends are gone.
+    /// Set when both ends are gone.
     broken: bool,
     reader: Option<Waker>,
 }
@@ -61,7 +62,7 @@ pub(super) struct End {
     writes: Arc<Mutex<Pipe>>,
 }
 
-/// How one node reaches the others.
+/// The connections of one node to the others.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) net: Net,
@@ -125,12 +126,13 @@ impl Net {
         state.cut[other][one] = cut;
     }
 
-    /// All nodes hear each other again.
+    /// Ends all cuts.
     pub(super) fn heal(&self) {
         self.state().cut = [[false; NODES]; NODES];
     }
 
-    /// Breaks all connections between two nodes; of what was under way a part arrives. Returns how many there were.
+    /// Breaks all connections between two nodes; a part of the bytes in flight arrives. Returns the number of
+    /// connections.
     pub(super) fn reset(&self, one: usize, other: usize) -> u64 {
         let pipes = self.state().pipes.clone();
         let mut broken = 0;
@@ -144,7 +146,7 @@ impl Net {
         broken
     }
 
-    /// Whether all nodes hear each other.
+    /// Whether no nodes are cut off from each other.
     pub(super) fn is_well(&self) -> bool {
         self.state().cut.iter().flatten().all(|cut| !cut)
     }
@@ -154,7 +156,7 @@ impl Net {
         self.state().lost
     }
 
-    /// Lets time pass: what is due arrives. Returns the connections that a node is to accept now.
+    /// Lets time pass: bytes that are due arrive. Returns the connections that a node is to accept now.
     pub(super) fn advance(&self, now: u64, accepts: impl Fn(usize) -> bool) -> Vec<(usize, End)> {
         let (pipes, mut calls) = {
             let mut state = self.state();
@@ -187,12 +189,12 @@ impl Net {
         for pipe in pipes {
             lock(&pipe).arrive(now);
         }
-        // Nobody listens there: the connection is refused.
+        // No node listens there: the connection is refused.
         calls.retain(|(to, _)| accepts(*to));
         calls
     }
 
-    /// A part of what was under way arrives, and nothing after it.
+    /// A part of the bytes in flight arrives, and nothing after it.
     fn break_off(&self, pipe: &mut Pipe) {
         let mut state = self.state();
         let keeps = usize::try_from(pipe.rng.below(pipe.flying.len() as u64 + 1)).unwrap_or(0);
@@ -288,7 +290,7 @@ impl AsyncWrite for End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // What was written may still arrive, or a part of it; what the other end writes does not.
+        // Bytes that were written may still arrive, or a part of them; those of the other end do not.
         self.net.break_off(&mut lock(&self.writes));
         let mut reads = lock(&self.reads);
         reads.flying.clear();

@@ -18,16 +18,16 @@ use super::network::{Caller, End, Net, address, lock};
 use super::store::{Way, World};
 use super::{BEGIN_MS, MS};
 
-/// The clocks of a machine. Clones are the same.
+/// The clocks of a machine. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct MachineClock(Arc<Mutex<Times>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Times {
     now_ns: u64,
-    /// What its wall clock is wrong by.
+    /// The error of its wall clock.
     skew_ms: i64,
-    /// What elapsed time showed when the run began: each machine was started at another time.
+    /// The elapsed time when the run began: each machine was started at another time.
     up_ns: u64,
     boot: BootId,
 }
@@ -62,7 +62,7 @@ impl Clock for MachineClock {
     }
 }
 
-/// How the processes of a run are made.
+/// The settings of the processes of a run.
 #[derive(Debug)]
 pub(super) struct Recipe {
     pub(super) world: World,
@@ -74,11 +74,11 @@ pub(super) struct Recipe {
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    // Dropped in this order, as by kill -9: nothing of it does anything any more.
+    // Dropped in this order, as by kill -9: none of it does anything any more.
     phase: Phase,
     clock: MachineClock,
     runtime: Runtime,
-    /// When its runtime began, by its own clock and by the simulation's.
+    /// The beginning of its runtime, by its own clock and by the simulation's.
     began: (tokio::time::Instant, u64),
 }
 
@@ -88,7 +88,7 @@ enum Phase {
     Up(Box<Up>),
 }
 
-/// A node that takes part.
+/// A node that has joined.
 #[derive(Debug)]
 pub(super) struct Up {
     pub(super) client: Client,
@@ -98,20 +98,20 @@ pub(super) struct Up {
     leaving: bool,
 }
 
-/// What has become of a process.
+/// The state of a process after a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Runs,
-    /// It has ended as it was asked to.
+    /// It has ended on request.
     Left,
     /// It has ended by itself.
     Ended(String),
-    /// It could not take part; it is started again.
+    /// It could not join; it is started again.
     NotJoined,
 }
 
 impl Process {
-    /// A process starts on a machine.
+    /// Starts a process on a machine.
     pub(super) fn start(recipe: &Recipe, place: usize, clock: &MachineClock, seed: u64, now: u64) -> Self {
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -144,7 +144,7 @@ impl Process {
         }
     }
 
-    /// The node, if it takes requests.
+    /// The node, if it accepts requests.
     pub(super) fn serving(&self) -> Option<&Up> {
         self.up().filter(|up| !up.leaving)
     }
@@ -170,7 +170,7 @@ impl Process {
         let Phase::Up(up) = &self.phase else { return Fate::Runs };
         match (up.node.has_ended(), up.leaving) {
             (false, _) => Fate::Runs,
-            // A node that leaves may not end by a panic either.
+            // A node that leaves must not end by a panic either.
             (true, true) if up.started.shared.bug().is_none() => Fate::Left,
             (true, _) => {
                 let why = up.started.shared.bug().cloned();
@@ -179,7 +179,7 @@ impl Process {
         }
     }
 
-    /// Its tasks see the time jump, as after a pause, and then run until nothing is left to do.
+    /// Advances the time of its tasks in one step, as after a pause, and runs them until nothing is left to do.
     fn run_tasks(&mut self, now: u64) {
         let target = self.began.0 + Duration::from_nanos(now - self.began.1);
         let last = Duration::from_millis(1);
@@ -188,25 +188,25 @@ impl Process {
             if left > last {
                 tokio::time::advance(left - last).await;
             }
-            // It ends when all others wait.
+            // It ends when all other tasks wait.
             tokio::time::sleep_until(target).await;
         });
     }
 
-    /// Another node has connected to it.
+    /// Accepts a connection of another node.
     pub(super) fn accept(&self, end: End) {
         if let Some(up) = self.up() {
             self.runtime.spawn(up.node.answer(Box::new(end)));
         }
     }
 
-    /// Makes a future of a client in the context of its tasks, or looks at one.
+    /// Creates or polls a future of a client in the context of its tasks.
     pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let _entered = self.runtime.enter();
         work()
     }
 
-    /// It is asked to end.
+    /// Asks it to end.
     pub(super) fn leave(&mut self) -> bool {
         let Phase::Up(up) = &mut self.phase else { return false };
         up.leaving = true;
@@ -238,5 +238,5 @@ impl Up {
     }
 }
 
-/// The answer to something that was asked of a node.
+/// The answer to a request to a node.
 pub(super) type Promise<T> = std::pin::Pin<Box<dyn Future<Output = T>>>;

@@ -1,9 +1,9 @@
 //! The store of a simulated cluster: a server that keeps groups, leases and members, and the stores of the nodes, whose
 //! messages to it are late, lost, or applied although their sender has given up.
 //!
-//! It keeps the obligations of [`Coordinator`] and [`Store`] as the store on Redis does: appends are fenced by the
-//! epoch and by their position, a lease is counted by the owner from before it was asked for, and what an owner has
-//! sent may arrive after its reign.
+//! It fulfils the obligations of [`Coordinator`] and [`Store`] like the store on Redis: appends are fenced by the epoch
+//! and by their position, the owner counts a lease from before it was requested, and requests of an owner may arrive
+//! after its reign.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -29,18 +29,18 @@ const LEASE_NS: u64 = 1_000 * MS;
 /// How long an owner waits for the answer to a group.
 const ANSWERED_WITHIN_NS: u64 = 400 * MS;
 
-/// A bug of the store, or of what an owner makes of it.
+/// A bug of the store, or of an owner's use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorldBug {
     /// A renewal gives the lease to its sender, whatever the epoch.
     RenewalWithoutEpoch,
-    /// An owner goes on when its lease is over.
+    /// An owner continues when its lease has ended.
     DeadlineIgnored,
     /// A group is applied whatever its epoch and position.
     AppendUnfenced,
 }
 
-/// The server, and all that is on its way to it and back. Clones are the same.
+/// The server, and all requests and answers in flight. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct World(Arc<Mutex<State>>);
 
@@ -59,14 +59,14 @@ struct State {
     broken: Option<String>,
 }
 
-/// The way between a node and the server.
+/// The connection between a node and the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Link {
     #[default]
     Fine,
-    /// Nothing gets through; what is sent arrives when it is over.
+    /// It is cut; requests arrive when the cut ends.
     Cut,
-    /// So many of a hundred calls reach the server, and their answers are lost.
+    /// This percentage of calls reach the server, and their answers are lost.
     Lossy(u64),
 }
 
@@ -76,16 +76,16 @@ struct Member {
     heard: u64,
 }
 
-/// A shard, as the server keeps it.
+/// A shard in the server.
 #[derive(Debug)]
 struct Kept {
     groups: Vec<Group>,
     next: Lsn,
-    /// The clocks of the last group, and when it came.
+    /// The clocks of the last group, and the time of its arrival.
     clock: Option<(ClockPair, u64)>,
     epoch: u32,
     lease: Option<Lease>,
-    /// The node that owned it last.
+    /// The last node that owned it.
     last: Option<u32>,
 }
 
@@ -105,14 +105,14 @@ struct Reign {
     owner: Owner,
     waker: Wakes,
     clock: Arc<dyn Clock>,
-    /// Until when its lease is certain, by its own clock.
+    /// The end of its certain lease, by its own clock.
     until: Duration,
     acked: Lsn,
     /// Groups and renewals on their way to the server, in order, with the times of their arrival.
     there: VecDeque<(u64, Ask)>,
     /// Answers on their way back.
     back: VecDeque<(u64, Said)>,
-    /// When groups were sent that have no answer yet.
+    /// The times at which unanswered groups were sent.
     waits: VecDeque<u64>,
     renews_at: u64,
     pages: VecDeque<(u64, Loaded)>,
@@ -129,7 +129,7 @@ enum Ask {
 #[derive(Debug)]
 enum Said {
     Applied(Lsn),
-    /// Nothing from here on was applied.
+    /// Nothing from this position on was applied.
     Refused(Lsn),
     Renewed(Duration),
     NotRenewed,
@@ -176,12 +176,12 @@ impl World {
         self.state().facts
     }
 
-    /// Lets time pass. Owners on nodes that stand still neither hear nor say anything.
+    /// Lets time pass. Owners on paused nodes neither receive nor send anything.
     pub(super) fn advance(&self, now: u64, still: &impl Fn(usize) -> bool) {
         let reigns = {
             let mut state = self.state();
             state.now = now;
-            // Those that are gone may still have something on its way.
+            // Owners that are gone may still have requests in flight.
             state.reigns.retain(|reign| Arc::strong_count(reign) > 1 || !lock(reign).there.is_empty());
             state.reigns.clone()
         };
@@ -212,7 +212,8 @@ impl World {
         self.state().broken.clone()
     }
 
-    /// One owner at a time: no two that are sure of their lease, and no lease but that of the last one.
+    /// Checks that there is one owner at a time: no two owners are sure of their lease, and only the last one has a
+    /// lease.
     fn look_for_two_owners(&self, reigns: &[Arc<Mutex<Reign>>], still: &impl Fn(usize) -> bool) {
         {
             let mut state = self.state();
@@ -323,7 +324,7 @@ impl State {
 }
 
 impl Reign {
-    /// Hears what has come, and says what is to be said.
+    /// Handles arrived requests, and sends answers.
     fn go_on(&mut self, world: &World, link: Link, now: u64) {
         let mut woken = false;
         while link != Link::Cut
@@ -373,7 +374,7 @@ impl Reign {
         self.over.get_or_insert(why);
     }
 
-    /// Whether it may still answer.
+    /// Whether the store may still answer.
     fn check(&mut self, world: &World) -> Result<(), StoreError> {
         if self.over.is_none() && self.clock.running() >= self.until {
             let mut state = world.state();
@@ -458,7 +459,7 @@ impl Coordinator for Way {
         let now = state.now;
         let kept = &mut state.shards[shard.0 as usize];
         if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
-            // Of a reign of its own that is over a process knows that it answers nobody any more.
+            // A process knows that an ended reign of its own answers no calls any more.
             let is_over = match lease.reign.upgrade() {
                 Some(reign) => lock(&reign).over.is_some(),
                 None => true,
@@ -513,12 +514,12 @@ impl Coordinator for Way {
 }
 
 impl Kept {
-    /// What an owner needs. How long ago the last group came is known by the server's clock, and told by the owner's
-    /// wall clock.
+    /// The state for a new owner. The time since the last group is measured by the server's clock, and converted to the
+    /// owner's wall clock.
     fn recovered(&self, table: &Table, now: u64, wall_ms: u64) -> Recovered {
         let mut recovered = table.recovered(Epoch(self.epoch));
         recovered.clock = self.clock.map(|(clock, came)| {
-            // Both ends are rounded, so a millisecond more would not be certain.
+            // Both ends are rounded, so one more millisecond would not be certain.
             let passed = ((now - came) / MS).saturating_sub(1);
             ClockPair { engine: clock.engine, wall: WallMs(wall_ms.saturating_sub(passed)) }
         });
@@ -530,7 +531,7 @@ impl Kept {
 struct SimStore {
     world: World,
     reign: Arc<Mutex<Reign>>,
-    /// The shard with all that this owner has appended: its reads go the way of its appends, behind them.
+    /// The shard with everything that this owner has appended: its reads follow its appends.
     table: Table,
     recovered: Recovered,
 }
@@ -607,7 +608,7 @@ impl Store for SimStore {
         drop(state);
         let mut reign = self.reign()?;
         reached?;
-        // It waits until all of it has arrived, which is now.
+        // It waits until everything has arrived, which is now.
         let (world, asks) = (self.world.clone(), std::mem::take(&mut reign.there));
         let mut state = world.state();
         for (_, ask) in asks {
@@ -639,7 +640,7 @@ impl Store for SimStore {
 
 impl Drop for SimStore {
     fn drop(&mut self) {
-        // Nobody renews the lease any more; what was sent may still arrive.
+        // The lease is not renewed any more; earlier requests may still arrive.
         lock(&self.reign).end(StoreError::new(ErrorKind::Closed, "its owner is gone"));
     }
 }

@@ -1,4 +1,4 @@
-//! Who sets the queues of a simulated cluster up, looks whether they are drained, and lists what is left.
+//! Configures the queues of a simulated cluster, checks whether they are drained, and lists the rest.
 
 use std::task::{Context, Poll, Waker};
 
@@ -12,18 +12,18 @@ use duewheel_shard::client::Client;
 use super::place::Promise;
 use super::{Action, Cluster, MS, OF_CLUSTER, Stage, ask};
 
-/// What is due later than this stays.
+/// Messages that are due later than this stay.
 const FAR_MS: u64 = 1_500;
 const PAGE: usize = 50;
 
-/// All of one queue.
+/// The content of one queue.
 struct Listed {
     queue: String,
     rows: Vec<View>,
     totals: Option<Totals>,
 }
 
-/// What is being asked, and of which node.
+/// The requests in progress, and the node that they were sent to.
 #[derive(Default)]
 pub(super) struct Survey {
     ready: bool,
@@ -37,7 +37,7 @@ impl Survey {
         self.ready
     }
 
-    /// A node is gone, with what it was asked.
+    /// Drops the requests to a node that is gone.
     pub(super) fn forget(&mut self, place: usize) {
         self.setting_up.take_if(|(at, _)| *at == place);
         self.listing.take_if(|(at, _)| *at == place);
@@ -62,7 +62,7 @@ impl Cluster {
         Some((place, up.client.clone()))
     }
 
-    /// Goes on with what is being asked.
+    /// Continues the requests in progress.
     pub(super) fn look_over(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         if !self.survey.ready && self.survey.setting_up.is_none() {
@@ -118,7 +118,7 @@ impl Cluster {
     }
 }
 
-/// Gives the queues the settings that keep them, and their totals, when they are empty.
+/// Gives the queues settings that keep them, and their totals, when they are empty.
 async fn configure(client: Client, queues: Vec<String>) -> bool {
     let settings = QueueSettings { lease_ms: Some(OF_CLUSTER.lease_ms), ..QueueSettings::default() };
     let configure = |queue: &String| Op::Configure { queue: ask::queue(queue), settings: settings.clone() };
@@ -128,7 +128,7 @@ async fn configure(client: Client, queues: Vec<String>) -> bool {
     }
 }
 
-/// Lists all queues; `None` when something was not answered.
+/// Lists all queues; `None` when a request was not answered.
 async fn list(client: Client, queues: Vec<String>) -> Option<Vec<Listed>> {
     let mut all = Vec::new();
     for queue in queues {

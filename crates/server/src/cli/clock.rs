@@ -1,0 +1,51 @@
+//! `duewheel clock advance TIME`: for tests against a server with `--virtual-clock`.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::remote::Remote;
+use super::table::cell;
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
+
+#[derive(Args, Debug)]
+pub(super) struct ClockArgs {
+    #[command(subcommand)]
+    command: ClockCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ClockCommand {
+    /// Let time pass at once
+    Advance(AdvanceArgs),
+}
+
+#[derive(Args, Debug)]
+struct AdvanceArgs {
+    /// How much
+    #[arg(value_name = "TIME", value_parser = when::span)]
+    by: TimeSpan,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for ClockArgs {
+    fn server(&self) -> &ServerArgs {
+        let ClockCommand::Advance(args) = &self.command;
+        &args.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let ClockCommand::Advance(args) = self.command;
+        let answer = Remote::new(&args.server)?.post("/v1/clock/advance", &json!({"by_ms": args.by.0}))?;
+        let mut out = io::stdout().lock();
+        if args.server.json {
+            writeln!(out, "{answer}")?;
+        } else {
+            writeln!(out, "it is {} for the server", cell(&answer, "now"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! `duewheel pause|resume|purge|redrive QUEUE`.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::Args;
+use duewheel::core::QueueName;
+use serde_json::{Map, Value, json};
+
+use super::queue::{path, queue_name};
+use super::remote::{Remote, ServerRefusal};
+use super::table::{cell, plain};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
+
+#[derive(Args, Debug)]
+pub(super) struct PauseArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// For this time [default: until `duewheel resume`]
+    #[arg(long = "for", value_name = "TIME", value_parser = when::span)]
+    length: Option<TimeSpan>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for PauseArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let mut request = Map::new();
+        if let Some(TimeSpan(ms)) = self.length {
+            request.insert("for_ms".into(), ms.into());
+        }
+        let how = match self.length {
+            Some(length) => format!("paused for {length}"),
+            None => "paused until it is resumed".to_owned(),
+        };
+        operate(&self.queue, "pause", &Value::Object(request), &self.server, |_| how)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ResumeArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for ResumeArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        operate(&self.queue, "resume", &json!({}), &self.server, |_| "resumed".to_owned())
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PurgeArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for PurgeArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        if !self.yes {
+            let counts = Remote::new(&self.server)?.get(&path(&self.queue))?["counts"].take();
+            let count = |state: &str| counts[state].as_u64().unwrap_or(0);
+            let doomed = count("scheduled") + count("ready") + count("dead");
+            confirm(&format!("remove {doomed} messages of {} for ever", self.queue))?;
+        }
+        operate(&self.queue, "purge", &json!({}), &self.server, |answer| {
+            format!("{} messages removed", cell(answer, "purged"))
+        })
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct RedriveArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// Only this message; may be given several times
+    #[arg(long = "id", value_name = "ID", conflicts_with = "max")]
+    ids: Vec<String>,
+    /// At most this number of messages, in the order in which they died
+    #[arg(long, value_name = "N")]
+    max: Option<u64>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for RedriveArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let mut request = Map::new();
+        if !self.ids.is_empty() {
+            request.insert("ids".into(), json!(self.ids));
+        }
+        if let Some(max) = self.max {
+            request.insert("max".into(), max.into());
+        }
+        let mut refused = Vec::new();
+        operate(&self.queue, "redrive", &Value::Object(request), &self.server, |answer| {
+            for result in answer["results"].as_array().into_iter().flatten() {
+                if result.get("code").is_some() {
+                    refused.push((cell(result, "id"), ServerRefusal::from_json(result)));
+                }
+            }
+            format!("{} messages are ready again", cell(answer, "redriven"))
+        })?;
+        match refused.len() {
+            0 => Ok(()),
+            1 => refused.pop().map_or(Ok(()), |(_, refusal)| Err(CommandFailure::Refused(refusal))),
+            many => {
+                for (id, refusal) in refused {
+                    eprintln!("{id}: {}", plain(&refusal.to_string()));
+                }
+                Err(CommandFailure::Failed(format!("{many} messages were refused")))
+            }
+        }
+    }
+}
+
+/// Posts to a path below a queue, and prints the answer.
+fn operate(
+    queue: &QueueName,
+    verb: &str,
+    request: &Value,
+    server: &ServerArgs,
+    words: impl FnOnce(&Value) -> String,
+) -> Result<(), CommandFailure> {
+    let answer = Remote::new(server)?.post(&format!("{}/{verb}", path(queue)), request)?;
+    let words = words(&answer);
+    let mut out = io::stdout().lock();
+    if server.json {
+        writeln!(out, "{answer}")?;
+    } else {
+        writeln!(out, "{queue}  {words}")?;
+    }
+    Ok(())
+}
+
+/// Asks on a terminal; elsewhere `--yes` is needed.
+fn confirm(what: &str) -> Result<(), CommandFailure> {
+    if !io::stdin().is_terminal() {
+        return Err(CommandFailure::Usage(format!("this would {what}; confirm with --yes")));
+    }
+    eprint!("This will {what}. Type yes to go on: ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if answer.trim() == "yes" { Ok(()) } else { Err(CommandFailure::Failed("nothing was changed".into())) }
+}

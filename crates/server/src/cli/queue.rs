@@ -1,0 +1,98 @@
+//! `duewheel queue QUEUE`: one queue in full.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use duewheel::core::QueueName;
+use jiff::Zoned;
+use serde_json::Value;
+
+use super::remote::{Remote, segment};
+use super::table::cell;
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
+
+#[derive(Args, Debug)]
+pub(super) struct QueueArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for QueueArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let queue = Remote::new(&self.server)?.get(&path(&self.queue))?;
+        let mut out = io::stdout().lock();
+        if self.server.json {
+            writeln!(out, "{queue}")?;
+            return Ok(());
+        }
+        let mut line = |name: &str, text: &dyn std::fmt::Display| writeln!(out, "{name:<18}{text}");
+        line("queue", &cell(&queue, "queue"))?;
+        for state in ["scheduled", "ready", "leased", "dead"] {
+            line(state, &cell(&queue["counts"], state))?;
+        }
+        if queue["counts"]["estimated"] == true {
+            line("", &"scheduled and ready are exact together; how they are split is an estimate")?;
+        }
+        let overdue = queue["oldest_overdue"].as_str().map(|at| when::told(at, &Zoned::now()));
+        line("oldest overdue", &overdue.as_deref().unwrap_or("-"))?;
+        let paused = match (queue["paused"].as_bool(), queue["pause_left_ms"].as_u64()) {
+            (Some(true), Some(ms)) => format!("yes, for {} more", TimeSpan(ms)),
+            (Some(true), None) => "yes, until it is resumed".to_owned(),
+            _ => "no".to_owned(),
+        };
+        line("paused", &paused)?;
+        let attended =
+            if queue["attended"] == true { "yes" } else { "no consumer has reserved since the start" };
+        line("attended", &attended)?;
+        line("waiting reserves", &cell(&queue, "waiters"))?;
+        for (name, rate) in [("enqueued/s", "enqueued"), ("granted/s", "granted"), ("acked/s", "acked")] {
+            line(name, &cell(&queue["rates"], rate))?;
+        }
+        for (name, total) in queue["totals"].as_object().into_iter().flatten() {
+            line(&format!("total {}", name.replace('_', " ")), total)?;
+        }
+        for (name, text) in settings(&queue["config"]) {
+            line(&format!("--{name}"), &text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the name of a queue.
+pub(super) fn queue_name(text: &str) -> Result<QueueName, String> {
+    QueueName::new(text).map_err(|what| what.to_string())
+}
+
+/// The path of a queue.
+pub(super) fn path(queue: &QueueName) -> String {
+    format!("/v1/queues/{}", segment(queue.as_str()))
+}
+
+/// The settings of a queue, each named as the option of `duewheel config` that sets it.
+pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
+    // What the queue does not say is the server's default.
+    let default = || "default".to_owned();
+    let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
+    let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };
+    let backoff = match &config["backoff"] {
+        Value::Null => default(),
+        times => format!("{}..{}", time(&times["min_ms"]), time(&times["max_ms"])),
+    };
+    vec![
+        ("lease", time(&config["lease_ms"])),
+        ("max-attempts", plain("max_attempts")),
+        ("priority", plain("priority")),
+        ("backoff", backoff),
+        ("dedupe-window", time(&config["dedupe_window_ms"])),
+        ("dead-ttl", time(&config["dead_ttl_ms"])),
+        ("order", plain("order")),
+    ]
+}

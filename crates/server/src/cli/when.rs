@@ -1,0 +1,380 @@
+//! Times as people write them, and as they are told back: `in 2 days`, `1.5h`, `PT48H`, `tomorrow 9:00`, `2027-01-01`.
+//!
+//! HTTP stays strict; only the command line reads these. Civil times are those of the system's time zone (`TZ`), and
+//! the answer says which zone that is. A civil time that does not exist or comes twice, because the clocks change, is
+//! refused: nothing is delivered at a time that nobody has said.
+
+use jiff::civil::{Date, DateTime, Time, Weekday};
+use jiff::tz::AmbiguousOffset;
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
+use serde_json::Value;
+
+use crate::span::TimeSpan;
+
+/// When a message is to be due.
+#[derive(Debug, PartialEq)]
+pub(super) enum GivenTime {
+    /// After so many milliseconds.
+    After(u64),
+    /// At an instant, RFC 3339.
+    At(String),
+}
+
+/// A time, and what people should know about how it was read.
+#[derive(Debug, PartialEq)]
+pub(super) struct ReadTime {
+    pub(super) time: GivenTime,
+    pub(super) note: Option<String>,
+}
+
+impl ReadTime {
+    fn plain(time: GivenTime) -> Self {
+        ReadTime { time, note: None }
+    }
+}
+
+const SPANS: &str = "must be a length of time such as 250ms, 90s, 1.5h, 48h, 15d, \"2 days\" or PT48H";
+const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-01-01 9:00\", 2027-01-01, \"tomorrow \
+                        9:00\", \"monday 18:30\" or \"in 2 days\"";
+
+/// Reads a length of time. Months and years count from `now` on the calendar.
+pub(super) fn delay(text: &str, now: &Zoned) -> Result<ReadTime, String> {
+    let said = text.trim();
+    let said = strip_word(said, "in").unwrap_or(said);
+    if let Ok(TimeSpan(ms)) = said.parse() {
+        return Ok(ReadTime::plain(GivenTime::After(ms)));
+    }
+    if !said.is_empty() && said.bytes().all(|b| b.is_ascii_digit()) {
+        let seconds: u64 = said.parse().map_err(|_| "is too long".to_owned())?;
+        let ms = seconds.checked_mul(1_000).ok_or("is too long")?;
+        let note = Some(format!("{said} is taken as {said} seconds"));
+        return Ok(ReadTime { time: GivenTime::After(ms), note });
+    }
+    let Ok(span) = said.parse::<Span>() else {
+        if at(text, now).is_ok() {
+            return Err("is an instant, not a length of time: use --at".to_owned());
+        }
+        return Err(SPANS.to_owned());
+    };
+    if span.is_negative() {
+        return Err("must not be negative".to_owned());
+    }
+    if span.get_years() != 0 || span.get_months() != 0 {
+        let then = now.checked_add(span).map_err(|_| "is too long".to_owned())?;
+        return Ok(ReadTime { note: Some(zone_note(&then)), time: instant(then.timestamp()) });
+    }
+    let length =
+        span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| "is too long".to_owned())?;
+    // Never earlier than said.
+    let ms = u64::try_from(length.as_nanos()).map_err(|_| "is too long".to_owned())?.div_ceil(1_000_000);
+    Ok(ReadTime::plain(GivenTime::After(ms)))
+}
+
+/// Reads a length of time that does not depend on the calendar, for options such as `--lease`.
+pub(super) fn span(text: &str) -> Result<TimeSpan, String> {
+    match delay(text, &Zoned::default())?.time {
+        GivenTime::After(ms) => Ok(TimeSpan(ms)),
+        GivenTime::At(_) => Err("must not have months or years, whose length differs".to_owned()),
+    }
+}
+
+/// Reads an instant; civil times are those of `now`'s zone.
+pub(super) fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
+    let said = text.trim();
+    if said.parse::<Timestamp>().is_ok() {
+        // The server reads it, and rounds what is finer than a millisecond.
+        return Ok(ReadTime::plain(GivenTime::At(said.to_owned())));
+    }
+    if let Ok(zoned) = said.parse::<Zoned>() {
+        return Ok(ReadTime::plain(instant(zoned.timestamp())));
+    }
+    if strip_word(said, "in").is_some() {
+        return delay(said, now);
+    }
+    let (date, time) = match relative_day(said, now)? {
+        Some(both) => both,
+        None => {
+            let (day, time) = match said.split_once([' ', 'T', 't']) {
+                Some((day, time)) => (day, clock_time(time.trim()).ok_or(INSTANTS)?),
+                None => (said, Time::midnight()),
+            };
+            (day.parse::<Date>().map_err(|_| bad_instant(said))?, time)
+        }
+    };
+    let zoned = in_zone(DateTime::from_parts(date, time), now)?;
+    Ok(ReadTime { note: Some(zone_note(&zoned)), time: instant(zoned.timestamp()) })
+}
+
+fn bad_instant(said: &str) -> String {
+    if clock_time(said).is_some() {
+        return format!("must say which day: \"today {said}\" or \"tomorrow {said}\"");
+    }
+    INSTANTS.to_owned()
+}
+
+/// `today 9:00`, `tomorrow 9pm`, `monday 18:30`: the next such day behind today.
+fn relative_day(said: &str, now: &Zoned) -> Result<Option<(Date, Time)>, String> {
+    let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
+    let today = now.date();
+    let bad = |_| INSTANTS.to_owned();
+    let date = match word.to_ascii_lowercase().as_str() {
+        "today" => today,
+        "tomorrow" => today.tomorrow().map_err(bad)?,
+        name => match weekday(name) {
+            Some(weekday) => today.nth_weekday(1, weekday).map_err(bad)?,
+            None => return Ok(None),
+        },
+    };
+    if rest.trim().is_empty() {
+        return Err(format!("must say at what time, such as \"{word} 9:00\""));
+    }
+    Ok(Some((date, clock_time(rest.trim()).ok_or(INSTANTS)?)))
+}
+
+fn weekday(name: &str) -> Option<Weekday> {
+    Some(match name {
+        "monday" | "mon" => Weekday::Monday,
+        "tuesday" | "tue" => Weekday::Tuesday,
+        "wednesday" | "wed" => Weekday::Wednesday,
+        "thursday" | "thu" => Weekday::Thursday,
+        "friday" | "fri" => Weekday::Friday,
+        "saturday" | "sat" => Weekday::Saturday,
+        "sunday" | "sun" => Weekday::Sunday,
+        _ => return None,
+    })
+}
+
+/// `9:00`, `18:30:15`, `9am`, `9:30 pm`.
+fn clock_time(text: &str) -> Option<Time> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, half) = match (lower.strip_suffix("am"), lower.strip_suffix("pm")) {
+        (Some(digits), _) => (digits.trim_end(), Some(0)),
+        (_, Some(digits)) => (digits.trim_end(), Some(12)),
+        (None, None) => (lower.as_str(), None),
+    };
+    let mut parts = digits.split(':').map(|part| {
+        let right = (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        if right { part.parse::<i8>().ok() } else { None }
+    });
+    let hour = parts.next()??;
+    let minute = parts.next().unwrap_or(if half.is_some() { Some(0) } else { None })?;
+    let second = parts.next().unwrap_or(Some(0))?;
+    if parts.next().is_some() {
+        return None;
+    }
+    let hour = match half {
+        Some(half) if (1..=12).contains(&hour) => hour % 12 + half,
+        Some(_) => return None,
+        None => hour,
+    };
+    Time::new(hour, minute, second, 0).ok()
+}
+
+/// What follows this word, if the text begins with it.
+fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    let (first, rest) = text.split_once(' ')?;
+    first.eq_ignore_ascii_case(word).then(|| rest.trim())
+}
+
+/// A civil time in the zone of `now`, where it comes exactly once.
+fn in_zone(time: DateTime, now: &Zoned) -> Result<Zoned, String> {
+    let ambiguous = now.time_zone().to_ambiguous_zoned(time);
+    let how = match ambiguous.offset() {
+        AmbiguousOffset::Unambiguous { .. } => {
+            return ambiguous.unambiguous().map_err(|_| INSTANTS.to_owned());
+        }
+        AmbiguousOffset::Gap { .. } => "does not exist",
+        AmbiguousOffset::Fold { .. } => "comes twice",
+    };
+    let (zone, time) = (zone_name(now), time.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+    Err(format!(
+        "{time} {how} in {zone}, because the clocks change: give it with an offset, such as {time}+01:00"
+    ))
+}
+
+fn instant(time: Timestamp) -> GivenTime {
+    GivenTime::At(format!("{time:.3}"))
+}
+
+/// The name of a time's zone.
+pub(super) fn zone_name(time: &Zoned) -> String {
+    match time.time_zone().iana_name() {
+        Some(name) => name.to_owned(),
+        None => time.strftime("%Z").to_string(),
+    }
+}
+
+fn zone_note(time: &Zoned) -> String {
+    format!("taken as {} of {}", time.strftime("%Y-%m-%d %H:%M:%S %:z"), zone_name(time))
+}
+
+/// The `due_at` of an answer, for people.
+pub(super) fn due(answer: &Value) -> String {
+    instant_told(answer, "due_at")
+}
+
+/// An instant of an answer, for people; `-` when it is missing.
+pub(super) fn instant_told(answer: &Value, name: &str) -> String {
+    answer[name].as_str().map_or("-".to_owned(), |instant| told(instant, &Zoned::now()))
+}
+
+/// How an instant is told: `in 2 days (Mon 09:00 CET)`. A text that is no instant comes back as it is.
+pub(super) fn told(instant: &str, now: &Zoned) -> String {
+    let Ok(then) = instant.parse::<Timestamp>() else { return instant.to_owned() };
+    let away = then.as_millisecond() - now.timestamp().as_millisecond();
+    let local = then.to_zoned(now.time_zone().clone());
+    let days = (local.date() - now.date()).get_days();
+    let format = match () {
+        () if away.unsigned_abs() < 3_600_000 => "%a %H:%M:%S %Z",
+        () if (-6..=6).contains(&days) => "%a %H:%M %Z",
+        () if (-300..=300).contains(&days) => "%a %-d %b %H:%M %Z",
+        () => "%Y-%m-%d %H:%M %Z",
+    };
+    format!("{} ({})", distance(away), local.strftime(format))
+}
+
+/// `in 2 days`, `in 3 h 20 min`, `now`, `5 min ago`.
+fn distance(away_ms: i64) -> String {
+    const UNITS: [(&str, u64); 4] = [("day", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    let seconds = (away_ms.unsigned_abs() + 500) / 1_000;
+    if seconds == 0 {
+        return "now".to_owned();
+    }
+    let first = UNITS.iter().position(|(_, unit)| seconds >= *unit).unwrap_or(3);
+    // Two units are enough: the second of them is rounded.
+    let second = UNITS[(first + 1).min(3)].1;
+    let rounded = (seconds + second / 2) / second * second;
+    let (mut left, mut words) = (rounded, Vec::new());
+    for (name, unit) in UNITS {
+        let count = left / unit;
+        left %= unit;
+        if count > 0 {
+            let plural = if name == "day" && count > 1 { "s" } else { "" };
+            words.push(format!("{count} {name}{plural}"));
+        }
+    }
+    let words = words.join(" ");
+    if away_ms < 0 { format!("{words} ago") } else { format!("in {words}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Zoned {
+        // A Sunday.
+        "2026-11-22T19:30:00[Europe/Berlin]".parse().unwrap()
+    }
+
+    fn after(text: &str) -> u64 {
+        match delay(text, &now()) {
+            Ok(ReadTime { time: GivenTime::After(ms), .. }) => ms,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    fn instant_of(text: &str) -> String {
+        match at(text, &now()) {
+            Ok(ReadTime { time: GivenTime::At(instant), .. }) => instant,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_read_as_people_write_them() {
+        for (text, ms) in [
+            ("48h", 172_800_000),
+            ("1h30m", 5_400_000),
+            ("90", 90_000),
+            ("in 90", 90_000),
+            ("1.5h", 5_400_000),
+            ("PT48H", 172_800_000),
+            ("2 days", 172_800_000),
+            ("in 2 days", 172_800_000),
+            ("In 1 hour, 30 minutes", 5_400_000),
+            ("1 week", 604_800_000),
+            ("250ms", 250),
+            ("1 us", 1), // never earlier than said
+            ("0s", 0),
+        ] {
+            assert_eq!(after(text), ms, "{text}");
+        }
+        for bad in
+            ["", "soon", "-1h", "1 hour ago", "1.5d", "2 fortnights", "1e3", "in", "99999999999999999999"]
+        {
+            assert!(delay(bad, &now()).is_err(), "{bad}");
+        }
+        assert_eq!(delay("90", &now()).unwrap().note.unwrap(), "90 is taken as 90 seconds");
+        assert!(delay("tomorrow 9:00", &now()).unwrap_err().contains("--at"));
+        assert!(span("1 month").is_err());
+        assert_eq!(span("2 min"), Ok(TimeSpan(120_000)));
+    }
+
+    #[test]
+    fn months_go_by_the_calendar() {
+        let read = delay("1 month", &now()).unwrap();
+        assert_eq!(read.time, GivenTime::At("2026-12-22T18:30:00.000Z".into()));
+        assert_eq!(read.note.unwrap(), "taken as 2026-12-22 19:30:00 +01:00 of Europe/Berlin");
+    }
+
+    #[test]
+    fn instants_are_read_in_the_zone_of_the_reader() {
+        for (text, instant) in [
+            ("2027-01-01T09:00:00Z", "2027-01-01T09:00:00Z"),
+            ("2027-01-01T09:00:00+05:30", "2027-01-01T09:00:00+05:30"),
+            ("2027-07-01T09:00[America/New_York]", "2027-07-01T13:00:00.000Z"),
+            ("2027-01-01", "2026-12-31T23:00:00.000Z"),
+            ("2027-01-01 9:00", "2027-01-01T08:00:00.000Z"),
+            ("2027-01-01T09:00", "2027-01-01T08:00:00.000Z"),
+            ("2027-07-01 18:30:15", "2027-07-01T16:30:15.000Z"),
+            ("today 23:00", "2026-11-22T22:00:00.000Z"),
+            ("tomorrow 9:00", "2026-11-23T08:00:00.000Z"),
+            ("Tomorrow 9am", "2026-11-23T08:00:00.000Z"),
+            ("tomorrow 12am", "2026-11-22T23:00:00.000Z"),
+            ("monday 6:30 pm", "2026-11-23T17:30:00.000Z"),
+            ("sun 9:00", "2026-11-29T08:00:00.000Z"),
+        ] {
+            assert_eq!(instant_of(text), instant, "{text}");
+        }
+        assert_eq!(at("in 2 days", &now()).unwrap().time, GivenTime::After(172_800_000));
+        let note = at("tomorrow 9:00", &now()).unwrap().note.unwrap();
+        assert_eq!(note, "taken as 2026-11-23 09:00:00 +01:00 of Europe/Berlin");
+        assert_eq!(at("2027-01-01T09:00:00Z", &now()).unwrap().note, None);
+    }
+
+    #[test]
+    fn nothing_is_guessed() {
+        for (text, why) in [
+            ("tomorrow", "at what time"),
+            ("9:00", "which day"),
+            ("2027-02-30", "must be an instant"),
+            ("tomorrow 25:00", "must be an instant"),
+            ("tomorrow 13pm", "must be an instant"),
+            ("tomorrow 9", "must be an instant"),
+            ("someday 9:00", "must be an instant"),
+            ("", "must be an instant"),
+            ("2027-03-28 02:30", "does not exist in Europe/Berlin"),
+            ("2027-10-31 02:30", "comes twice in Europe/Berlin"),
+        ] {
+            let told = at(text, &now()).unwrap_err();
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn times_are_told_as_people_say_them() {
+        for (instant, text) in [
+            ("2026-11-24T18:30:00.200Z", "in 2 days (Tue 19:30 CET)"),
+            ("2026-11-22T18:31:30Z", "in 1 min 30 s (Sun 19:31:30 CET)"),
+            ("2026-11-22T18:30:00.100Z", "now (Sun 19:30:00 CET)"),
+            ("2026-11-22T18:25:00Z", "5 min ago (Sun 19:25:00 CET)"),
+            ("2026-11-22T21:50:00Z", "in 3 h 20 min (Sun 22:50 CET)"),
+            ("2026-11-22T19:29:59.9Z", "in 1 h (Sun 20:29:59 CET)"),
+            ("2027-01-11T08:00:00Z", "in 49 days 14 h (Mon 11 Jan 09:00 CET)"),
+            ("2046-11-22T18:30:00Z", "in 7305 days (2046-11-22 19:30 CET)"),
+            ("strange", "strange"),
+        ] {
+            assert_eq!(told(instant, &now()), text, "{instant}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `POST /v1/clock/advance`: time for tests, on a server with `--virtual-clock`.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use duewheel::LocalShard;
+use duewheel::core::engine::Op;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::Call;
+use super::reserve::at_most;
+use super::strict::{self, Text, Whole};
+use super::{Answer, reply};
+use crate::error::{ErrorCode, Problem};
+use crate::json::InstantText;
+use crate::schema::DelaySchema;
+use crate::span::TimeSpan;
+
+/// Time between two looks whether all shards have done what was due.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How much time is to pass.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Advance", transform = crate::schema::advance_rules)]
+pub(crate) struct AdvanceRequest<'a> {
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    by_ms: Option<Whole>,
+    #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
+    by: Option<Text<'a>>,
+}
+
+/// What time it is now.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Advanced")]
+pub(crate) struct AdvancedAnswer {
+    pub(super) now: InstantText,
+}
+
+/// Answers when every shard has seen the new time: what is due by then is granted to the next reserve.
+pub(crate) async fn advance(mut call: Call) -> Answer {
+    let Some(clock) = call.app.clock.get().cloned() else {
+        let why = "this server goes by the machine's clock; start it with --virtual-clock";
+        return Err(Problem::new(ErrorCode::NotFound, why));
+    };
+    let limit = call.app.policy.max_delay_ms;
+    let by_ms = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        match strict::parse::<AdvanceRequest<'_>>(&bytes)? {
+            AdvanceRequest { by_ms: Some(ms), by: None } => at_most("by_ms", ms.0, limit)?,
+            AdvanceRequest { by_ms: None, by: Some(text) } => {
+                let TimeSpan(ms) = text.0.parse().map_err(|what| Problem::field("by", what))?;
+                at_most("by", ms, limit)?
+            }
+            AdvanceRequest { by_ms: Some(_), by: Some(_) } => {
+                return Err(Problem::field("by", "only one of by_ms and by may be given"));
+            }
+            AdvanceRequest { by_ms: None, by: None } => {
+                return Err(Problem::field("by", "one of by_ms and by must be given"));
+            }
+        }
+    };
+    clock.advance(Duration::from_millis(by_ms));
+    // What was under way when the clock moved is not counted as done.
+    call.app.ask(Op::stats()).await?;
+    while !call.app.client.local_shards().iter().all(LocalShard::has_caught_up) {
+        if call.app.draining.load(Ordering::Relaxed) {
+            return Err(Problem::new(ErrorCode::Draining, "the server stops; the clock was moved"));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(reply(StatusCode::OK, &AdvancedAnswer { now: InstantText(call.app.client.now().wall) }))
+}

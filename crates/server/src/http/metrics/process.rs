@@ -1,0 +1,124 @@
+//! Figures of this process and of its disk, and how long answers take.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::super::App;
+use super::super::durations::EDGES_MS;
+use super::page::{MetricsPage, seconds};
+
+/// Of this server: version, health, requests.
+pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
+    let version = env!("CARGO_PKG_VERSION");
+    page.head("duewheel_build_info", "gauge", "1, with the version and the level of durability.");
+    page.line(
+        "duewheel_build_info",
+        &format!("version=\"{version}\",durability=\"{}\"", app.client.level().as_str()),
+        1,
+    );
+    let health = app.client.health();
+    page.head("duewheel_tick_age_seconds", "gauge", "How long ago the driver's loop last came round.");
+    page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
+    page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
+    page.one(
+        "duewheel_drain_mode",
+        "gauge",
+        "1 while new messages are refused: in drain mode, and while the server stops.",
+        u64::from(app.refuses_new()),
+    );
+    let counters = &app.counters;
+    page.one(
+        "duewheel_http_connections",
+        "gauge",
+        "Open HTTP connections.",
+        counters.connections.load(Ordering::Relaxed),
+    );
+    page.head("duewheel_http_responses_total", "counter", "HTTP responses by class of status.");
+    for (class, count) in counters.responses.iter().enumerate().skip(1) {
+        let labels = format!("class=\"{class}xx\"");
+        page.line("duewheel_http_responses_total", &labels, count.load(Ordering::Relaxed));
+    }
+    write_durations(page, app);
+    if let Some(folder) = app.data.get() {
+        write_disk(page, folder);
+    }
+}
+
+fn write_durations(page: &mut MetricsPage, app: &App) {
+    let name = "duewheel_http_request_seconds";
+    page.head(
+        name,
+        "histogram",
+        "Time from the headers of a request until its answer begins, the wait of a reserve included.",
+    );
+    for route in app.durations.get().into_iter().flatten() {
+        for of in route.all() {
+            let labels =
+                format!("method=\"{}\",route=\"{}\",status=\"{}xx\"", route.method, route.path, of.class);
+            let mut sum = 0;
+            for (column, count) in of.columns.iter().enumerate() {
+                sum += count;
+                let edge = EDGES_MS.get(column).map_or("+Inf".to_owned(), |ms| seconds(*ms));
+                page.line(&format!("{name}_bucket"), &format!("{labels},le=\"{edge}\""), sum);
+            }
+            page.text(&format!("{name}_sum"), &labels, &micros(of.sum_us));
+            page.line(&format!("{name}_count"), &labels, sum);
+        }
+    }
+}
+
+fn write_disk(page: &mut MetricsPage, folder: &Path) {
+    let Ok(of) = rustix::fs::statvfs(folder) else { return };
+    page.one(
+        "duewheel_disk_free_bytes",
+        "gauge",
+        "What this user may still write to the disk of the data folder.",
+        of.f_bavail.saturating_mul(of.f_frsize),
+    );
+    page.one(
+        "duewheel_disk_size_bytes",
+        "gauge",
+        "Size of the disk of the data folder.",
+        of.f_blocks.saturating_mul(of.f_frsize),
+    );
+}
+
+/// Of this process, by the names that all exporters use. What the system does not tell is left out.
+pub(super) fn write_process(page: &mut MetricsPage) {
+    use procfs::process::{LimitValue, Process};
+    let Ok(process) = Process::myself() else { return };
+    if let Ok(stat) = process.stat() {
+        let ticks = procfs::ticks_per_second().max(1);
+        let cpu_ms = (stat.utime + stat.stime).saturating_mul(1_000) / ticks;
+        page.head("process_cpu_seconds_total", "counter", "Processor time of this process.");
+        page.text("process_cpu_seconds_total", "", &seconds(cpu_ms));
+        let resident = stat.rss.saturating_mul(procfs::page_size());
+        page.one("process_resident_memory_bytes", "gauge", "Memory of this process.", resident);
+        page.one("process_virtual_memory_bytes", "gauge", "Address space of this process.", stat.vsize);
+        page.one("process_threads", "gauge", "Threads.", u64::try_from(stat.num_threads).unwrap_or(0));
+        if let Ok(boot) = procfs::boot_time_secs() {
+            let start_ms =
+                boot.saturating_mul(1_000).saturating_add(stat.starttime.saturating_mul(1_000) / ticks);
+            page.head(
+                "process_start_time_seconds",
+                "gauge",
+                "When this process began, in seconds since 1970.",
+            );
+            page.text("process_start_time_seconds", "", &seconds(start_ms));
+        }
+    }
+    if let Ok(open) = process.fd_count() {
+        page.one("process_open_fds", "gauge", "Open files.", open as u64);
+    }
+    if let Ok(limits) = process.limits()
+        && let LimitValue::Value(most) = limits.max_open_files.soft_limit
+    {
+        page.one("process_max_fds", "gauge", "Files that may be open.", most);
+    }
+}
+
+/// Microseconds as an exact decimal number of seconds.
+fn micros(us: u64) -> String {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

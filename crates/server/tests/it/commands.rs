@@ -1,0 +1,296 @@
+//! The client commands that operate queues, settle leases, and describe themselves.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::fixture::PATIENCE;
+use crate::process::BINARY;
+use crate::shell::Shell;
+
+#[test]
+fn reserve_ack_nack_extend() {
+    let shell = Shell::new();
+    for body in ["one", "two", "three"] {
+        shell.ok(&["enqueue", "q", body, "--quiet"]);
+    }
+    let reserved = shell.json(&["reserve", "q", "--max", "3", "--lease", "10 min", "--json"]);
+    let lease = |n: usize| {
+        let message = &reserved["messages"][n];
+        (
+            message["id"].as_str().expect("id").to_owned(),
+            message["lease_token"].as_str().expect("token").to_owned(),
+        )
+    };
+    let (id, token) = lease(0);
+    let extended = shell.ok(&["extend", &id, &token, "--lease", "1h"]);
+    assert!(extended.starts_with(&format!("{id}  leased until in 1 h (")), "{extended}");
+    assert_eq!(shell.ok(&["ack", &id, &token]), format!("{id}  acked\n"));
+    assert_eq!(shell.ok(&["ack", &id, &token]), format!("{id}  was acked already\n"));
+    let (id, token) = lease(1);
+    let again = shell.ok(&["nack", &id, &token, "--delay", "2 hours", "--reason", "later", "--not-yet"]);
+    assert!(again.starts_with(&format!("{id}  again, due in 2 h (")), "{again}");
+    let seen = shell.json(&["get", &id, "--json"]);
+    assert_eq!((&seen["forgiven"], &seen["history"][0]["note"]), (&json!(1), &json!("later")));
+    let lost = shell.fails(&["ack", &id, &token], 4);
+    assert!(lost.contains("lease_lost"), "{lost}");
+    let wrong = shell.fails(&["ack", &id, "1-1"], 2);
+    assert!(wrong.contains("TOKEN \"1-1\": "), "{wrong}");
+    let (id, token) = lease(2);
+    assert_eq!(shell.ok(&["nack", &id, &token, "--dead"]), format!("{id}  dead: buried\n"));
+    assert_eq!(shell.ok(&["reserve", "q"]), "no message\n");
+    shell.ok(&["enqueue", "q", "four"]);
+    let table = shell.ok(&["reserve", "q", "--wait", "10s"]);
+    assert!(table.starts_with("ID") && table.contains("four"), "{table}");
+}
+
+#[test]
+fn queues_are_configured_paused_purged_and_redriven() {
+    let shell = Shell::new();
+    let config = shell.ok(&["config", "q", "--lease", "1 min", "--backoff", "2s..1h", "--max-attempts", "1"]);
+    assert!(
+        config.contains("--lease           1m\n") && config.contains("--backoff         2s..1h\n"),
+        "{config}"
+    );
+    // What is not named stays.
+    let config = shell.json(&["config", "q", "--order", "arrival", "--json"]);
+    assert_eq!(
+        (&config["lease_ms"], &config["max_attempts"], &config["order"]),
+        (&json!(60_000), &json!(1), &json!("arrival"))
+    );
+    let reset = shell.json(&["config", "q", "--reset", "--priority", "7", "--json"]);
+    // What is not set is null, and the server's default counts.
+    assert_eq!((&reset["lease_ms"], &reset["priority"]), (&json!(null), &json!(7)));
+    let wrong = shell.fails(&["config", "q", "--lease", "0s"], 2);
+    assert!(wrong.contains("--lease 0: "), "{wrong}");
+
+    shell.ok(&["enqueue", "q", "a", "--delay", "2h"]);
+    shell.ok(&["enqueue", "q", "b"]);
+    assert_eq!(shell.ok(&["pause", "q", "--for", "90"]), "q  paused for 1m30s\n");
+    assert_eq!(shell.ok(&["reserve", "q"]), "no message\n");
+    let shown = shell.ok(&["queue", "q"]);
+    assert!(
+        shown.contains("scheduled         1\n") && shown.contains("paused            yes, for "),
+        "{shown}"
+    );
+    assert_eq!(shell.ok(&["resume", "q"]), "q  resumed\n");
+    let lease = shell.json(&["reserve", "q", "--json"])["messages"][0].take();
+    let (id, token) = (lease["id"].as_str().expect("id"), lease["lease_token"].as_str().expect("token"));
+    shell.ok(&["nack", id, token, "--dead"]);
+    assert_eq!(shell.ok(&["redrive", "q", "--max", "5"]), "q  1 messages are ready again\n");
+    let not_dead = shell.fails(&["redrive", "q", "--id", id], 4);
+    assert!(not_dead.contains("not_dead"), "{not_dead}");
+
+    let drawn = shell.ok(&["histogram", "q", "--buckets", "4"]);
+    assert!(drawn.contains('█') && drawn.contains("1 messages; 1 are due before, 0 after"), "{drawn}");
+    let all = shell.json(&["histogram", "--from", "in 1 hour", "--to", "in 3 hours", "--json"]);
+    assert_eq!(all["buckets"].as_array().map(Vec::len), Some(24));
+    let refused = shell.fails(&["histogram", "q", "--to", "yesterday"], 2);
+    assert!(refused.contains("--to \"yesterday\""), "{refused}");
+
+    let asked = shell.fails(&["purge", "q"], 2);
+    assert!(asked.contains("remove 2 messages of q") && asked.contains("--yes"), "{asked}");
+    assert_eq!(shell.ok(&["purge", "q", "--yes"]), "q  2 messages removed\n");
+}
+
+#[test]
+fn health_quotas_and_the_cluster_are_shown() {
+    let shell = Shell::new();
+    let health = shell.ok(&["health"]);
+    assert!(health.contains("status                ok\n"), "{health}");
+    assert_eq!(shell.json(&["health", "--json"])["status"], "ok");
+    assert_eq!(shell.ok(&["quotas"]), "PREFIX  RESOURCE  LIMIT  USED  REFUSED\n");
+    assert!(shell.fails(&["cluster", "show"], 3).contains("not_found"));
+}
+
+#[test]
+fn tokens_are_listed_and_revoked() {
+    let folder = tempfile::TempDir::new().expect("folder");
+    let tokens = folder.path().join("tokens.toml");
+    let run = |args: &[&str]| {
+        let output =
+            Command::new(BINARY).args(args).env("DUEWHEEL_TOKENS", &tokens).output().expect("output");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let token = |name: &str, scope: &str| {
+        let (code, token) = run(&["token", "new", "--name", name, "--scope", scope]);
+        assert_eq!(code, Some(0));
+        token.trim().to_owned()
+    };
+    std::fs::write(&tokens, "# ours, by hand\n").expect("write");
+    std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("mode");
+    let admin = token("ops", "admin,metrics");
+    token("worker", "consume");
+    let shell = Shell::with(&["--durability", "memory", "--tokens", tokens.to_str().expect("path")]);
+    let listed = shell.ok(&["token", "list", "--token", &admin]);
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["ops", "admin,metrics", "all", "-"]);
+    assert_eq!(rows[2][..2], ["worker", "consume"]);
+    assert!(!shell.fails(&["token", "list"], 6).is_empty(), "without a token");
+    assert_eq!(run(&["token", "revoke", "worker"]).0, Some(0));
+    assert_eq!(run(&["token", "revoke", "worker"]).0, Some(3));
+    let text = std::fs::read_to_string(&tokens).expect("read");
+    assert!(
+        text.starts_with("# ours, by hand\n") && text.contains("ops") && !text.contains("worker"),
+        "{text}"
+    );
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&tokens).expect("file").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 1, "nothing is left beside it");
+}
+
+#[test]
+fn times_are_read_and_told_in_the_zone_of_the_reader() {
+    let shell = Shell::new();
+    let run = |args: &[&str]| {
+        let output = shell.command(args).env("TZ", "Asia/Kolkata").output().expect("output");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (answer, note) = run(&["enqueue", "q", "a", "--at", "2099-01-31 9:00", "--key", "k"]);
+    assert!(answer.contains("(2099-01-31 09:00 IST)"), "{answer}");
+    assert_eq!(note, "--at \"2099-01-31 9:00\": taken as 2099-01-31 09:00:00 +05:30 of Asia/Kolkata\n");
+    assert_eq!(shell.json(&["get", "q", "--key", "k", "--json"])["due_at"], "2099-01-31T03:30:00.000Z");
+    let (answer, note) = run(&["enqueue", "q", "b", "--delay", "90"]);
+    assert!(answer.contains("due in 1 min 30 s ("), "{answer}");
+    assert_eq!(note, "--delay \"90\": 90 is taken as 90 seconds\n");
+    let (answer, note) = run(&["postpone", "q", "--key", "k", "--delay", "in 2 days"]);
+    assert!(answer.contains("due in 2 days (") && note.is_empty(), "{answer}{note}");
+    let asks = shell.fails(&["enqueue", "q", "c", "--at", "9:00"], 2);
+    assert!(asks.contains("which day"), "{asks}");
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn several_commands_run_at_a_time_and_until_empty_ends() {
+    let shell = Shell::new();
+    for queue in ["a", "b", "a", "b"] {
+        shell.ok(&["enqueue", queue, "x"]);
+    }
+    shell.ok(&["enqueue", "a", "later", "--delay", "1h"]);
+    // Each waits until all four run.
+    let script = "touch run.$DUEWHEEL_ID; while [ $(ls run.* | wc -l) -lt 4 ]; do sleep 0.01; done";
+    shell.ok(&["work", "a", "b", "--jobs", "4", "--until-empty", "--", "sh", "-c", script]);
+    let queues = shell.json(&["queues", "--json"]);
+    let counts: Vec<Value> = queues["queues"]
+        .as_array()
+        .expect("queues")
+        .iter()
+        .map(|queue| queue["counts"]["ready"].clone())
+        .collect();
+    assert!(counts.iter().all(|ready| ready == 0), "{queues}");
+    assert_eq!(shell.json(&["queue", "a", "--json"])["counts"]["scheduled"], 1);
+    // Nothing is there: it ends at once, and runs nothing.
+    shell.ok(&["work", "a", "b", "--until-empty", "--", "false"]);
+}
+
+#[test]
+fn exit_code_75_gives_a_message_back_and_a_timeout_ends_the_whole_group() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x", "--backoff", "1h..1h"]);
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "exit 75"]);
+    let seen = shell.json(&["get", "1", "--json"]);
+    assert_eq!((&seen["forgiven"], &seen["attempt"]), (&json!(1), &json!(1)));
+
+    shell.ok(&["fire", "1"]);
+    // The child of the shell would go on for an hour.
+    let script = "sleep 3600 & echo $! > pid; wait";
+    shell.ok(&["work", "q", "--count", "1", "--timeout", "300ms", "--", "sh", "-c", script]);
+    let seen = shell.json(&["get", "1", "--json"]);
+    assert_eq!(seen["history"][1]["note"], json!("ran longer than 300ms"));
+    let pid = std::fs::read_to_string(shell.dir.path().join("pid")).expect("pid");
+    let is_running = || {
+        // A zombie without a parent that waits for it has ended as well.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+    };
+    wait_for("the child of the command ends", || !is_running());
+}
+
+#[test]
+fn a_second_signal_ends_the_commands_and_their_messages_come_again() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x", "--backoff", "1h..1h"]);
+    let args = ["work", "q", "--", "sh", "-c", "touch begun; sleep 3600"];
+    let mut worker = shell.command(&args).stderr(Stdio::piped()).spawn().expect("spawn");
+    wait_for("it begins", || shell.dir.path().join("begun").exists());
+    let id = worker.id().to_string();
+    let signal = || assert!(Command::new("kill").args(["-INT", &id]).status().expect("kill").success());
+    signal();
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(worker.stderr.take().expect("stderr"));
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    assert!(line.starts_with("finishing 1 message; once more"), "{line}");
+    signal();
+    assert_eq!(worker.wait().expect("wait").code(), Some(1));
+    let seen = shell.json(&["get", "1", "--json"]);
+    assert_eq!(
+        (&seen["state"], &seen["history"][0]["note"]),
+        (&json!("scheduled"), &json!("the worker was stopped"))
+    );
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let run = |args: &[&str]| {
+        let output = Command::new(BINARY).args(args).output().expect("output");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let help = run(&["--help"]);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.len() > 25, "{commands:?}");
+    let folder = tempfile::TempDir::new().expect("folder");
+    run(&["man", folder.path().to_str().expect("path")]);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]);
+        for command in &commands {
+            assert!(script.contains(command), "{shell}: {command}");
+            assert!(folder.path().join(format!("duewheel-{command}.1")).exists(), "{command}");
+        }
+    }
+}
+
+/// A test of a timeout of 48 hours, as it is written in any language.
+#[test]
+fn a_test_moves_the_clock_and_waits_for_nothing() {
+    let shell = Shell::with(&["--virtual-clock"]);
+    shell.ok(&["enqueue", "orders", "close order 42", "--delay", "48h", "--key", "order-42"]);
+    shell.ok(&["clock", "advance", "47h59m"]);
+    assert_eq!(shell.ok(&["reserve", "orders"]), "no message\n");
+    let (status, answer) = shell.server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#);
+    assert_eq!(status, 200, "{answer}");
+    let reserved = shell.json(&["reserve", "orders", "--json"]);
+    let message = &reserved["messages"][0];
+    assert_eq!((&message["body"], &message["lateness_ms"]), (&json!("close order 42"), &json!(0)));
+    assert_eq!(message["due_at"], answer["now"]);
+    // Time stands: the lease does not run out by itself.
+    shell.ok(&["clock", "advance", "29s"]);
+    assert_eq!(shell.ok(&["reserve", "orders"]), "no message\n");
+    shell.ok(&["clock", "advance", "10 min"]);
+    assert_eq!(shell.json(&["reserve", "orders", "--json"])["messages"][0]["attempt"], 2);
+
+    for body in ["{}", r#"{"by": "1h", "by_ms": 1}"#, r#"{"by": "-1h"}"#] {
+        let (status, answer) = shell.server.call("POST", "/v1/clock/advance", body);
+        assert_eq!((status, &answer["field"]), (400, &json!("by")), "{body}: {answer}");
+    }
+    let ordinary = Shell::new();
+    assert!(ordinary.fails(&["clock", "advance", "1h"], 3).contains("--virtual-clock"));
+}

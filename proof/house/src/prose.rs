@@ -1,0 +1,81 @@
+//! Comments of the product in plain English: phrases that say less than a plain sentence, and summaries that do not stand
+//! alone.
+//!
+//! Only phrases are listed that have no good use in a comment, so a finding is never a matter of taste. `docs` and tests
+//! are free of the rule: a test's story may quote anybody.
+
+use std::fs;
+use std::path::Path;
+
+use crate::documents::below;
+
+/// Words of talk, where a comment names its subject: clients, callers, nodes.
+const PHRASES: [&str; 11] = [
+    "behind everybody's back",
+    "bug of ours",
+    "by so much",
+    "for so long a ",
+    "is heard of",
+    "nobody there any more",
+    "somebody",
+    "take part no more",
+    "want of room",
+    "what became of",
+    "whoever",
+];
+
+/// Beginnings of summaries that refer to another line: rustdoc shows a summary alone.
+const OPENINGS: [&str; 7] =
+    ["As [`", "As above", "Of the ", "The same,", "The same;", "Those of them", "Whose"];
+
+/// The places with such a phrase or beginning, in the crates of the product.
+pub(crate) fn unclear(root: &Path) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for path in below(&root.join("crates"), "rs")? {
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        if name.contains("/tests") || name.contains("_tests") || !name.contains("/src/") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
+        found.extend(unclear_in(&text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// These places in one file, by the number of the line.
+fn unclear_in(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut is_behind_doc = false;
+    for (line, number) in text.lines().map(str::trim_start).zip(1..) {
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let Some(comment) = doc.or_else(|| line.strip_prefix("//")).map(str::trim) else {
+            is_behind_doc = false;
+            continue;
+        };
+        let lower = comment.to_lowercase();
+        let phrases = PHRASES.iter().filter(|phrase| lower.contains(**phrase));
+        found.extend(phrases.map(|phrase| (number, format!("\"{phrase}\""))));
+        if doc.is_some() && !is_behind_doc {
+            let openings = OPENINGS.iter().filter(|opening| comment.starts_with(**opening));
+            found.extend(
+                openings.map(|opening| (number, format!("a summary that begins with \"{opening}\""))),
+            );
+        }
+        is_behind_doc = doc.is_some();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phrases_and_summaries_that_do_not_stand_alone_are_found() {
+        let text = "//! Whoever asks is served.\n\n/// As [`put`].\n/// As [`get`], in a second line.\nfn f() {}\n\
+                    // It is refused for want of room.\nlet whoever = 1;\n/// Serves every client.\nfn g() {}\n";
+        let found: Vec<usize> = unclear_in(text).into_iter().map(|(line, _)| line).collect();
+        assert_eq!(found, [1, 3, 6]);
+    }
+}
