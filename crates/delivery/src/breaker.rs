@@ -55,7 +55,7 @@ pub enum BreakerStage {
         /// When the next may be sent.
         next: EngineMs,
     },
-    /// Messages wait until somebody resumes the target.
+    /// Messages wait until the target is resumed.
     Paused {
         /// Why.
         reason: String,
@@ -73,7 +73,7 @@ pub enum Permit {
     Until(EngineMs),
     /// Nothing before a request that is under way has ended.
     AfterOthers,
-    /// Nothing before somebody resumes the target.
+    /// Nothing before the target is resumed.
     Paused,
 }
 

@@ -70,7 +70,7 @@ impl PushClass {
     }
 }
 
-/// What became of one attempt.
+/// How one attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOutcome {
     /// What happens to the message.

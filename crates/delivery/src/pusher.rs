@@ -278,7 +278,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::SeqCst);
-        // Somebody may wait for it.
+        // The loop may wait for it.
         if self.0.breaker().permit(self.0.now(), 0) != Permit::Many {
             self.0.changed.send_replace(());
         }
