@@ -20,5 +20,15 @@ pub(crate) fn loops(name: &str) -> usize {
 }
 
 /// The crates of the product from the lowest floor to the highest; a crate may only depend on those before it.
-pub(crate) const FLOORS: [&str; 9] =
-    ["wheel", "core", "store-log", "store-redis", "shard", "cluster", "duewheel", "import", "server"];
+pub(crate) const FLOORS: [&str; 10] = [
+    "wheel",
+    "core",
+    "store-log",
+    "store-redis",
+    "shard",
+    "cluster",
+    "duewheel",
+    "delivery",
+    "import",
+    "server",
+];

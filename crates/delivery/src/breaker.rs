@@ -1,0 +1,433 @@
+//! The circuit breaker of a target: when it is left alone, and which failures cost its messages an attempt.
+//!
+//! ```text
+//!             ten unreachable in a row, or only failures for five minutes
+//!   closed ───────────────────────────────────────────────────────────────► open
+//!     ▲ ▲                         any success                                │ │
+//!     │ └──────────────────────────────────────────────────────────────────┘ │ one probe
+//!     │                                                                      │ per pause
+//!     │ resume                   only failures for five days, 410 or disable ▼
+//!     └──────────────────────────────────────────────────────────────────── paused
+//! ```
+//!
+//! It is pure: instants are arguments, and so is what is random.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use duewheel::core::time::{EngineMs, ceil_ms};
+
+use crate::answer::PushVerdict;
+use crate::client::PushOutcome;
+use crate::limits::{
+    FIRST_PROBE, LONGEST_PROBE, MAX_SLOWED, OPEN_AFTER, OPEN_LEAST, OPEN_WINDOW, PAUSE_AFTER, PAUSE_LEAST,
+};
+use crate::plan::jittered;
+
+/// The state of one target.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    stage: BreakerStage,
+    /// The time-out of a request: a probe may be on its way for so long.
+    timeout: Duration,
+    /// Unreachable in a row.
+    row: u32,
+    /// The latest failures, oldest first, [`OPEN_LEAST`] at most.
+    recent: VecDeque<EngineMs>,
+    last_success: Option<EngineMs>,
+    /// Since when everything has failed, and how often.
+    failing: Option<(EngineMs, u32)>,
+    /// Until when the target wants to be left alone; then one request at a time, until one succeeds.
+    slowed: Option<EngineMs>,
+}
+
+/// What the breaker does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BreakerStage {
+    /// Messages are delivered.
+    Closed,
+    /// Messages wait; a probe is sent now and then.
+    Open {
+        /// When it opened.
+        since: EngineMs,
+        /// Probes sent so far.
+        probes: u32,
+        /// When the next may be sent.
+        next: EngineMs,
+    },
+    /// Messages wait until the target is resumed.
+    Paused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    /// As many requests as the target's own limits allow.
+    Many,
+    /// One request; it is announced with [`Breaker::begin`].
+    One,
+    /// Nothing before this instant.
+    Until(EngineMs),
+    /// Nothing before a request that is under way has ended.
+    AfterOthers,
+    /// Nothing before the target is resumed.
+    Paused,
+}
+
+/// Whether an attempt is one of those after which a message is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// It counts.
+    Counted,
+    /// It does not: the target is away, busy, or has refused everything.
+    Forgiven,
+}
+
+impl Breaker {
+    /// The breaker of a target that nothing is known of. `timeout` is that of its requests.
+    pub fn new(timeout: Duration) -> Self {
+        Breaker {
+            stage: BreakerStage::Closed,
+            timeout,
+            row: 0,
+            recent: VecDeque::new(),
+            last_success: None,
+            failing: None,
+            slowed: None,
+        }
+    }
+
+    /// What it does.
+    pub fn stage(&self) -> &BreakerStage {
+        &self.stage
+    }
+
+    /// What may be sent now, while `under_way` requests have not ended.
+    pub fn permit(&self, now: EngineMs, under_way: usize) -> Permit {
+        match (&self.stage, self.slowed) {
+            (BreakerStage::Paused { .. }, _) => Permit::Paused,
+            (BreakerStage::Open { next, .. }, _) if now < *next => Permit::Until(*next),
+            (BreakerStage::Open { .. }, _) => Permit::One,
+            (BreakerStage::Closed, None) => Permit::Many,
+            (BreakerStage::Closed, Some(until)) if now < until => Permit::Until(until),
+            (BreakerStage::Closed, Some(_)) if under_way > 0 => Permit::AfterOthers,
+            (BreakerStage::Closed, Some(_)) => Permit::One,
+        }
+    }
+
+    /// A request begins. While the breaker is open it is a probe, and no other follows until it has ended, or could
+    /// have. `random` is any number.
+    pub fn begin(&mut self, now: EngineMs, random: u64) {
+        if let BreakerStage::Open { probes, next, .. } = &mut self.stage {
+            *probes = probes.saturating_add(1);
+            *next = after(now, self.timeout + probe_pause(*probes, random));
+        }
+    }
+
+    /// A request has ended. `random` is any number; the same number gives the same pause.
+    pub fn end(&mut self, now: EngineMs, outcome: &PushOutcome, random: u64) -> Charge {
+        let charge = match outcome.verdict {
+            // A message that will never be taken was answered all the same: the target is well.
+            PushVerdict::Delivered | PushVerdict::Snoozed(_) | PushVerdict::Dead => {
+                self.succeed(now);
+                if matches!(outcome.verdict, PushVerdict::Snoozed(_)) {
+                    Charge::Forgiven
+                } else {
+                    Charge::Counted
+                }
+            }
+            PushVerdict::Slowed(after_this) => {
+                let until = after(now, after_this.min(MAX_SLOWED));
+                self.slowed = self.slowed.max(Some(until));
+                self.row = 0;
+                self.close();
+                Charge::Forgiven
+            }
+            PushVerdict::Refused => Charge::Forgiven,
+            PushVerdict::Failed => self.fail(now, outcome, random),
+        };
+        if outcome.disable {
+            self.pause(format!("the target takes no more messages: {}", outcome.class));
+        }
+        charge
+    }
+
+    /// Nothing is sent until [`Breaker::resume`].
+    pub fn pause(&mut self, reason: impl Into<String>) {
+        self.stage = BreakerStage::Paused { reason: reason.into() };
+    }
+
+    /// Forgets all failures; messages are delivered again.
+    pub fn resume(&mut self) {
+        *self = Breaker { last_success: self.last_success, ..Breaker::new(self.timeout) };
+    }
+
+    fn succeed(&mut self, now: EngineMs) {
+        self.row = 0;
+        self.recent.clear();
+        self.failing = None;
+        // Requests that were under way when the target asked for time do not take it away.
+        self.slowed = self.slowed.filter(|until| now < *until);
+        self.last_success = Some(now);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        if matches!(self.stage, BreakerStage::Open { .. }) {
+            self.stage = BreakerStage::Closed;
+        }
+    }
+
+    fn fail(&mut self, now: EngineMs, outcome: &PushOutcome, random: u64) -> Charge {
+        self.row = if outcome.class.is_unreachable() { self.row.saturating_add(1) } else { 0 };
+        self.recent.push_back(now);
+        if self.recent.len() > OPEN_LEAST {
+            self.recent.pop_front();
+        }
+        let (since, failures) = self.failing.map_or((now, 1), |(since, n)| (since, n.saturating_add(1)));
+        self.failing = Some((since, failures));
+        let charge = match &mut self.stage {
+            BreakerStage::Closed => {
+                if self.row >= OPEN_AFTER || self.nothing_succeeds(now) {
+                    let next = after(now, probe_pause(0, random));
+                    self.stage = BreakerStage::Open { since: now, probes: 0, next };
+                }
+                Charge::Counted
+            }
+            BreakerStage::Open { probes, next, .. } => {
+                // Requests that were under way when it opened do not move the next probe.
+                if *probes > 0 {
+                    *next = after(now, probe_pause(*probes, random));
+                }
+                Charge::Forgiven
+            }
+            BreakerStage::Paused { .. } => Charge::Forgiven,
+        };
+        if failures >= PAUSE_LEAST && since_then(since, now) >= ceil_ms(PAUSE_AFTER) {
+            let days = PAUSE_AFTER.as_secs() / 86_400;
+            self.pause(format!("nothing but failures for {days} days, the last: {}", outcome.class));
+        }
+        charge
+    }
+
+    fn nothing_succeeds(&self, now: EngineMs) -> bool {
+        let within = |then: &EngineMs| since_then(*then, now) < ceil_ms(OPEN_WINDOW);
+        self.recent.len() == OPEN_LEAST
+            && self.recent.iter().all(within)
+            && !self.last_success.as_ref().is_some_and(within)
+    }
+}
+
+fn probe_pause(probes: u32, random: u64) -> Duration {
+    let doublings = 1u32.checked_shl(probes).unwrap_or(u32::MAX);
+    jittered(FIRST_PROBE.saturating_mul(doublings).min(LONGEST_PROBE), random)
+}
+
+fn after(now: EngineMs, delay: Duration) -> EngineMs {
+    EngineMs(now.0.saturating_add(ceil_ms(delay)))
+}
+
+fn since_then(then: EngineMs, now: EngineMs) -> u64 {
+    now.0.saturating_sub(then.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::PushClass;
+
+    const SECOND: u64 = 1_000;
+    const MINUTE: u64 = 60 * SECOND;
+    const DAY: u64 = 1_440 * MINUTE;
+    /// In the middle of the jitter.
+    const MIDDLE: u64 = u64::MAX / 2;
+
+    fn outcome(verdict: PushVerdict, class: PushClass) -> PushOutcome {
+        PushOutcome { verdict, disable: false, class, took: Duration::ZERO, answer: String::new() }
+    }
+
+    struct Bench(Breaker);
+
+    impl Bench {
+        fn new() -> Self {
+            Bench(Breaker::new(Duration::from_secs(30)))
+        }
+
+        fn end(&mut self, ms: u64, verdict: PushVerdict, class: PushClass) -> Charge {
+            self.0.end(EngineMs(ms), &outcome(verdict, class), MIDDLE)
+        }
+
+        fn unreachable(&mut self, ms: u64) -> Charge {
+            self.end(ms, PushVerdict::Failed, PushClass::ConnectionRefused)
+        }
+
+        fn fails(&mut self, ms: u64) -> Charge {
+            self.end(ms, PushVerdict::Failed, PushClass::Status(500))
+        }
+
+        fn succeeds(&mut self, ms: u64) -> Charge {
+            self.end(ms, PushVerdict::Delivered, PushClass::Status(200))
+        }
+
+        fn permit(&self, ms: u64) -> Permit {
+            self.0.permit(EngineMs(ms), 0)
+        }
+    }
+
+    #[test]
+    fn ten_unreachable_in_a_row_open_it() {
+        let mut it = Bench::new();
+        it.succeeds(0);
+        for n in 1..10 {
+            assert_eq!(it.unreachable(n), Charge::Counted);
+        }
+        // An answer, even a bad one, ends the row.
+        assert_eq!(it.fails(10), Charge::Counted);
+        for n in 11..20 {
+            it.unreachable(n);
+            assert_eq!(it.permit(n), Permit::Many, "{n}");
+        }
+        assert_eq!(it.unreachable(20), Charge::Counted, "the tenth is what opens it");
+        assert_eq!(it.permit(20), Permit::Until(EngineMs(20 + 5 * SECOND)));
+        assert_eq!(it.unreachable(21), Charge::Forgiven);
+    }
+
+    #[test]
+    fn five_minutes_of_failures_open_it() {
+        let mut it = Bench::new();
+        it.succeeds(0);
+        for ms in [MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINUTE - 1] {
+            it.fails(ms);
+            assert_eq!(it.permit(ms), Permit::Many);
+        }
+        it.fails(5 * MINUTE);
+        assert!(matches!(it.permit(5 * MINUTE), Permit::Until(_)));
+    }
+
+    #[test]
+    fn two_failures_or_three_over_a_longer_time_do_not() {
+        let mut it = Bench::new();
+        for ms in [0, MINUTE, 6 * MINUTE, 7 * MINUTE, 12 * MINUTE] {
+            it.fails(ms);
+            assert_eq!(it.permit(ms), Permit::Many, "{ms}");
+        }
+    }
+
+    #[test]
+    fn one_probe_per_pause_which_doubles() {
+        let mut it = Bench::new();
+        for ms in [0, 1, 2] {
+            it.fails(ms);
+        }
+        let mut now = 2;
+        for pause in [5, 10, 20, 40, 80, 160, 300, 300] {
+            let next = now + pause * SECOND;
+            assert_eq!(it.permit(next - 1), Permit::Until(EngineMs(next)));
+            assert_eq!(it.permit(next), Permit::One);
+            it.0.begin(EngineMs(next), MIDDLE);
+            assert!(
+                matches!(it.permit(next), Permit::Until(later) if later.0 > next + 30 * SECOND),
+                "it may take 30 s"
+            );
+            now = next + SECOND;
+            assert_eq!(it.unreachable(now), Charge::Forgiven, "a probe");
+        }
+        it.0.begin(EngineMs(now + 300 * SECOND), MIDDLE);
+        it.succeeds(now + 301 * SECOND);
+        assert_eq!(it.permit(now + 301 * SECOND), Permit::Many);
+    }
+
+    #[test]
+    fn a_probe_that_never_ends_is_followed_by_another() {
+        let mut it = Bench::new();
+        for ms in [0, 1, 2] {
+            it.fails(ms);
+        }
+        it.0.begin(EngineMs(10 * SECOND), MIDDLE);
+        assert_eq!(it.permit(50 * SECOND), Permit::One, "30 s of time-out and 10 s of pause later");
+    }
+
+    #[test]
+    fn a_success_of_a_request_from_before_closes_it() {
+        let mut it = Bench::new();
+        for ms in [0, 1, 2] {
+            it.fails(ms);
+        }
+        it.succeeds(3);
+        assert_eq!(it.permit(3), Permit::Many);
+    }
+
+    #[test]
+    fn retry_after_slows_the_target_and_forgives() {
+        let mut it = Bench::new();
+        let busy = |seconds| PushVerdict::Slowed(Duration::from_secs(seconds));
+        assert_eq!(it.end(0, busy(60), PushClass::Status(429)), Charge::Forgiven);
+        // One of those that were under way.
+        it.succeeds(SECOND);
+        assert_eq!(it.permit(59 * SECOND), Permit::Until(EngineMs(MINUTE)));
+        assert_eq!(it.permit(MINUTE), Permit::One);
+        assert_eq!(it.0.permit(EngineMs(MINUTE), 1), Permit::AfterOthers);
+        // A day for this message; other messages are tried again after five minutes.
+        it.end(MINUTE, busy(86_400), PushClass::Status(503));
+        assert_eq!(it.permit(2 * MINUTE), Permit::Until(EngineMs(6 * MINUTE)));
+        it.succeeds(7 * MINUTE);
+        assert_eq!(it.permit(7 * MINUTE), Permit::Many);
+    }
+
+    #[test]
+    fn five_days_of_nothing_but_failures_pause_it() {
+        let mut it = Bench::new();
+        it.succeeds(0);
+        // Rarely used: nine failures over five days are not enough.
+        for n in 0..9 {
+            it.fails(n * DAY);
+        }
+        assert_ne!(it.permit(8 * DAY), Permit::Paused);
+        it.fails(9 * DAY);
+        assert_eq!(it.permit(9 * DAY), Permit::Paused);
+        let BreakerStage::Paused { reason } = it.0.stage() else { panic!("{:?}", it.0) };
+        assert_eq!(reason, "nothing but failures for 5 days, the last: status_500");
+        assert_eq!(it.fails(9 * DAY), Charge::Forgiven);
+        it.0.resume();
+        assert_eq!(it.permit(9 * DAY), Permit::Many);
+        assert_eq!(it.fails(9 * DAY), Charge::Counted);
+    }
+
+    #[test]
+    fn a_success_begins_the_five_days_anew() {
+        let mut it = Bench::new();
+        for n in 0..4 {
+            it.fails(n * DAY);
+        }
+        it.succeeds(4 * DAY);
+        for n in 5..10 {
+            it.fails(n * DAY);
+            assert_ne!(it.permit(n * DAY), Permit::Paused, "day {n}");
+        }
+    }
+
+    #[test]
+    fn what_a_target_says_of_itself() {
+        let mut it = Bench::new();
+        let gone = PushOutcome { disable: true, ..outcome(PushVerdict::Refused, PushClass::Status(410)) };
+        assert_eq!(it.0.end(EngineMs(0), &gone, MIDDLE), Charge::Forgiven);
+        assert_eq!(it.permit(0), Permit::Paused);
+        // A success of a request from before does not resume it.
+        it.succeeds(1);
+        assert_eq!(it.permit(1), Permit::Paused);
+
+        let mut it = Bench::new();
+        let last = PushOutcome { disable: true, ..outcome(PushVerdict::Delivered, PushClass::Status(200)) };
+        assert_eq!(it.0.end(EngineMs(0), &last, MIDDLE), Charge::Counted);
+        assert_eq!(it.permit(0), Permit::Paused);
+
+        let mut it = Bench::new();
+        let snoozed = PushVerdict::Snoozed(Duration::from_secs(1));
+        assert_eq!(it.end(0, snoozed, PushClass::Status(200)), Charge::Forgiven);
+        assert_eq!(it.end(0, PushVerdict::Dead, PushClass::Status(422)), Charge::Counted);
+        assert_eq!(it.permit(0), Permit::Many);
+    }
+}

@@ -1,0 +1,224 @@
+//! One delivery, from the look-up of the target's name to the end of its answer.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{Response, StatusCode};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::Instant;
+
+use crate::answer::{PushVerdict, excerpt, judge};
+use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, SystemResolver, connector};
+use crate::limits::{IDLE, MAX_ANSWER};
+use crate::request::PushRequest;
+use crate::target::PushTarget;
+
+/// How an attempt ended, in a word: what statistics count, and the reason of a dead message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PushClass {
+    /// An answer with this status: `status_200`.
+    Status(u16),
+    /// A 2xx with a `duewheel-snooze` that is no length of time.
+    BadSnooze,
+    /// The target's name could not be looked up.
+    DnsError,
+    /// The target's networks do not permit its address.
+    AddressRefused,
+    /// Nothing listens there.
+    ConnectionRefused,
+    /// The connection ended before the answer did.
+    ConnectionReset,
+    /// The connection failed for another reason: no route, for example.
+    ConnectionFailed,
+    /// TLS could not be agreed on, or the certificate is not accepted.
+    TlsError,
+    /// The time-out has passed.
+    Timeout,
+    /// What came is no HTTP.
+    BadAnswer,
+}
+
+impl fmt::Display for PushClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PushClass::Status(code) => return write!(f, "status_{code}"),
+            PushClass::BadSnooze => "bad_snooze",
+            PushClass::DnsError => "dns_error",
+            PushClass::AddressRefused => "address_refused",
+            PushClass::ConnectionRefused => "connection_refused",
+            PushClass::ConnectionReset => "connection_reset",
+            PushClass::ConnectionFailed => "connection_failed",
+            PushClass::TlsError => "tls_error",
+            PushClass::Timeout => "timeout",
+            PushClass::BadAnswer => "bad_answer",
+        })
+    }
+}
+
+impl PushClass {
+    /// Whether the target has given no answer at all.
+    pub fn is_unreachable(self) -> bool {
+        !matches!(self, PushClass::Status(_) | PushClass::BadSnooze | PushClass::BadAnswer)
+    }
+}
+
+/// How one attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushOutcome {
+    /// What happens to the message.
+    pub verdict: PushVerdict,
+    /// Whether the target takes no more messages after this one.
+    pub disable: bool,
+    /// How it ended.
+    pub class: PushClass,
+    /// How long it took.
+    pub took: Duration,
+    /// The first KiB of the answer, without control characters.
+    pub answer: String,
+}
+
+/// The client of one target, with its connections. Cheap to clone; clones share them.
+#[derive(Clone)]
+pub struct PushClient {
+    target: Arc<PushTarget>,
+    http: Client<HttpsConnector<JudgingConnector>, Full<Bytes>>,
+}
+
+impl PushClient {
+    /// A client that asks the operating system for addresses.
+    pub fn new(target: Arc<PushTarget>) -> Self {
+        Self::with_resolver(target, Arc::new(SystemResolver))
+    }
+
+    /// A client that looks names up elsewhere. What it finds is judged all the same.
+    pub fn with_resolver(target: Arc<PushTarget>, resolver: Arc<dyn Resolver>) -> Self {
+        let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(idle)
+            .build(connector(&target, resolver));
+        PushClient { target, http }
+    }
+
+    /// The target.
+    pub fn target(&self) -> &Arc<PushTarget> {
+        &self.target
+    }
+
+    /// Sends one request, once, and judges the answer. Redirects are not followed, and environment variables that name
+    /// proxies are not read.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the target may have got the request.
+    pub async fn deliver(&self, request: &PushRequest) -> PushOutcome {
+        let started = Instant::now();
+        let ended = tokio::time::timeout(self.target.timeout, self.exchange(request)).await;
+        let failed = |class| PushOutcome {
+            verdict: PushVerdict::Failed,
+            disable: false,
+            class,
+            took: started.elapsed(),
+            answer: String::new(),
+        };
+        let (status, headers, body) = match ended {
+            Err(_) => return failed(PushClass::Timeout),
+            Ok(Err(class)) => return failed(class),
+            Ok(Ok(answer)) => answer,
+        };
+        let judgement = judge(status, &headers, &self.target.dead_on, request.now);
+        PushOutcome {
+            verdict: judgement.verdict,
+            disable: judgement.disable,
+            class: if judgement.bad_snooze {
+                PushClass::BadSnooze
+            } else {
+                PushClass::Status(status.as_u16())
+            },
+            took: started.elapsed(),
+            answer: excerpt(&body),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: &PushRequest,
+    ) -> Result<(StatusCode, hyper::HeaderMap, Vec<u8>), PushClass> {
+        let answer = self.http.request(request.to_http(&self.target)).await.map_err(|e| class_of(&e))?;
+        let (head, body) = answer.into_parts();
+        let body = beginning(Response::new(body)).await.map_err(|e| class_of(&e))?;
+        Ok((head.status, head.headers, body))
+    }
+}
+
+impl fmt::Debug for PushClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushClient").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+/// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.
+async fn beginning(mut answer: Response<Incoming>) -> Result<Vec<u8>, hyper::Error> {
+    let mut read = Vec::new();
+    while let Some(frame) = answer.frame().await {
+        if let Some(data) = frame?.data_ref() {
+            let room = MAX_ANSWER - read.len();
+            read.extend_from_slice(&data[..data.len().min(room)]);
+            if read.len() == MAX_ANSWER {
+                break;
+            }
+        }
+    }
+    Ok(read)
+}
+
+/// The class of an error: the innermost cause that says something.
+fn class_of(error: &(dyn Error + 'static)) -> PushClass {
+    let mut class = PushClass::ConnectionFailed;
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<AddressRefused>() {
+            return PushClass::AddressRefused;
+        }
+        if error.is::<LookupFailed>() {
+            return PushClass::DnsError;
+        }
+        if error.is::<rustls::Error>() {
+            return PushClass::TlsError;
+        }
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            class = match io.kind() {
+                io::ErrorKind::ConnectionRefused => PushClass::ConnectionRefused,
+                io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof => PushClass::ConnectionReset,
+                io::ErrorKind::TimedOut => PushClass::Timeout,
+                _ => class,
+            };
+            // An error of one's own inside one of the system is no source of it.
+            next = match io.get_ref() {
+                Some(inner) => Some(inner),
+                None => error.source(),
+            };
+            continue;
+        }
+        if let Some(http) = error.downcast_ref::<hyper::Error>() {
+            if http.is_parse() || http.is_parse_too_large() {
+                class = PushClass::BadAnswer;
+            } else if http.is_incomplete_message() || http.is_closed() || http.is_canceled() {
+                class = PushClass::ConnectionReset;
+            }
+        }
+        next = error.source();
+    }
+    class
+}

@@ -1,0 +1,37 @@
+//! Delivery: messages of a queue as signed requests to a webhook.
+//!
+//! A [`PushTarget`] is a validated description of the receiver. Its requests are signed as [Standard
+//! Webhooks](https://www.standardwebhooks.com) 1.0 says, and only go to addresses that its [`Networks`] permit.
+
+// Callers of the library have no other place to learn what may fail.
+#![warn(clippy::missing_errors_doc)]
+
+mod answer;
+mod breaker;
+mod civil;
+mod client;
+mod connect;
+mod length;
+pub mod limits;
+mod networks;
+mod plan;
+mod pusher;
+mod rate;
+mod recurrence;
+mod request;
+mod signing;
+mod target;
+mod trust;
+
+pub use answer::PushVerdict;
+pub use breaker::{Breaker, BreakerStage, Charge, Permit};
+pub use civil::{DstFold, DstGap, OccurrenceNote};
+pub use client::{PushClass, PushClient, PushOutcome};
+pub use connect::{Resolver, SystemResolver};
+pub use networks::{BadNetwork, Networks};
+pub use plan::RetryPlan;
+pub use pusher::{PushCounts, Pusher, PusherError, Stopped};
+pub use recurrence::{BadRecurrence, Occurrence, Recurrence, RecurrenceSettings};
+pub use request::{PushRequest, webhook_id};
+pub use signing::{BadSecret, SigningSecret};
+pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};

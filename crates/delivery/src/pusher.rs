@@ -1,0 +1,502 @@
+//! A consumer that delivers the messages of queues to a target.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Target};
+use duewheel::core::id::SessionId;
+use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::time::{EngineMs, ceil_ms};
+use duewheel::{Client, Demand, Duewheel};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::answer::PushVerdict;
+use crate::breaker::{Breaker, BreakerStage, Charge, Permit};
+use crate::client::{PushClient, PushOutcome};
+use crate::limits::{FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
+use crate::rate::RateBucket;
+use crate::request::PushRequest;
+
+/// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
+///
+/// The limits of the target, requests at a time and a second, and its breaker are those of its pusher: start one for each
+/// target, and name all queues that are delivered to it.
+///
+/// A message is leased for the time-out of its request and ten seconds. A success acks it; a failure returns it with the
+/// delay of the target's plan, or of the message's own backoff; after the last attempt it is dead, with the class of
+/// the error as reason. While the breaker is open, or the target is paused, its messages wait without a lease and
+/// lose no attempts. A queue may have handlers and pushers at a time: who reserves first gets the message.
+///
+/// A pusher holds a handle of its wheel, which stays open as long as the pusher runs.
+///
+/// # What survives a crash
+/// The messages. What was under way is delivered again at the next start, with the same `webhook-id`. The breaker's state
+/// and the counts are kept in memory.
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use duewheel::Duewheel;
+/// use duewheel_delivery::{PushClient, PushTarget, Pusher, TargetSettings};
+///
+/// let wheel = Duewheel::builder().in_memory().open().await?;
+/// let target = PushTarget::new(&TargetSettings {
+///     secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
+///     ..TargetSettings::new("https://example.com/close-review")
+/// })?;
+/// let pusher = Pusher::start(&wheel, &["close-review"], "main", PushClient::new(Arc::new(target)))?;
+/// wheel.queue("close-review").message(&"order-42").delay(48 * duewheel::HOUR).enqueue().await?;
+/// pusher.stop(Duration::from_secs(30)).await;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Pusher {
+    worker: Arc<PushWorker>,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+/// Why a pusher was not started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PusherError {
+    /// The name of a queue is not valid.
+    #[error("queue name {0}")]
+    Queue(#[from] BadName),
+    /// No queue is named.
+    #[error("at least one queue must be named")]
+    NoQueue,
+    /// The store's name is not valid.
+    #[error("the name of the store must be 1 to {MAX_STORE_NAME} letters, digits and hyphens")]
+    Store,
+    /// Requests run on a tokio runtime, and the caller is not on one.
+    #[error("no tokio runtime here to send requests on")]
+    NoRuntime,
+}
+
+/// Whether all requests had ended when a pusher was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All of them.
+    Complete,
+    /// Some were dropped; their messages are released, and will be delivered again.
+    Interrupted,
+}
+
+/// How attempts of a pusher have ended since it was started. Each is counted once its message is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PushCounts {
+    /// The message was acked.
+    pub delivered: u64,
+    /// The attempt failed and counts.
+    pub failed: u64,
+    /// The attempt ended otherwise and does not count.
+    pub forgiven: u64,
+    /// The message is dead.
+    pub dead: u64,
+}
+
+impl Pusher {
+    /// Starts to deliver the messages of `queues`, of which there is at least one. `store` is a name of yours for the data folder or cluster, part of
+    /// `webhook-id`: no two stores that deliver to the same receiver may have the same, and a store that was restored
+    /// from a backup needs a new one. It is 1 to 64 letters, digits and hyphens.
+    ///
+    /// # Errors
+    /// See [`PusherError`].
+    pub fn start(
+        wheel: &Duewheel,
+        queues: &[&str],
+        store: &str,
+        client: PushClient,
+    ) -> Result<Self, PusherError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        if store.is_empty() || store.len() > MAX_STORE_NAME || !store.bytes().all(allowed) {
+            return Err(PusherError::Store);
+        }
+        if queues.is_empty() {
+            return Err(PusherError::NoQueue);
+        }
+        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
+        let runtime = Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
+        let target = client.target();
+        let now = wheel.client().now().engine;
+        let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
+        let worker = Arc::new(PushWorker {
+            queues,
+            session: wheel.client().new_session(),
+            store: store.to_owned(),
+            concurrency,
+            lease_ms: ceil_ms(target.timeout.saturating_add(LEASE_MARGIN)),
+            hands: Arc::new(Semaphore::new(concurrency)),
+            breaker: Mutex::new(Breaker::new(target.timeout)),
+            bucket: Mutex::new(target.rate.map(|rate| RateBucket::new(rate, now))),
+            changed: watch::Sender::new(()),
+            under_way: AtomicUsize::new(0),
+            counters: PushCounters::default(),
+            wheel: wheel.client().clone(),
+            client,
+        });
+        let stop = watch::Sender::new(false);
+        let task = runtime.spawn(worker.clone().work(wheel.clone(), stop.subscribe()));
+        Ok(Pusher { worker, stop, task: Some(task) })
+    }
+
+    /// What the breaker of its target does.
+    pub fn stage(&self) -> BreakerStage {
+        self.worker.breaker().stage().clone()
+    }
+
+    /// How attempts have ended since it was started.
+    pub fn counts(&self) -> PushCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let PushCounters { delivered, failed, forgiven, dead } = &self.worker.counters;
+        PushCounts { delivered: of(delivered), failed: of(failed), forgiven: of(forgiven), dead: of(dead) }
+    }
+
+    /// Begins no further request until [`Pusher::resume`]. Those under way end.
+    pub fn pause(&self, reason: &str) {
+        self.worker.breaker().pause(reason);
+        self.worker.changed.send_replace(());
+    }
+
+    /// Forgets all failures and delivers again; also resets an open breaker.
+    pub fn resume(&self) {
+        self.worker.breaker().resume();
+        self.worker.changed.send_replace(());
+    }
+
+    /// Begins no further request and waits for those under way, until `deadline`. Do this before the wheel is shut down.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, requests under way go on; no further one begins.
+    pub async fn stop(mut self, deadline: Duration) -> Stopped {
+        self.stop.send_replace(true);
+        let Some(mut task) = self.task.take() else { return Stopped::Complete };
+        let stopped = match tokio::time::timeout(deadline, &mut task).await {
+            Ok(_) => Stopped::Complete,
+            Err(_) => {
+                task.abort();
+                drop(task.await);
+                Stopped::Interrupted
+            }
+        };
+        let closed = self.worker.wheel.ask(Op::session_closed(self.worker.session)).await;
+        if let Err(error) = closed {
+            tracing::debug!(%error, "leases of a pusher were not released, and will run out");
+        }
+        stopped
+    }
+}
+
+impl Drop for Pusher {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+#[derive(Debug)]
+struct PushWorker {
+    wheel: Client,
+    client: PushClient,
+    queues: Vec<QueueName>,
+    /// What leases are bound to: a restart of the process releases them at once.
+    session: SessionId,
+    store: String,
+    concurrency: usize,
+    lease_ms: u64,
+    hands: Arc<Semaphore>,
+    breaker: Mutex<Breaker>,
+    bucket: Mutex<Option<RateBucket>>,
+    /// Sent to when the breaker permits more or less than before.
+    changed: watch::Sender<()>,
+    under_way: AtomicUsize,
+    counters: PushCounters,
+}
+
+#[derive(Debug, Default)]
+struct PushCounters {
+    delivered: AtomicU64,
+    failed: AtomicU64,
+    forgiven: AtomicU64,
+    dead: AtomicU64,
+}
+
+impl PushCounters {
+    fn of(&self, end: PushEnd) -> &AtomicU64 {
+        match end {
+            PushEnd::Done => &self.delivered,
+            PushEnd::NotYet(_) => &self.forgiven,
+            PushEnd::Again(_) => &self.failed,
+            PushEnd::Dead => &self.dead,
+        }
+    }
+}
+
+/// What a turn of the loop has brought.
+enum Turn {
+    /// Messages, each with a hand.
+    Granted(Vec<(Grant, OwnedSemaphorePermit)>),
+    /// Nothing; the permit may be another one now.
+    Nothing,
+    /// The wheel gives no messages for now.
+    Unavailable,
+}
+
+/// How long a reserve waits; it only limits how often an idle loop repeats.
+const WAIT_MS: u64 = 60_000;
+/// How long a wait for an instant sleeps at most: the clock decides and not the alarm.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// The pause after a call that failed; doubled up to a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug)]
+enum PushEnd {
+    Done,
+    /// It comes again; no attempt is used up.
+    NotYet(Duration),
+    /// It comes again, after its own backoff if there is no delay.
+    Again(Option<Duration>),
+    Dead,
+}
+
+/// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
+struct UnderWay(Arc<PushWorker>);
+
+impl UnderWay {
+    fn new(worker: Arc<PushWorker>) -> Self {
+        worker.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(worker)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        // The loop may wait for it.
+        if self.0.breaker().permit(self.0.now(), 0) != Permit::Many {
+            self.0.changed.send_replace(());
+        }
+    }
+}
+
+impl PushWorker {
+    async fn work(self: Arc<Self>, wheel: Duewheel, mut stop: watch::Receiver<bool>) {
+        let ended = wheel.ended();
+        tokio::pin!(ended);
+        let mut pushes = JoinSet::new();
+        let mut changed = self.changed.subscribe();
+        let mut failures = 0u32;
+        loop {
+            while pushes.try_join_next().is_some() {}
+            let turn = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => break,
+                reason = &mut ended => {
+                    tracing::debug!(queues = ?self.queues, %reason, "no more messages for a target");
+                    // Nobody could be told how they end.
+                    pushes.abort_all();
+                    break;
+                }
+                turn = self.turn(&mut changed) => turn,
+            };
+            match turn {
+                Turn::Granted(granted) => {
+                    failures = 0;
+                    for (grant, hand) in granted {
+                        self.breaker().begin(self.now(), self.random(&grant, "begin"));
+                        let under_way = UnderWay::new(self.clone());
+                        pushes.spawn(async move {
+                            under_way.0.push(grant).await;
+                            drop(hand);
+                        });
+                    }
+                }
+                Turn::Nothing => {}
+                Turn::Unavailable => {
+                    let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(6));
+                    failures = failures.saturating_add(1);
+                    tokio::select! {
+                        biased;
+                        _ = stop.wait_for(|stop| *stop) => break,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
+            }
+        }
+        while pushes.join_next().await.is_some() {}
+    }
+
+    /// Waits for what may be sent, for hands, and for messages. Messages granted to a dropped future go back at once.
+    async fn turn(&self, changed: &mut watch::Receiver<()>) -> Turn {
+        changed.borrow_and_update();
+        let permit = self.breaker().permit(self.now(), self.under_way.load(Ordering::SeqCst));
+        let most = match permit {
+            Permit::Many => self.concurrency,
+            Permit::One => 1,
+            Permit::Until(instant) => return self.wait_until(instant, changed).await,
+            Permit::AfterOthers | Permit::Paused => {
+                drop(changed.changed().await);
+                return Turn::Nothing;
+            }
+        };
+        let Ok(hand) = self.hands.clone().acquire_owned().await else { return Turn::Unavailable };
+        let now = self.now();
+        let (room, next) = match &mut *self.bucket() {
+            None => (usize::MAX, now),
+            Some(bucket) => (bucket.available(now), bucket.next()),
+        };
+        if room == 0 {
+            return self.wait_until(next, changed).await;
+        }
+        let mut hands = vec![hand];
+        while hands.len() < most.min(room)
+            && let Ok(hand) = self.hands.clone().try_acquire_owned()
+        {
+            hands.push(hand);
+        }
+        let demand = Demand {
+            max: hands.len(),
+            wait_ms: WAIT_MS,
+            lease_ms: Some(self.lease_ms),
+            queues: self.queues.clone(),
+            session: self.session,
+            deadline_margin_ms: None,
+        };
+        let reserved = tokio::select! {
+            biased;
+            _ = changed.changed() => return Turn::Nothing,
+            reserved = self.wheel.reserve(demand) => reserved,
+        };
+        match reserved {
+            Ok(Reserved::Grants(grants)) => {
+                if let Some(bucket) = &mut *self.bucket() {
+                    bucket.take(grants.len());
+                }
+                Turn::Granted(grants.into_iter().zip(hands).collect())
+            }
+            Ok(
+                Reserved::DeadlineSoon
+                | Reserved::Overloaded
+                | Reserved::TooManyQueues
+                | Reserved::HeldBack(_),
+            ) => Turn::Unavailable,
+            Err(error) => {
+                tracing::debug!(queues = ?self.queues, %error, "no messages for now");
+                Turn::Unavailable
+            }
+        }
+    }
+
+    async fn wait_until(&self, instant: EngineMs, changed: &mut watch::Receiver<()>) -> Turn {
+        let left = Duration::from_millis(instant.0.saturating_sub(self.now().0));
+        tokio::select! {
+            biased;
+            _ = changed.changed() => {}
+            () = tokio::time::sleep(left.min(LONGEST_SLEEP)) => {}
+        }
+        Turn::Nothing
+    }
+
+    /// Sends one message and settles it.
+    async fn push(&self, grant: Grant) {
+        let request = PushRequest::of(&grant, &self.store, self.wheel.now().wall.to_system_time());
+        let outcome = self.client.deliver(&request).await;
+        drop(request);
+        let (now, random) = (self.now(), self.random(&grant, "end"));
+        let (charge, differs) = {
+            let mut breaker = self.breaker();
+            let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
+            let before = many(&breaker);
+            let charge = breaker.end(now, &outcome, random);
+            (charge, before != many(&breaker))
+        };
+        if differs {
+            self.changed.send_replace(());
+        }
+        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
+        let end = self.end_of(&grant, &outcome, charge).await;
+        self.settle(&grant, end, &outcome.class.to_string()).await;
+    }
+
+    /// What becomes of the message.
+    async fn end_of(&self, grant: &Grant, outcome: &PushOutcome, charge: Charge) -> PushEnd {
+        match (outcome.verdict, charge) {
+            (PushVerdict::Delivered, _) => PushEnd::Done,
+            (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(delay),
+            (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
+                PushEnd::NotYet(FORGIVEN_DELAY)
+            }
+            (PushVerdict::Dead, _) => PushEnd::Dead,
+            (PushVerdict::Failed, Charge::Counted) => {
+                let target = self.client.target();
+                let options = &grant.message.options;
+                let most = options.max_attempts.map_or(target.max_attempts.get(), |most| most.count());
+                let used = self.used_up(grant).await;
+                if used >= most {
+                    return PushEnd::Dead;
+                }
+                let planned = || target.retry.delay(used, self.random(grant, "retry"));
+                // The message's own backoff wins.
+                PushEnd::Again(if options.backoff.is_some() { None } else { Some(planned()) })
+            }
+        }
+    }
+
+    /// How many attempts of the message are used up, this one included.
+    async fn used_up(&self, grant: &Grant) -> u32 {
+        match self.wheel.ask(Op::get(Target::Id(grant.message.id))).await {
+            Ok(Some(view)) => view.attempt.saturating_sub(view.forgiven).max(1),
+            // PushEnd it will be refused as well, or count it again.
+            Ok(None) | Err(_) => 1,
+        }
+    }
+
+    async fn settle(&self, grant: &Grant, end: PushEnd, note: &str) {
+        let (queue, id, token) = (&grant.message.queue, grant.message.id, grant.token);
+        for tries in 1.. {
+            let op = match end {
+                PushEnd::Done => Op::ack(id, token),
+                PushEnd::NotYet(delay) => Op::nack(id, token, Attempt::NotYet, Some(ceil_ms(delay)), note),
+                PushEnd::Again(delay) => Op::nack(id, token, Attempt::Failed, delay.map(ceil_ms), note),
+                PushEnd::Dead => Op::bury(id, token, note),
+            };
+            match self.wheel.ask(op).await {
+                Ok(Ok(_)) => {
+                    self.counters.of(end).fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                Ok(Err(_)) => return tracing::warn!(%queue, %id, "settled too late: the lease was lost"),
+                Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
+                    tokio::time::sleep(FIRST_PAUSE.saturating_mul(1 << tries)).await;
+                }
+                // It will be delivered again: at least once is the promise.
+                Err(error) => return tracing::warn!(%queue, %id, %error, "could not settle"),
+            }
+        }
+    }
+
+    fn now(&self) -> EngineMs {
+        self.wheel.now().engine
+    }
+
+    /// A number that differs between messages, their attempts and purposes, and is the same for the same ones.
+    fn random(&self, grant: &Grant, purpose: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.store, grant.message.id.to_string(), grant.attempt, purpose).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bucket(&self) -> MutexGuard<'_, Option<RateBucket>> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

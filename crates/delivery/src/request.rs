@@ -1,0 +1,183 @@
+//! One request: a message, dressed as Standard Webhooks 1.0 says.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use duewheel::core::engine::Grant;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use jiff::Timestamp;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::signing::signatures;
+use crate::target::PushTarget;
+
+/// What one attempt sends. `Debug` leaves out body and headers.
+#[derive(Clone)]
+pub struct PushRequest {
+    /// The value of `webhook-id`: the same over all attempts, and without a dot.
+    pub webhook_id: String,
+    /// The instant of this attempt.
+    pub now: SystemTime,
+    /// The queue of the message.
+    pub queue: String,
+    /// The producer's own name for the message.
+    pub key: Option<String>,
+    /// Deliveries so far, this one included.
+    pub attempt: u32,
+    /// When the message was due.
+    pub due_at: SystemTime,
+    /// The headers of the message.
+    pub headers: Vec<(String, String)>,
+    /// Its body, sent byte for byte.
+    pub body: Bytes,
+}
+
+/// Characters that stand for themselves where a text is percent-encoded: the unreserved ones of RFC 3986.
+const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// In names of headers, all that a name may have (RFC 9110, section 5.6.2), but `%` and `*`.
+const ENCODED_IN_NAME: AsciiSet = ENCODED
+    .remove(b'!')
+    .remove(b'#')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'+')
+    .remove(b'^')
+    .remove(b'`')
+    .remove(b'|');
+
+impl PushRequest {
+    /// The request for a granted message. `store` identifies the store the message is in ([`webhook_id`]).
+    pub fn of(grant: &Grant, store: &str, now: SystemTime) -> Self {
+        let message = &grant.message;
+        PushRequest {
+            webhook_id: webhook_id(store, &message.id.to_string(), grant.generation),
+            now,
+            queue: message.queue.as_str().to_owned(),
+            key: message.key.as_ref().map(|key| key.as_str().to_owned()),
+            attempt: grant.attempt,
+            due_at: grant.due_at.to_system_time(),
+            headers: message
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_string()))
+                .collect(),
+            body: message.body.clone(),
+        }
+    }
+
+    /// The request as it goes out.
+    pub(crate) fn to_http(&self, target: &PushTarget) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = target.method.clone();
+        *request.uri_mut() = target.uri.clone();
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("duewheel/", env!("CARGO_PKG_VERSION"))));
+        // hyper leaves it out when there is no body.
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        // Those of the target replace the agent's name.
+        headers.extend(target.headers.clone());
+        for (name, value) in &self.headers {
+            self.add(headers, name, value);
+        }
+        let timestamp = seconds(self.now);
+        let mut set = |name: &'static str, value: &str| {
+            // All of these values are visible ASCII.
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(name, value);
+            }
+        };
+        set("webhook-id", &self.webhook_id);
+        set("webhook-timestamp", &timestamp.to_string());
+        if !target.secrets.is_empty() {
+            set("webhook-signature", &signatures(&target.secrets, &self.webhook_id, timestamp, &self.body));
+        }
+        set("duewheel-queue", &encoded(&self.queue));
+        if let Some(key) = &self.key {
+            set("duewheel-key", &encoded(key));
+        }
+        set("duewheel-attempt", &self.attempt.to_string());
+        set("duewheel-due-at", &rfc3339(self.due_at));
+        request
+    }
+
+    /// Adds a header of the message: `content-type` and a valid `traceparent` as they are, others as `duewheel-h-NAME`.
+    fn add(&self, headers: &mut HeaderMap, name: &str, value: &str) {
+        let plain = is_plain(value).then(|| HeaderValue::from_str(value).ok()).flatten();
+        if name.eq_ignore_ascii_case("content-type")
+            && let Some(value) = &plain
+        {
+            headers.insert(CONTENT_TYPE, value.clone());
+            return;
+        }
+        if name.eq_ignore_ascii_case("traceparent")
+            && is_traceparent(value)
+            && let Some(value) = &plain
+        {
+            headers.insert("traceparent", value.clone());
+            return;
+        }
+        let name = utf8_percent_encode(name, &ENCODED_IN_NAME);
+        // Other values as extended ones (RFC 8187), under a name with a star.
+        let (name, value) = match plain {
+            Some(value) => (format!("duewheel-h-{name}"), Some(value)),
+            None => {
+                let value = format!("UTF-8''{}", encoded(value));
+                (format!("duewheel-h-{name}*"), HeaderValue::from_str(&value).ok())
+            }
+        };
+        if let (Ok(name), Some(value)) = (HeaderName::try_from(name), value) {
+            headers.append(name, value);
+        }
+    }
+}
+
+impl fmt::Debug for PushRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushRequest")
+            .field("webhook_id", &self.webhook_id)
+            .field("queue", &self.queue)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The value of `webhook-id`: the same over all attempts of a message and after a redrive, another one after each change
+/// by the producer. `store` makes it differ between stores, and between a store and its restored copy.
+pub fn webhook_id(store: &str, message: &str, generation: u32) -> String {
+    format!("dw_{store}_{message}_{generation}")
+}
+
+fn encoded(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, &ENCODED).into()
+}
+
+/// Whether a header can have this value as it is: visible ASCII, with spaces between.
+fn is_plain(value: &str) -> bool {
+    value.bytes().all(|b| matches!(b, b' '..=b'~')) && value.trim() == value
+}
+
+/// Whether this is a `traceparent` of W3C Trace Context, version 00.
+fn is_traceparent(value: &str) -> bool {
+    let parts: Vec<&str> = value.split('-').collect();
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let some = |part: &str| part.bytes().any(|b| b != b'0');
+    matches!(parts[..], ["00", trace, span, flags]
+        if hex(trace, 32) && some(trace) && hex(span, 16) && some(span) && hex(flags, 2))
+}
+
+/// Whole seconds since 1970.
+fn seconds(instant: SystemTime) -> i64 {
+    Timestamp::try_from(instant).map_or(0, Timestamp::as_second)
+}
+
+/// RFC 3339 in UTC, with milliseconds.
+fn rfc3339(instant: SystemTime) -> String {
+    Timestamp::try_from(instant).map_or_else(|_| String::new(), |instant| format!("{instant:.3}"))
+}

@@ -1,0 +1,414 @@
+//! What a target is: where its requests go, how they look, and how its answers are judged.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Uri};
+use rustls::ClientConfig;
+use serde::Deserialize;
+use url::{Host, Url};
+
+use crate::length::parse_length;
+use crate::limits::{
+    CONCURRENCY, MAX_ATTEMPTS, MAX_CONCURRENCY, MAX_DEAD_ON, MAX_DELAY, MAX_DELAYS, MAX_HEADER_BYTES,
+    MAX_HEADERS, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
+};
+use crate::networks::Networks;
+use crate::plan::RetryPlan;
+use crate::signing::SigningSecret;
+use crate::trust::client_config;
+
+/// A target as people write it, before it is checked. Fields that are left out have the defaults of [`crate::limits`].
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSettings {
+    /// `http` or `https`, without user information and without a fragment.
+    pub url: String,
+    /// `POST` (the default), `PUT` or `PATCH`.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// Headers of each request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// `whsec_…` or `whsk_…`; each of them signs.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    /// How long a request may take, in ms.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Requests at a time.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// Requests a second; unlimited by default.
+    #[serde(default)]
+    pub rate: Option<PushRate>,
+    /// When failed attempts are repeated.
+    #[serde(default)]
+    pub retry: Option<RetrySettings>,
+    /// Attempts after which a message is dead.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+    /// Status codes that make a message dead at once.
+    #[serde(default)]
+    pub dead_on: Vec<u16>,
+    /// The only authorities that sign the target's certificate, in PEM. By default those of the web.
+    #[serde(default)]
+    pub ca_pem: Option<String>,
+    /// A certificate of ours with its private key, in PEM.
+    #[serde(default)]
+    pub client_pem: Option<String>,
+    /// The addresses that requests may go to; public ones by default.
+    #[serde(default)]
+    pub networks: Option<NetworkSettings>,
+}
+
+/// A limit of requests a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushRate {
+    /// Requests a second.
+    pub per_second: u32,
+    /// Requests that may go at once after a pause; by default a second's worth.
+    #[serde(default)]
+    pub burst: Option<u32>,
+}
+
+/// Either `delays`, or `min_ms` and `max_ms`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetrySettings {
+    /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
+    #[serde(default)]
+    pub delays: Option<Vec<String>>,
+    /// The first of delays that double, in ms.
+    #[serde(default)]
+    pub min_ms: Option<u64>,
+    /// The longest of them, in ms.
+    #[serde(default)]
+    pub max_ms: Option<u64>,
+}
+
+/// `"public"`, `"any"`, or a list of these and of networks.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum NetworkSettings {
+    /// One word or network.
+    One(String),
+    /// Several; an address that fits one of them is permitted.
+    Several(Vec<String>),
+}
+
+/// Why settings describe no target: the field, and what is wrong with it. Secrets are not repeated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {what}")]
+pub struct BadTarget {
+    /// The name of the field in [`TargetSettings`], with the place in it, such as `secrets[1]`.
+    pub field: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// A receiver of messages. All its values have been checked. `Debug` shows neither secrets nor values of headers nor
+/// the query of the URL.
+pub struct PushTarget {
+    pub(crate) url: Url,
+    pub(crate) uri: Uri,
+    pub(crate) method: Method,
+    pub(crate) headers: HeaderMap,
+    pub(crate) secrets: Vec<SigningSecret>,
+    pub(crate) timeout: Duration,
+    pub(crate) concurrency: NonZeroU32,
+    pub(crate) rate: Option<PushRate>,
+    pub(crate) retry: RetryPlan,
+    pub(crate) max_attempts: NonZeroU32,
+    pub(crate) dead_on: Vec<u16>,
+    pub(crate) tls: ClientConfig,
+    pub(crate) networks: Networks,
+}
+
+fn bad(field: impl Into<String>, what: impl fmt::Display) -> BadTarget {
+    BadTarget { field: field.into(), what: what.to_string() }
+}
+
+impl TargetSettings {
+    /// The settings of a target at this URL, with all defaults.
+    pub fn new(url: impl Into<String>) -> Self {
+        TargetSettings { url: url.into(), ..Self::default() }
+    }
+}
+
+impl PushTarget {
+    /// Checks settings.
+    ///
+    /// ```
+    /// use duewheel_delivery::{PushTarget, TargetSettings};
+    /// let target = PushTarget::new(&TargetSettings {
+    ///     secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
+    ///     ..TargetSettings::new("https://example.com/hook?token=x")
+    /// })?;
+    /// assert_eq!(target.shown_url(), "https://example.com/hook?…");
+    ///
+    /// let error = PushTarget::new(&TargetSettings::new("https://me@example.com/")).unwrap_err();
+    /// assert_eq!(error.to_string(), "url: has user information");
+    /// # Ok::<_, duewheel_delivery::BadTarget>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadTarget`] names the field.
+    pub fn new(settings: &TargetSettings) -> Result<Self, BadTarget> {
+        let networks = networks(settings.networks.as_ref())?;
+        let (url, uri) = address(&settings.url, &networks)?;
+        if settings.client_pem.is_some() && url.scheme() != "https" {
+            return Err(bad("client_pem", "needs a URL with https"));
+        }
+        let tls = client_config(settings.ca_pem.as_deref(), settings.client_pem.as_deref());
+        let most = u64::try_from(MAX_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+        let timeout = settings.timeout_ms.map(Duration::from_millis).unwrap_or(TIMEOUT);
+        if timeout.is_zero() || timeout > MAX_TIMEOUT {
+            return Err(bad("timeout_ms", format_args!("must be 1 to {most}")));
+        }
+        Ok(PushTarget {
+            url,
+            uri,
+            method: method(settings.method.as_deref())?,
+            headers: headers(&settings.headers)?,
+            secrets: secrets(&settings.secrets)?,
+            timeout,
+            concurrency: number("concurrency", settings.concurrency.unwrap_or(CONCURRENCY), MAX_CONCURRENCY)?,
+            rate: rate(settings.rate)?,
+            retry: retry(settings.retry.as_ref())?,
+            max_attempts: number("max_attempts", settings.max_attempts.unwrap_or(MAX_ATTEMPTS), u32::MAX)?,
+            dead_on: dead_on(&settings.dead_on)?,
+            tls: tls.map_err(|(field, what)| bad(field, what))?,
+            networks,
+        })
+    }
+
+    /// The URL with its query masked, because queries often hold tokens.
+    pub fn shown_url(&self) -> String {
+        let mut shown = self.url.clone();
+        shown.set_query(None);
+        let mask = if self.url.query().is_some() { "?…" } else { "" };
+        format!("{shown}{mask}")
+    }
+
+    /// How long a request may take, from the look-up of the name to the end of the answer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// When failed attempts are repeated.
+    pub fn retry(&self) -> &RetryPlan {
+        &self.retry
+    }
+
+    /// The last four characters of each secret.
+    pub fn secret_hints(&self) -> impl Iterator<Item = &str> {
+        self.secrets.iter().map(SigningSecret::hint)
+    }
+}
+
+impl fmt::Debug for PushTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushTarget")
+            .field("url", &self.shown_url())
+            .field("method", &self.method)
+            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .field("secrets", &self.secrets.len())
+            .field("timeout", &self.timeout)
+            .field("concurrency", &self.concurrency)
+            .field("rate", &self.rate)
+            .field("retry", &self.retry)
+            .field("max_attempts", &self.max_attempts)
+            .field("dead_on", &self.dead_on)
+            .field("networks", &self.networks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TargetSettings {
+    /// Only what cannot hold a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TargetSettings")
+            .field("headers", &self.headers.keys().collect::<Vec<_>>())
+            .field("secrets", &self.secrets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadTarget> {
+    let networks = match settings {
+        None => Ok(Networks::default()),
+        Some(NetworkSettings::One(word)) => Networks::from_words(&[word]),
+        Some(NetworkSettings::Several(words)) => Networks::from_words(words),
+    };
+    networks.map_err(|e| bad("networks", e))
+}
+
+/// The URL, and the same for requests. An address in it is judged here already, as it will be at each connection.
+fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadTarget> {
+    let wrong = |what: &str| bad("url", what);
+    if text.len() > MAX_URL {
+        return Err(wrong(&format!("is longer than {MAX_URL} bytes")));
+    }
+    // A browser reads over these; here they only serve to hide where a URL leads.
+    if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
+        return Err(wrong("has a space, a control character or a backslash"));
+    }
+    let url = Url::parse(text).map_err(|e| wrong(&e.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("is neither http nor https"));
+    }
+    let after_scheme = text.split_once("//").map_or("", |(_, rest)| rest);
+    if after_scheme.is_empty() {
+        return Err(wrong("has no // behind its scheme"));
+    }
+    let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err(wrong("has user information"));
+    }
+    if url.fragment().is_some() {
+        return Err(wrong("has a fragment"));
+    }
+    if url.port() == Some(0) {
+        return Err(wrong("has port 0"));
+    }
+    let permitted = match url.host() {
+        None => return Err(wrong("has no host")),
+        Some(Host::Domain(name)) => {
+            if name.len() > 254
+                || name.trim_end_matches('.').split('.').any(|label| !(1..=63).contains(&label.len()))
+            {
+                return Err(wrong("has a host name with a part that is empty or too long"));
+            }
+            true
+        }
+        Some(Host::Ipv4(v4)) => networks.permits(v4.into()),
+        Some(Host::Ipv6(v6)) => networks.permits(v6.into()),
+    };
+    if !permitted {
+        return Err(wrong("leads to an address that networks does not permit"));
+    }
+    let uri = url.as_str().parse().map_err(|e: hyper::http::uri::InvalidUri| wrong(&e.to_string()))?;
+    Ok((url, uri))
+}
+
+fn method(name: Option<&str>) -> Result<Method, BadTarget> {
+    match name {
+        None | Some("POST") => Ok(Method::POST),
+        Some("PUT") => Ok(Method::PUT),
+        Some("PATCH") => Ok(Method::PATCH),
+        Some(_) => Err(bad("method", "must be POST, PUT or PATCH")),
+    }
+}
+
+/// Headers that say how the request itself is sent; a target may not set them.
+const OF_THE_CONNECTION: [&str; 12] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "traceparent",
+];
+
+fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, BadTarget> {
+    let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if given.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
+        return Err(bad(
+            "headers",
+            format_args!("are more than {MAX_HEADERS}, or than {MAX_HEADER_BYTES} bytes"),
+        ));
+    }
+    let mut headers = HeaderMap::new();
+    for (text, value) in given {
+        let field = || format!("headers.{}", text.escape_default());
+        let name: HeaderName = text.parse().map_err(|_| bad(field(), "is no name of a header"))?;
+        let ours = ["webhook-", "duewheel-"].iter().any(|prefix| name.as_str().starts_with(prefix));
+        if ours || OF_THE_CONNECTION.contains(&name.as_str()) {
+            return Err(bad(field(), "is set by duewheel"));
+        }
+        if value.bytes().any(|b| !matches!(b, b'\t' | b' '..=b'~')) {
+            return Err(bad(field(), "has a character that is not visible ASCII"));
+        }
+        let value = HeaderValue::from_str(value).map_err(|_| bad(field(), "is no value of a header"))?;
+        if headers.insert(name, value).is_some() {
+            return Err(bad(field(), "is there twice"));
+        }
+    }
+    Ok(headers)
+}
+
+fn secrets(texts: &[String]) -> Result<Vec<SigningSecret>, BadTarget> {
+    if texts.len() > MAX_SECRETS {
+        return Err(bad("secrets", format_args!("are more than {MAX_SECRETS}")));
+    }
+    let read =
+        |(n, text): (usize, &String)| SigningSecret::new(text).map_err(|e| bad(format!("secrets[{n}]"), e));
+    texts.iter().enumerate().map(read).collect()
+}
+
+fn number(field: &str, n: u32, max: u32) -> Result<NonZeroU32, BadTarget> {
+    NonZeroU32::new(n)
+        .filter(|n| n.get() <= max)
+        .ok_or_else(|| bad(field, format_args!("must be 1 to {max}")))
+}
+
+fn rate(rate: Option<PushRate>) -> Result<Option<PushRate>, BadTarget> {
+    if let Some(PushRate { per_second, burst }) = rate {
+        number("rate.per_second", per_second, MAX_RATE)?;
+        number("rate.burst", burst.unwrap_or(per_second), MAX_RATE)?;
+    }
+    Ok(rate)
+}
+
+fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadTarget> {
+    let most = MAX_DELAY.as_secs() / 86_400;
+    match settings {
+        None => Ok(RetryPlan::default()),
+        Some(RetrySettings { delays: Some(delays), min_ms: None, max_ms: None }) => {
+            if delays.is_empty() || delays.len() > MAX_DELAYS {
+                return Err(bad("retry.delays", format_args!("must be 1 to {MAX_DELAYS}")));
+            }
+            let read = |(n, text): (usize, &String)| {
+                parse_length(text).filter(|delay| *delay <= MAX_DELAY).ok_or_else(|| {
+                    bad(
+                        format!("retry.delays[{n}]"),
+                        format_args!("must be a time such as 30s, at most {most}d"),
+                    )
+                })
+            };
+            Ok(RetryPlan::Delays(delays.iter().enumerate().map(read).collect::<Result<_, _>>()?))
+        }
+        Some(RetrySettings { delays: None, min_ms: Some(min), max_ms: Some(max) }) => {
+            let (min, max) = (Duration::from_millis(*min), Duration::from_millis(*max));
+            if max > MAX_DELAY {
+                return Err(bad("retry.max_ms", format_args!("must be at most {}", MAX_DELAY.as_millis())));
+            }
+            if min.is_zero() || min > max {
+                return Err(bad("retry.min_ms", "must be at least 1, and at most max_ms"));
+            }
+            Ok(RetryPlan::Doubling { min, max })
+        }
+        Some(_) => Err(bad("retry", "must have either delays, or min_ms and max_ms")),
+    }
+}
+
+fn dead_on(codes: &[u16]) -> Result<Vec<u16>, BadTarget> {
+    if codes.len() > MAX_DEAD_ON {
+        return Err(bad("dead_on", format_args!("has more than {MAX_DEAD_ON} codes")));
+    }
+    match codes.iter().position(|code| !(300..=599).contains(code)) {
+        Some(n) => Err(bad(format!("dead_on[{n}]"), "must be 300 to 599")),
+        None => Ok(codes.to_vec()),
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of delivery, in one binary.
+#![allow(unreachable_pub)] // one binary of several modules
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+
+mod deliveries;
+mod occurrences;
+mod pushers;
+mod receiver;
+mod spellings;
+mod targets;

@@ -1,0 +1,384 @@
+//! A queue of the library that is delivered to a receiver on loopback.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use duewheel::core::engine::Counts;
+use duewheel::core::message::State;
+use duewheel::{Duewheel, View, VirtualClock};
+use duewheel_delivery::{
+    BreakerStage, PushClient, PushRate, PushTarget, Pusher, PusherError, RetrySettings, Stopped,
+    TargetSettings,
+};
+
+use crate::receiver::{Answer, Receiver, status};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A wheel in memory whose time stands still.
+async fn virtual_wheel() -> (Duewheel, VirtualClock) {
+    let clock = VirtualClock::at_2026();
+    let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+    (wheel, clock)
+}
+
+/// Polls until `done`, with a deadline.
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done().await {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn push(wheel: &Duewheel, settings: &TargetSettings) -> Pusher {
+    let client = PushClient::new(Arc::new(PushTarget::new(settings).unwrap()));
+    Pusher::start(wheel, &["q"], "s1", client).unwrap()
+}
+
+async fn enqueue(wheel: &Duewheel, n: usize) {
+    for key in 0..n {
+        wheel.queue("q").body(key.to_string()).key(&key.to_string()).enqueue().await.unwrap();
+    }
+}
+
+async fn view(wheel: &Duewheel, key: &str) -> Option<View> {
+    wheel.queue("q").get_key(key).await.unwrap()
+}
+
+fn total(counts: Counts) -> u64 {
+    counts.scheduled + counts.ready + counts.leased + counts.dead
+}
+
+async fn is_empty(wheel: &Duewheel) -> bool {
+    total(wheel.stats().await.unwrap().counts) == 0
+}
+
+async fn leased(wheel: &Duewheel) -> u64 {
+    wheel.stats().await.unwrap().counts.leased
+}
+
+/// Lets time pass, but not over the leases of what is under way.
+async fn pass(wheel: &Duewheel, clock: &VirtualClock) {
+    if leased(wheel).await == 0 {
+        clock.advance(Duration::from_secs(10));
+    }
+}
+
+/// The settings with one delay between attempts, a second.
+fn retried(receiver: &Receiver) -> TargetSettings {
+    let retry = RetrySettings { delays: Some(vec!["1s".into()]), ..RetrySettings::default() };
+    TargetSettings { retry: Some(retry), ..receiver.target() }
+}
+
+#[tokio::test]
+async fn messages_are_delivered_when_due_and_acked() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &receiver.target());
+    enqueue(&wheel, 20).await;
+    wheel.queue("q").body("later").delay(duewheel::HOUR).header("customer", "7").enqueue().await.unwrap();
+    until("all are delivered", async || pusher.counts().delivered == 20).await;
+    let bodies: HashSet<_> = receiver.requests().into_iter().map(|request| request.body).collect();
+    assert_eq!(bodies.len(), 20);
+    until("all are settled", async || leased(&wheel).await == 0).await;
+    clock.advance(duewheel::HOUR);
+    until("all is done", async || is_empty(&wheel).await).await;
+    let last = receiver.requests().pop().unwrap();
+    assert_eq!((last.body, last.headers.len()), (b"later".to_vec(), 9));
+    assert_eq!(last.headers.iter().find(|(name, _)| name == "duewheel-h-customer").unwrap().1, "7");
+    assert_eq!(pusher.stop(LONG).await, Stopped::Complete);
+}
+
+#[tokio::test]
+async fn a_failure_is_repeated_under_the_same_id_and_is_dead_in_the_end() {
+    let receiver = Receiver::new(|_, _| status(404, "", "no such order")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    // Two failures are fewer than it takes to open the breaker.
+    let pusher = push(&wheel, &TargetSettings { max_attempts: Some(2), ..retried(&receiver) });
+    enqueue(&wheel, 1).await;
+    until("the first has failed", async || pusher.counts().failed == 1).await;
+    until("it is scheduled", async || view(&wheel, "0").await.unwrap().state == State::Scheduled).await;
+    let waits = view(&wheel, "0").await.unwrap().due_in_ms;
+    assert!((800..=1_200).contains(&waits), "a second, give or take a fifth: {waits}");
+    clock.advance(Duration::from_secs(2));
+    until("it is dead", async || pusher.counts().dead == 1).await;
+    assert_eq!(view(&wheel, "0").await.unwrap().state, State::Dead);
+    let notes: Vec<_> =
+        view(&wheel, "0").await.unwrap().history.iter().map(|past| past.note.to_string()).collect();
+    assert_eq!(notes, ["status_404", "status_404"]);
+    let ids: HashSet<_> =
+        receiver.requests().iter().map(|request| request.header("webhook-id").unwrap().to_owned()).collect();
+    assert_eq!((receiver.requests().len(), ids.len()), (2, 1));
+    assert!(ids.iter().next().unwrap().starts_with("dw_s1_"));
+    let counts = pusher.counts();
+    assert_eq!((counts.delivered, counts.failed, counts.dead, counts.forgiven), (0, 1, 1, 0));
+}
+
+#[tokio::test]
+async fn the_messages_own_settings_win() {
+    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { max_attempts: Some(1), ..retried(&receiver) });
+    let draft = wheel.queue("q").body("x").key("0").max_attempts(2);
+    draft.backoff(duewheel::HOUR, duewheel::HOUR).enqueue().await.unwrap();
+    until("it has failed", async || pusher.counts().failed == 1).await;
+    until("it is scheduled", async || view(&wheel, "0").await.unwrap().state == State::Scheduled).await;
+    assert!(view(&wheel, "0").await.unwrap().due_in_ms > 2_000_000, "its own backoff");
+}
+
+#[tokio::test]
+async fn a_code_of_the_target_makes_a_message_dead_at_once() {
+    let receiver = Receiver::new(|_, _| status(422, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { dead_on: vec![422], ..receiver.target() });
+    enqueue(&wheel, 1).await;
+    until("it is dead", async || pusher.counts().dead == 1).await;
+    assert_eq!(view(&wheel, "0").await.unwrap().state, State::Dead);
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_snooze_and_a_busy_target_use_up_no_attempt() {
+    let receiver = Receiver::new(|number, _| match number {
+        1 => status(200, "duewheel-snooze: 15m\r\n", ""),
+        2 => status(429, "retry-after: 30\r\n", ""),
+        _ => status(200, "", ""),
+    })
+    .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { max_attempts: Some(1), ..receiver.target() });
+    enqueue(&wheel, 1).await;
+    for (n, seconds) in [(1, 900), (2, 30)] {
+        until("it is forgiven", async || {
+            view(&wheel, "0").await.is_some_and(|view| view.forgiven == n && view.state == State::Scheduled)
+        })
+        .await;
+        assert_eq!(view(&wheel, "0").await.unwrap().due_in_ms, seconds * 1_000);
+        clock.advance(Duration::from_secs(seconds));
+    }
+    until("it is done", async || pusher.counts().delivered == 1).await;
+    assert_eq!(pusher.counts().forgiven, 2);
+    assert!(is_empty(&wheel).await);
+}
+
+#[tokio::test]
+async fn a_target_that_is_gone_is_paused_until_somebody_resumes_it() {
+    let gone = Arc::new(AtomicBool::new(true));
+    let is_gone = gone.clone();
+    let receiver =
+        Receiver::new(move |_, _| status(if is_gone.load(Ordering::SeqCst) { 410 } else { 200 }, "", ""))
+            .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher =
+        push(&wheel, &TargetSettings { concurrency: Some(1), max_attempts: Some(1), ..receiver.target() });
+    enqueue(&wheel, 5).await;
+    until("it is paused", async || matches!(pusher.stage(), BreakerStage::Paused { .. })).await;
+    until("it is settled", async || leased(&wheel).await == 0).await;
+    clock.advance(duewheel::HOUR);
+    until("the first waits as well", async || wheel.stats().await.unwrap().counts.ready == 5).await;
+    assert_eq!(receiver.requests().len(), 1);
+    assert_eq!(
+        pusher.stage(),
+        BreakerStage::Paused { reason: "the target takes no more messages: status_410".into() }
+    );
+    gone.store(false, Ordering::SeqCst);
+    pusher.resume();
+    until("all are done", async || pusher.counts().delivered == 5).await;
+    assert!(is_empty(&wheel).await);
+}
+
+/// G18: a target that is away costs its messages no attempts beyond those that opened the breaker.
+#[tokio::test]
+async fn while_a_target_is_away_its_messages_wait_unleased() {
+    let away = Arc::new(AtomicBool::new(true));
+    let is_away = away.clone();
+    let receiver =
+        Receiver::new(
+            move |_, _| {
+                if is_away.load(Ordering::SeqCst) { Answer::Close } else { status(200, "", "") }
+            },
+        )
+        .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { concurrency: Some(2), ..receiver.target() });
+    enqueue(&wheel, 200).await;
+    until("it is open", async || matches!(pusher.stage(), BreakerStage::Open { .. })).await;
+    until("nothing is leased", async || leased(&wheel).await == 0).await;
+    // Only probes go out: time passes, and the target is still away.
+    let before = receiver.requests().len();
+    for probe in 1..=5 {
+        until("a probe has ended", async || {
+            pass(&wheel, &clock).await;
+            matches!(pusher.stage(), BreakerStage::Open { probes, .. } if probes >= probe)
+                && leased(&wheel).await == 0
+        })
+        .await;
+    }
+    let BreakerStage::Open { probes, .. } = pusher.stage() else { panic!() };
+    assert!(receiver.requests().len() <= before + probes as usize + 1, "one request for each probe");
+    let counts = pusher.counts();
+    assert!(counts.failed <= 4, "three opened it, and one was under way: {counts:?}");
+    assert!(counts.forgiven >= 4, "{counts:?}");
+
+    away.store(false, Ordering::SeqCst);
+    until("all are done", async || {
+        pass(&wheel, &clock).await;
+        pusher.counts().delivered == 200
+    })
+    .await;
+    assert!(is_empty(&wheel).await);
+    assert_eq!((pusher.stage(), pusher.counts().dead), (BreakerStage::Closed, 0));
+}
+
+#[tokio::test]
+async fn a_target_that_hangs_does_not_hold_another_up() {
+    let hanging = Receiver::new(|_, _| Answer::Hang).await;
+    let healthy = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let client = |settings: &TargetSettings| PushClient::new(Arc::new(PushTarget::new(settings).unwrap()));
+    let hangs = TargetSettings { concurrency: Some(4), timeout_ms: Some(900_000), ..hanging.target() };
+    let slow = Pusher::start(&wheel, &["slow"], "s1", client(&hangs)).unwrap();
+    let fast = Pusher::start(&wheel, &["fast"], "s1", client(&healthy.target())).unwrap();
+    for n in 0..300 {
+        for queue in ["slow", "fast"] {
+            wheel.queue(queue).body(n.to_string()).enqueue().await.unwrap();
+        }
+    }
+    until("the healthy one has all", async || fast.counts().delivered == 300).await;
+    until("the other has as many as it takes at a time", async || hanging.requests().len() == 4).await;
+    assert_eq!(slow.counts().delivered, 0);
+    let info = wheel.queue("slow").info().await.unwrap().unwrap();
+    assert_eq!((info.counts.leased, info.counts.ready), (4, 296));
+    assert_eq!(slow.stop(Duration::from_millis(1)).await, Stopped::Interrupted);
+    until("what was interrupted is released", async || leased(&wheel).await == 0).await;
+    assert_eq!(fast.stop(LONG).await, Stopped::Complete);
+}
+
+/// The limits of a target hold over all its queues.
+#[tokio::test]
+async fn one_pusher_takes_several_queues() {
+    let receiver = Receiver::new(|_, received| match received.header("duewheel-queue") {
+        Some("b") => Answer::Hang,
+        _ => status(200, "", ""),
+    })
+    .await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let settings = TargetSettings { concurrency: Some(3), timeout_ms: Some(900_000), ..receiver.target() };
+    let client = PushClient::new(Arc::new(PushTarget::new(&settings).unwrap()));
+    let pusher = Pusher::start(&wheel, &["a", "b"], "s1", client).unwrap();
+    wheel.queue("b").body("first").enqueue().await.unwrap();
+    for n in 0..50 {
+        wheel.queue("a").body(n.to_string()).enqueue().await.unwrap();
+    }
+    until("one queue is done beside the other", async || pusher.counts().delivered == 50).await;
+    for n in 0..10 {
+        wheel.queue("b").body(n.to_string()).enqueue().await.unwrap();
+    }
+    let hanging = || receiver.requests().iter().filter(|r| r.header("duewheel-queue") == Some("b")).count();
+    until("all hands are taken", async || hanging() == 3).await;
+    wheel.queue("a").body("waits").enqueue().await.unwrap();
+    let counts = wheel.stats().await.unwrap().counts;
+    assert_eq!((counts.leased, counts.ready, receiver.connections()), (3, 9, 3));
+}
+
+#[tokio::test]
+async fn the_rate_of_a_target_follows_the_clock() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let rate = Some(PushRate { per_second: 5, burst: None });
+    let pusher = push(&wheel, &TargetSettings { rate, ..receiver.target() });
+    enqueue(&wheel, 20).await;
+    for n in [5, 10, 15, 20] {
+        until("a second's worth is delivered", async || pusher.counts().delivered >= n).await;
+        // As many turns of wheel and runtime as a sixth request would need.
+        for _ in 0..50 {
+            wheel.stats().await.unwrap();
+        }
+        assert_eq!(receiver.requests().len() as u64, n, "time stands still");
+        // Not over the lease of what has been answered and not been acked.
+        until("all are settled", async || leased(&wheel).await == 0).await;
+        clock.advance(Duration::from_secs(1));
+    }
+    until("all are done", async || is_empty(&wheel).await).await;
+}
+
+#[tokio::test]
+async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
+    let (open, opened) = tokio::sync::watch::channel(false);
+    let receiver = Receiver::over(
+        |_, _| status(200, "", ""),
+        move |stream| {
+            let mut opened = opened.clone();
+            async move {
+                opened.wait_for(|open| *open).await.ok()?;
+                Some(stream)
+            }
+        },
+    )
+    .await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { concurrency: Some(1), ..receiver.target() });
+    enqueue(&wheel, 3).await;
+    until("one is under way", async || receiver.connections() == 1).await;
+    let stopping = tokio::spawn(pusher.stop(LONG));
+    until("it is stopping", async || wheel.queue("q").info().await.unwrap().unwrap().waiters == 0).await;
+    open.send_replace(true);
+    assert_eq!(stopping.await.unwrap(), Stopped::Complete);
+    let delivered = receiver.requests().len();
+    assert!((1..=3).contains(&delivered));
+    let counts = wheel.stats().await.unwrap().counts;
+    assert_eq!((counts.leased, total(counts)), (0, 3 - delivered as u64), "what was delivered is acked");
+}
+
+/// G18: what was under way when the process ended is delivered again at once, under the same id.
+#[tokio::test]
+async fn a_delivery_that_a_restart_has_cut_off_is_repeated() {
+    let receiver =
+        Receiver::new(|number, _| if number == 1 { Answer::Hang } else { status(200, "", "") }).await;
+    let folder = tempfile::tempdir().unwrap();
+    let clock = VirtualClock::at_2026();
+    let open = async || Duewheel::builder().data(folder.path()).clock(clock.clone()).open().await.unwrap();
+    let settings = TargetSettings { timeout_ms: Some(900_000), ..receiver.target() };
+    let wheel = open().await;
+    let cut_off = push(&wheel, &settings);
+    enqueue(&wheel, 1).await;
+    until("it is under way", async || receiver.requests().len() == 1).await;
+    wheel.shutdown(LONG).await.unwrap();
+    drop((cut_off, wheel));
+
+    let wheel = open().await;
+    let pusher = push(&wheel, &settings);
+    until("it is delivered", async || pusher.counts().delivered == 1).await;
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
+    assert_eq!(requests[1].header("duewheel-attempt"), Some("2"));
+    assert!(is_empty(&wheel).await);
+}
+
+#[tokio::test]
+async fn a_closed_wheel_ends_its_pushers() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &receiver.target());
+    wheel.shutdown(LONG).await.unwrap();
+    assert_eq!(pusher.stop(LONG).await, Stopped::Complete);
+}
+
+#[tokio::test]
+async fn names_that_no_pusher_has() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let client = PushClient::new(Arc::new(PushTarget::new(&receiver.target()).unwrap()));
+    let start = |queues: &[&str], store: &str| {
+        Pusher::start(&wheel, queues, store, client.clone()).map(|_| ()).unwrap_err()
+    };
+    assert!(matches!(start(&["q", ""], "s"), PusherError::Queue(_)));
+    assert_eq!(start(&[], "s"), PusherError::NoQueue);
+    for store in ["", "a.b", "a_b", "é", &"x".repeat(65)] {
+        assert_eq!(start(&["q"], store), PusherError::Store, "{store}");
+    }
+}
