@@ -294,18 +294,18 @@ impl<'a> WorkLease<'a> {
 /// Which jobs have a message, and whether they are to go on.
 #[derive(Debug, Default)]
 struct JobSlots {
-    state: Mutex<JobState>,
+    state: Mutex<WorkState>,
     children: Children,
 }
 
 #[derive(Debug, Default)]
-struct JobState {
+struct WorkState {
     busy: usize,
     stopping: bool,
 }
 
 impl JobSlots {
-    fn lock(&self) -> MutexGuard<'_, JobState> {
+    fn lock(&self) -> MutexGuard<'_, WorkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
