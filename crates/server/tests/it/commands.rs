@@ -85,7 +85,8 @@ fn queues_are_configured_paused_purged_and_redriven() {
     let drawn = shell.ok(&["histogram", "q", "--buckets", "4"]);
     assert!(drawn.contains('█') && drawn.contains("2 messages; 0 are due before, 0 after"), "{drawn}");
     let all = shell.json(&["histogram", "--from", "in 1 hour", "--to", "in 3 hours", "--json"]);
-    assert_eq!(all["buckets"].as_array().map(Vec::len), Some(24));
+    let buckets = all["buckets"].as_array().expect("buckets");
+    assert!((2..=24).contains(&buckets.len()) && buckets.iter().any(|bucket| bucket["count"] == 1), "{all}");
     let refused = shell.fails(&["histogram", "q", "--to", "yesterday"], 2);
     assert!(refused.contains("--to \"yesterday\""), "{refused}");
 

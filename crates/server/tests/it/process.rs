@@ -238,6 +238,7 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
         ("drain_timeout", "\"1s\"", "2s", "3s"),
         ("log", "\"warn\"", "error", "debug"),
         ("log_format", "\"json\"", "text", "json"),
+        ("virtual_clock", "\"force\"", "off", "force"),
         ("wheel_slots", "1", "2", "3"),
         ("wheel_tick", "\"1ms\"", "2ms", "3ms"),
         ("max_body", "1", "2", "3"),
