@@ -187,7 +187,7 @@ fn the_command_makes_the_folder_and_leaves_none_behind_in_vain() {
     let fails = |dest: &str, says: &str| {
         let output = command(dest);
         let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{dest}: {stderr}");
+        assert_eq!(output.status.code(), Some(2), "{dest}: {stderr}");
         assert!(stderr.contains(says) && stderr.lines().count() == 1, "{dest}: {stderr}");
     };
     fails("new/copy", "not empty");

@@ -57,7 +57,7 @@ fn the_token_comes_from_an_option_a_variable_or_a_file() {
     let setup = start(false);
     let enqueue = ["enqueue", "q", "a", "--delay", "1h"];
     let without = setup.run(&mut setup.command(&enqueue));
-    assert_eq!(without.status.code(), Some(1));
+    assert_eq!(without.status.code(), Some(6));
     assert!(
         text(&without.stderr).contains("unauthorized: this server asks for a token"),
         "{}",
@@ -76,7 +76,7 @@ fn the_token_comes_from_an_option_a_variable_or_a_file() {
     }
     assert!(setup.run(&mut setup.command(&["cancel", "1", "--token-file", "token"])).status.success());
     let refused = setup.run(&mut setup.command(&["queues", "--token-file", "token"]));
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(6));
     assert!(
         text(&refused.stderr).contains("forbidden: this token has not the scope metrics"),
         "{}",
@@ -105,7 +105,7 @@ fn https_with_an_authority_of_ones_own() {
     assert!(setup.server.url.starts_with("https://127.0.0.1:"), "{}", setup.server.url);
     let enqueue = ["enqueue", "q", "a", "--token-file", "token"];
     let unknown = setup.run(&mut setup.command(&enqueue));
-    assert_eq!(unknown.status.code(), Some(1), "nobody knows this authority");
+    assert_eq!(unknown.status.code(), Some(5), "nobody knows this authority");
     assert!(text(&unknown.stderr).contains("certificate"), "{}", text(&unknown.stderr));
     let output = setup.run(&mut setup.command(&[&enqueue[..], &["--ca-cert", "ca.pem"]].concat()));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -117,7 +117,7 @@ fn https_with_an_authority_of_ones_own() {
     let other = setup.server.url.replace("127.0.0.1", "127.0.0.2");
     let output =
         setup.run(&mut setup.command(&[&enqueue[..], &["--ca-cert", "ca.pem", "--server", &other]].concat()));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(5));
 }
 
 /// Nobody is called at all: the addresses are of networks that are for documentation.
@@ -143,6 +143,6 @@ fn a_token_is_not_sent_in_the_clear_to_another_machine() {
         .args(["get", "1", "--insecure", "--server", "http://queue.invalid"])
         .env("DUEWHEEL_TOKEN", &token);
     let output = run(command.stdin(Stdio::null()));
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains("in the clear"), "{}", text(&output.stderr));
 }
