@@ -172,7 +172,7 @@ impl SalvageFiles {
 }
 
 /// Start of the first block of a run or of a state.
-const FIRST_BLOCK: usize = FILE_HEAD as usize;
+const FIRST_BLOCK: usize = 64;
 
 struct FileHead {
     size: u64,
