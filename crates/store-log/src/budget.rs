@@ -1,11 +1,16 @@
 //! The memory for records that all log stores of a process share.
 //!
 //! Half of it is for active memtables, half for frozen ones. When the active ones have reached their half, the store with
-//! the largest one is asked to cut it off. When both together have used up all of it, the stores take no new messages
-//! until a flush has made room.
+//! the largest one is asked to cut it off. When both together have used up all of it, stores with more than an even part
+//! of it take no new messages until a flush has made room. The others take some up to that, so that a store whose flush
+//! does not end cannot stop them.
+//!
+//! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and whoever
+//! makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
 use duewheel_core::store::Waker;
@@ -15,7 +20,8 @@ use crate::sync::lock;
 /// A bound of the memory for records, for all stores that are opened with it or with a clone of it.
 ///
 /// It covers what [`Options::journal_bytes`](crate::Options::journal_bytes) bounds in each store: the records that are
-/// not in runs yet. A store that is dropped gives its part back.
+/// not in runs yet. It bounds new messages only, and each store may have an even part of it whatever the others have: all
+/// together have at most twice as much, besides other records. A store that is dropped gives its part back.
 #[derive(Clone)]
 pub struct MemoryBudget(Arc<Bound>);
 
@@ -57,7 +63,7 @@ impl MemoryBudget {
 
     /// Bytes that the memtables of all stores have.
     pub fn used(&self) -> u64 {
-        self.0.active.load(Relaxed).saturating_add(self.0.frozen.load(Relaxed))
+        self.0.active.load(SeqCst).saturating_add(self.0.frozen.load(SeqCst))
     }
 
     /// Number of stores.
@@ -87,20 +93,22 @@ impl MemoryBudget {
         lock(&self.0.stores).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Asks stores to cut off their largest memtables, until those that are not asked are within their half.
+    /// Asks stores to cut off their largest memtables, until those that are not asked are within their half. One with less
+    /// than an even part of that half is not asked: its flush would free little, and a larger one will be free to cut.
     fn ask(&self) {
         let half = self.0.bytes / 2;
-        if self.0.active.load(Relaxed) <= half {
+        if self.0.active.load(SeqCst) <= half {
             return;
         }
         let mut shares = self.shares();
+        let even = half / (shares.len() as u64).max(1);
         shares.retain(|share| !share.asked.load(Relaxed));
         let mut active: u64 = shares.iter().map(|share| share.active.load(Relaxed)).sum();
         while active > half {
             // A store whose flush is not done yet cannot cut: its memtable waits for that.
             let can_cut = shares
                 .iter()
-                .filter(|share| share.frozen.load(Relaxed) == 0 && share.active.load(Relaxed) > 0);
+                .filter(|share| share.frozen.load(Relaxed) == 0 && share.active.load(Relaxed) >= even.max(1));
             let Some(largest) = can_cut.max_by_key(|share| share.active.load(Relaxed)).cloned() else {
                 return;
             };
@@ -113,11 +121,8 @@ impl MemoryBudget {
 
     /// Wakes the stores that wait for room.
     fn wake(&self) {
-        if self.is_used_up() {
-            return;
-        }
         for share in self.shares() {
-            if share.waits.swap(false, Relaxed) {
+            if share.waits.load(SeqCst) && share.has_room() && share.waits.swap(false, SeqCst) {
                 (share.waker)();
             }
         }
@@ -160,16 +165,33 @@ impl MemoryShare {
 
     /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is.
     pub(crate) fn is_short(&self) -> bool {
-        if !self.budget.is_used_up() || self.budget.0.frozen.load(Relaxed) == 0 {
+        if self.has_room() {
             return false;
         }
-        self.waits.store(true, Relaxed);
+        self.waits.store(true, SeqCst);
         // It may have been freed before this store was seen to wait.
-        self.budget.is_used_up()
+        !self.has_room()
+    }
+
+    /// Whether there is memory for new messages. Without frozen memtables there is: no flush would make room, the cut
+    /// comes first.
+    fn has_room(&self) -> bool {
+        let budget = &self.budget;
+        if !budget.is_used_up() || budget.0.frozen.load(SeqCst) == 0 {
+            return true;
+        }
+        let own = self.active.load(Relaxed).saturating_add(self.frozen.load(Relaxed));
+        own < budget.bytes() / (budget.stores() as u64).max(1)
+    }
+
+    /// Whether a memtable that keeps so many bytes for its next records may be used again: if no other store may need
+    /// them, and they are a small part of what an active memtable may have. With more it would soon be cut again.
+    pub(crate) fn may_keep(&self, bytes: u64) -> bool {
+        self.is_alone() && bytes <= self.budget.bytes() / 8
     }
 
     /// Whether no other store shares the budget.
-    pub(crate) fn is_alone(&self) -> bool {
+    fn is_alone(&self) -> bool {
         self.budget.stores() == 1
     }
 }
@@ -187,9 +209,9 @@ impl Drop for MemoryShare {
 /// Changes one part of a sum.
 fn change(sum: &AtomicU64, before: u64, now: u64) {
     if now >= before {
-        sum.fetch_add(now - before, Relaxed);
+        sum.fetch_add(now - before, SeqCst);
     } else {
-        sum.fetch_sub(before - now, Relaxed);
+        sum.fetch_sub(before - now, SeqCst);
     }
 }
 
@@ -255,10 +277,57 @@ mod tests {
         stores[1].0.set_active(24 * MIB);
         assert_eq!(asked(&stores), [true, false, false]);
         stores[1].0.set_active(45 * MIB);
-        assert_eq!(asked(&stores), [true, false, true]);
+        assert_eq!(asked(&stores), [true, false, false], "the third has little: to cut that would not help");
         assert!(stores[1].0.set_frozen(0));
         stores[1].0.tell();
-        assert_eq!(asked(&stores), [true, false, true], "what is asked for is enough");
+        assert_eq!(asked(&stores), [true, true, false]);
+        assert_eq!(stores[1].1.load(Relaxed), 2);
+    }
+
+    /// Story: while the flush of a large store ran, each of the others was asked to cut its few records, again and again.
+    #[test]
+    fn small_memtables_are_not_cut_while_the_large_one_cannot_be() {
+        let budget = MemoryBudget::new(160 * MIB);
+        let stores = stores(&budget, 16);
+        assert!(!stores[0].0.set_frozen(70 * MIB));
+        stores[0].0.set_active(70 * MIB);
+        for (share, _) in &stores[1..] {
+            share.set_active(4 * MIB);
+        }
+        assert_eq!(asked(&stores), [false; 16]);
+        stores[5].0.set_active(5 * MIB);
+        let only = |no| (0..16).map(|at| at == no).collect::<Vec<_>>();
+        assert_eq!(asked(&stores), only(5), "an even part");
+    }
+
+    /// Story: the flush of one store did not end, and no other store took a message.
+    #[test]
+    fn an_even_part_is_free_whatever_others_do() {
+        let budget = MemoryBudget::new(100 * MIB);
+        let stores = stores(&budget, 4);
+        assert!(!stores[0].0.set_frozen(99 * MIB));
+        stores[1].0.set_active(24 * MIB);
+        assert!(budget.used() > budget.bytes());
+        assert!(stores[0].0.is_short());
+        assert!(!stores[1].0.is_short() && !stores[2].0.is_short());
+        stores[1].0.set_active(25 * MIB);
+        assert!(stores[1].0.is_short() && !stores[2].0.is_short());
+        // What another store gives back is not enough, but its own flush is.
+        assert!(!stores[1].0.set_frozen(10 * MIB));
+        stores[1].0.set_active(20 * MIB);
+        let before = (stores[0].1.load(Relaxed), stores[1].1.load(Relaxed));
+        assert!(stores[1].0.set_frozen(0));
+        stores[1].0.tell();
+        assert_eq!((stores[0].1.load(Relaxed), stores[1].1.load(Relaxed)), (before.0, before.1 + 1));
+    }
+
+    #[test]
+    fn a_table_is_used_again_by_a_lone_store_if_it_keeps_little() {
+        let budget = MemoryBudget::new(80 * MIB);
+        let mut stores = stores(&budget, 2);
+        assert!(!stores[0].0.may_keep(0), "another store may need it");
+        stores.truncate(1);
+        assert!(stores[0].0.may_keep(10 * MIB) && !stores[0].0.may_keep(10 * MIB + 1));
     }
 
     #[test]
@@ -270,6 +339,7 @@ mod tests {
         assert!(!stores[0].0.set_frozen(100 * MIB));
         stores[0].0.set_active(0);
         stores[0].0.has_cut();
+        stores[1].0.set_active(50 * MIB);
         assert!(stores[1].0.is_short());
         assert_eq!(stores[1].1.load(Relaxed), 0);
         assert!(stores[0].0.set_frozen(0));

@@ -284,6 +284,14 @@ impl Mem {
         (self.arena.bytes() + self.ids.memory() + hashed + orders) as u64
     }
 
+    /// What [`Mem::memory_of_records`] counts when it is started again.
+    pub(crate) fn memory_when_empty(&self) -> u64 {
+        let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
+        let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
+        let orders: usize = orders.into_iter().map(TimeOrder::memory_when_empty).sum();
+        (self.ids.memory() + hashed + orders) as u64
+    }
+
     pub(crate) fn clock(&self) -> Option<ClockPair> {
         self.clock
     }

@@ -23,8 +23,10 @@ pub struct Options {
     pub journal_bytes: u64,
     /// Largest number of records in memory. It works like `journal_bytes`; the limit that is reached first applies.
     pub journal_records: u64,
-    /// Memory for records in memory, together with all other stores that have a clone of this budget. One that is
-    /// shared cuts records off earlier than `journal_bytes` says, in the store that has the most.
+    /// Memory for records and their indexes, together with all other stores that have a clone of this budget. When half of
+    /// it is used, the store that has the most cuts its records off, perhaps earlier than `journal_bytes` says; a lone
+    /// store does so, too. When all of it is used, `Store::room` is `Capacity::Busy`, except in stores with less than an
+    /// even part. Other records than new messages, and the start, are bounded by `journal_bytes` alone.
     pub memory: MemoryBudget,
     /// Approximate largest number of messages of a run.
     pub run_rows: u64,

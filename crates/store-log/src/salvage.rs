@@ -81,8 +81,9 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
         if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, LockKind::Shared)?) } else { None };
     let source = ReadOnlyDisk::new(disk);
     let mut report = SalvageReport::default();
-    let listing = SalvageFiles::read(&source, &mut report)?;
+    let mut listing = SalvageFiles::read(&source, &mut report)?;
     let mut books = SalvagedBooks::read(&source, &listing, &mut report)?;
+    listing.add_missing(books.runs());
     let frames = JournalFrames::open(&source, &listing, &mut report)?;
     let overlay = Overlay::fold(&frames, &mut books, &mut report)?;
     let Some(clock) = books.clock() else {

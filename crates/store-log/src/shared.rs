@@ -260,10 +260,10 @@ impl StoreShared {
         FrozenHold::take(&self.frozen_held)
     }
 
-    /// Keeps the memory of an unused memtable, if no other store may need it.
+    /// Keeps the memory of an unused memtable, if no other store may need it and it is not too much to begin with.
     pub(crate) fn recycle(&self, mem: Arc<Mem>) {
         if let Some(mem) = Arc::into_inner(mem)
-            && self.memory.is_alone()
+            && self.memory.may_keep(mem.memory_when_empty())
         {
             *lock(&self.spare) = Some(mem);
         }

@@ -260,7 +260,7 @@ pub(crate) fn take(
 
 impl StateEntries {
     /// Whether they are those that the end of the file names.
-    fn are_told(&self, scope: StateScope) -> bool {
+    pub(crate) fn are_told(&self, scope: StateScope) -> bool {
         let listed = self.listed.len() as u64;
         let counted = [self.queues, self.runs, self.gone_queues, self.changed_runs, listed];
         (self.books, self.ends) == (1, 1) && self.told == Some((scope, counted))

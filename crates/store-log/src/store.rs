@@ -452,6 +452,8 @@ impl LogStore {
         for worker in self.workers.drain(..) {
             let _ = worker.join(); // a panic has poisoned the store
         }
+        self.shared.memory.set_frozen(0);
+        self.shared.memory.tell();
         self.lock = None;
     }
 }

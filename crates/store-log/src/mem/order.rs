@@ -58,6 +58,11 @@ impl TimeOrder {
         (self.chunks.len() * CHUNK + self.tail.capacity()) * size_of::<TimedId>()
     }
 
+    /// The same of this order when it is cleared.
+    pub(crate) fn memory_when_empty(&self) -> usize {
+        self.tail.capacity() * size_of::<TimedId>()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
         self.tail.clear();

@@ -13,7 +13,8 @@ use crate::le::{align8, u32_at, u64_at};
 
 /// Length of the head, before the blocks, in both kinds of files.
 pub(super) const FILE_HEAD: u64 = 64;
-const HEAD: usize = 32;
+/// Length of the head of a block.
+pub(super) const HEAD: usize = 32;
 const PIECE: usize = 1024 * 1024;
 
 /// A block with a correct checksum, at the place that it names.

@@ -89,8 +89,13 @@ impl RunContents {
             met.last = Some(block.kind);
             pieces.take(&block, &mut met);
         }
-        if blocks.gaps.len() > gaps && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
+        // Without a footer the file may have been cut short there.
+        let is_short = met.footer.is_none() && met.last != Some(Kind::Footer as u8);
+        if (blocks.gaps.len() > gaps || is_short) && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
             met.hole = true;
+        }
+        if is_short && blocks.gaps.is_empty() {
+            report.damage.push(Damage::new(&*name, entry.bytes, "the run is not complete"));
         }
         for (from, to) in &blocks.gaps {
             let what = format!("there is no whole block up to byte {to}");

@@ -43,7 +43,8 @@ pub enum Loss {
         /// The last one, of the same clock; `None`: the range has no end.
         until: Option<Due>,
     },
-    /// Messages of a run of which not even the ids are known.
+    /// Messages of a run of which not even the ids are known. Without a manifest a merge may have written them to
+    /// another run, which is salvaged, too.
     Run {
         /// The file.
         file: String,
@@ -160,7 +161,8 @@ impl fmt::Display for Loss {
                 write!(f, "up to {n} messages of {file} are lost; their ids are not known")
             }
             Loss::Run { file, messages: None } => {
-                write!(f, "messages of {file} are lost; neither their ids nor their number is known")
+                write!(f, "messages of {file} are lost, as far as no other file has them; ")?;
+                f.write_str("neither their ids nor their number is known")
             }
             Loss::Settled { file } => {
                 write!(f, "it is lost which messages of {file} are settled: those may come again")

@@ -27,6 +27,8 @@ pub(super) struct SalvagedBooks {
     doubtful: BTreeSet<FileNo>,
     /// The last cut.
     pub(super) cut: Lsn,
+    /// The position of the state that was read: the last cut, or a former one.
+    told: Lsn,
     /// Queues in the state.
     known: BTreeSet<QueueName>,
     /// Whether the state is complete.
@@ -52,15 +54,28 @@ impl SalvagedBooks {
         }
         for (i, entry) in listing.states.iter().enumerate() {
             let scope = if i == 0 { StateScope::Whole } else { StateScope::Delta };
-            if !read_file(source, entry, scope, &mut state, report)? {
-                whole = false;
+            let coverage = read_file(source, entry, scope, &mut state, report)?;
+            // A whole delta behind a damaged file has lost nothing itself.
+            if coverage == FileCoverage::Part || (coverage == FileCoverage::Gap && whole) {
                 report.losses.push(Loss::Settings { file: entry.no.state() });
             }
+            whole &= coverage == FileCoverage::All;
+        }
+        let named: BTreeSet<FileNo> = state.lost.iter().map(|lost| lost.no).collect();
+        if !listing.states.is_empty() && !listing.proves_state(&named) {
+            let what = "without the manifest it is not certain that the newest file of the state is here";
+            report.damage.push(Damage::new("state", 0, what));
+            if whole {
+                report.losses.push(Loss::Settings { file: "state".into() });
+            }
+            whole = false;
+            state.doubt_runs();
         }
         let StateFile { ledger, lost, doubtful } = state;
         let cut = listing.cut();
         let books = SalvagedBooks {
             known: ledger.rows().map(|row| row.name).collect(),
+            told: ledger.applied(),
             clock: ledger.clock(),
             anchor: None,
             next_id: ledger.next_id().0,
@@ -81,6 +96,11 @@ impl SalvagedBooks {
         if self.whole { self.cut } else { Lsn(0) }
     }
 
+    /// The runs that the state names.
+    pub(super) fn runs(&self) -> impl Iterator<Item = FileNo> {
+        self.lost.keys().copied()
+    }
+
     /// The removed rows of a run.
     pub(super) fn lost_of(&self, no: FileNo) -> Option<&Lost> {
         self.lost.get(&no)
@@ -97,7 +117,8 @@ impl SalvagedBooks {
     }
 
     pub(super) fn apply(&mut self, lsn: Lsn, record: &Record) {
-        let is_setting = matches!(record, Record::Queue { name, .. } if !self.known.contains(name));
+        let is_new = |name| lsn > self.told || !self.known.contains(name);
+        let is_setting = matches!(record, Record::Queue { name, .. } if is_new(name));
         if lsn > self.cut || (!self.whole && (self.known.is_empty() || is_setting)) {
             self.ledger.apply(lsn, record);
         }
@@ -159,24 +180,36 @@ impl SalvagedBooks {
     }
 }
 
-/// Reads the whole blocks of a file of the state. False if it is not complete.
+/// How much of a file of the state was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileCoverage {
+    /// All of it, and it fits the files before.
+    All,
+    /// All of it, but something is missing in the files before.
+    Gap,
+    /// Not all of it.
+    Part,
+}
+
+/// Reads the whole blocks of a file of the state.
 fn read_file(
     source: &ReadOnlyDisk<'_>,
     entry: &StateEntry,
     scope: StateScope,
     state: &mut StateFile,
     report: &mut SalvageReport,
-) -> Result<bool, StoreError> {
+) -> Result<FileCoverage, StoreError> {
     let name = entry.no.state();
     let file = match source.open(&name, FileAccess::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             report.damage.push(Damage::new(&*name, 0, "the state is missing"));
             state.doubt_runs();
-            return Ok(false);
+            return Ok(FileCoverage::Part);
         }
         Err(error) => return Err(failed("open", &name)(error)),
     };
+    let noted = report.damage.len();
     let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;
     let mut seen = StateEntries::default();
     while let Some(block) = blocks.next()? {
@@ -189,5 +222,14 @@ fn read_file(
         let what = format!("there is no whole block up to byte {to}");
         report.damage.push(Damage::new(&*name, *from, what));
     }
-    Ok(state.end_file(&seen, scope))
+    if state.end_file(&seen, scope) {
+        return Ok(FileCoverage::All);
+    }
+    if seen.are_told(scope) && report.damage.len() == noted {
+        return Ok(FileCoverage::Gap);
+    }
+    if report.damage.len() == noted {
+        report.damage.push(Damage::new(&*name, entry.bytes, "the state is not complete"));
+    }
+    Ok(FileCoverage::Part)
 }

@@ -1,6 +1,7 @@
 //! The log store from outside: what it promises, on the real file system and on a simulated disk.
 
 mod backup;
+mod budget;
 mod conformance;
 mod counting;
 mod crash;

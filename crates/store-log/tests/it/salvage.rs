@@ -9,7 +9,7 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Recovered, Store};
 use duewheel_core::{Lsn, MessageId};
 use duewheel_sim_disk::SimDisk;
-use duewheel_store_log::{LogStore, Loss, SalvageReport, salvage, salvage_from, verify};
+use duewheel_store_log::{LogStore, Loss, SalvageReport, Worked, salvage, salvage_from, verify};
 
 use crate::rig::{Rig, all_rows, by_hand, figure, small, work};
 
@@ -247,6 +247,154 @@ fn without_the_state_every_message_is_there_and_settled_ones_may_come_again() {
     assert!(report.losses.iter().any(|loss| matches!(loss, Loss::Settled { .. })), "{report:?}");
     let missing = &ids_of(&history.model().rows()) - &ids_of(&rows);
     assert_eq!(missing, BTreeSet::new());
+}
+
+/// The step that wrote the newest file of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastStep {
+    Flush,
+    Merge,
+}
+
+/// Like [`healthy`], with a state whose newest file is a delta of this step.
+fn ended_by(last: LastStep) -> (SimDisk, History) {
+    let disk = SimDisk::new(1);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(1));
+    let hands = rig.store.hands();
+    loop {
+        rig.append(9);
+        hands.prepare();
+        let files = disk.names("state").len();
+        let is_delta = || disk.names("state").len() > files.max(2);
+        if hands.flush() == Worked::Done && last == LastStep::Flush && is_delta() {
+            break;
+        }
+        let merges = figure(&rig.store, "merges_total");
+        let files = disk.names("state").len();
+        while hands.merge() == Worked::Done && figure(&rig.store, "merges_total") == merges {}
+        let has_merged = figure(&rig.store, "merges_total") > merges;
+        if last == LastStep::Merge && has_merged && disk.names("state").len() > files.max(2) {
+            break;
+        }
+    }
+    rig.append(9);
+    rig.store.close(rig.history.tick()).expect("close");
+    (disk, rig.history)
+}
+
+/// Salvages a folder of which only files of the state and the manifest are damaged: every message is there, in its last
+/// state or reported, and whatever else is not as it was is reported.
+#[track_caller]
+fn assert_all_are_there(disk: &SimDisk, history: &History, what: &str) -> SalvageReport {
+    let (report, recovered, rows) = salvaged(disk);
+    let all = history.model().rows();
+    assert!(!report.damage.is_empty(), "{what}: {report:?}");
+    assert_eq!(&ids_of(&all) - &ids_of(&rows), BTreeSet::new(), "{what}: messages are missing: {report:?}");
+    let has = |is: fn(&Loss) -> bool| report.losses.iter().any(is);
+    let is_known = has(|loss| matches!(loss, Loss::Settled { .. }));
+    assert!(is_known || rows == all, "{what}: settled messages come again: {report:?}");
+    let should = history.model().recovered(recovered.epoch);
+    let is_known = has(|loss| matches!(loss, Loss::Settings { .. }));
+    assert!(is_known || recovered.queues == should.queues, "{what}: queues are other: {report:?}");
+    assert!(recovered.next_id > should.next_id, "{what}");
+    report
+}
+
+/// Story: without the manifest and the newest file of the state the older ones were taken for all of it. The runs that
+/// only the newest one named were left out, with all their messages, and no loss was reported.
+#[test]
+fn without_the_manifest_and_a_file_of_the_state_no_message_is_missing() {
+    for last in [LastStep::Flush, LastStep::Merge] {
+        let (disk, history) = ended_by(last);
+        let states = disk.names("state");
+        assert!(states.len() > 2, "{states:?}");
+        for name in &states {
+            for kept in [None, Some(0), Some(40), Some(63), Some(70), Some(87), Some(100)] {
+                let copy = disk.copy();
+                copy.remove_file("MANIFEST");
+                match kept {
+                    None => copy.remove_file(name),
+                    Some(kept) => copy.overwrite(name, &disk.read(name)[..kept]),
+                }
+                let what = format!("{last:?}, {kept:?} bytes of {name}");
+                let report = assert_all_are_there(&copy, &history, &what);
+                assert!(!report.losses.is_empty(), "{what}: {report:?}");
+                let is_named = report.damage.iter().any(|damage| damage.file == *name);
+                assert!(is_named || kept.is_none(), "{what}: {report:?}");
+            }
+        }
+    }
+}
+
+/// A file of the state says which one it continues. If these bytes are damaged, another file is taken for it, or none.
+#[test]
+fn a_damaged_head_of_a_state_does_not_choose_the_files_before() {
+    let (disk, history) = ended_by(LastStep::Flush);
+    for name in disk.names("state") {
+        for at in [8, 12, 16, 32, 37, 40, 41, 48, 60] {
+            let copy = disk.copy();
+            copy.remove_file("MANIFEST");
+            flip(&copy, &name, at);
+            assert_all_are_there(&copy, &history, &format!("byte {at} of {name}"));
+        }
+    }
+}
+
+/// The position in the head of a run says where the journal goes on: a damaged one is not taken.
+#[test]
+fn a_damaged_head_of_a_run_does_not_hide_the_journal() {
+    let (disk, history) = ended_by(LastStep::Flush);
+    for name in disk.names("runs") {
+        for at in [16, 24, 32, 34, 38] {
+            let copy = disk.copy();
+            copy.remove_file("MANIFEST");
+            flip(&copy, &name, at);
+            assert_all_are_there(&copy, &history, &format!("byte {at} of {name}"));
+        }
+    }
+}
+
+/// A run that only the state names, now that the manifest is missing, is on the list.
+#[test]
+fn without_the_manifest_a_missing_run_is_named() {
+    let (disk, _) = ended_by(LastStep::Flush);
+    for name in disk.names("runs") {
+        for kept in [None, Some(0), Some(40), Some(80)] {
+            let copy = disk.copy();
+            copy.remove_file("MANIFEST");
+            match kept {
+                None => copy.remove_file(&name),
+                Some(kept) => copy.overwrite(&name, &disk.read(&name)[..kept]),
+            }
+            let (report, ..) = salvaged(&copy);
+            let is_it = |loss: &Loss| matches!(loss, Loss::Run { file, .. } if *file == name);
+            assert!(report.losses.iter().any(is_it), "{kept:?} bytes of {name}: {report:?}");
+            assert!(report.damage.iter().any(|damage| damage.file == name), "{name}: {report:?}");
+        }
+    }
+}
+
+/// With the manifest, each file of the state may be missing or short.
+#[test]
+fn a_missing_or_short_file_of_the_state_is_on_the_list() {
+    for last in [LastStep::Flush, LastStep::Merge] {
+        let (disk, history) = ended_by(last);
+        for name in disk.names("state") {
+            for kept in [None, Some(0), Some(40), Some(87)] {
+                let copy = disk.copy();
+                match kept {
+                    None => copy.remove_file(&name),
+                    Some(kept) => copy.overwrite(&name, &disk.read(&name)[..kept]),
+                }
+                let what = format!("{last:?}, {kept:?} bytes of {name}");
+                let report = assert_all_are_there(&copy, &history, &what);
+                assert!(report.damage.iter().any(|damage| damage.file == name), "{what}: {report:?}");
+                let of = |loss: &&Loss| matches!(loss, Loss::Settings { .. });
+                let settings: Vec<&Loss> = report.losses.iter().filter(of).collect();
+                assert_eq!(settings, [&Loss::Settings { file: name.clone() }], "{what}");
+            }
+        }
+    }
 }
 
 /// Whatever byte is damaged: if nothing is on the list, nothing is missing and nothing is other than it was.
