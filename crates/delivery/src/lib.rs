@@ -11,6 +11,7 @@ mod breaker;
 mod civil;
 mod client;
 mod connect;
+mod deadline;
 mod length;
 pub mod limits;
 mod networks;
