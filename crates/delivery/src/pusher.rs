@@ -429,6 +429,10 @@ impl PushWorker {
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
             (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(delay),
+            // The target is well enough to answer. At the next probe it is another message's turn.
+            (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
+                PushEnd::NotYet(self.client.target().retry.delay(grant.attempt, self.random(grant, "retry")))
+            }
             (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
                 PushEnd::NotYet(FORGIVEN_DELAY)
             }
