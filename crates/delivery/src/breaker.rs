@@ -39,6 +39,15 @@ pub struct Breaker {
     failing: Option<(EngineMs, u32)>,
     /// Until when the target wants to be left alone; then one request at a time, until one succeeds.
     slowed: Option<EngineMs>,
+    /// The number of the latest probe, over all openings.
+    latest: u64,
+}
+
+/// What [`Breaker::begin`] knows of a request, for [`Breaker::end`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestMark {
+    /// The number of the probe, if it is one.
+    probe: Option<u64>,
 }
 
 /// What the breaker does.
@@ -97,6 +106,7 @@ impl Breaker {
             last_success: None,
             failing: None,
             slowed: None,
+            latest: 0,
         }
     }
 
@@ -120,15 +130,18 @@ impl Breaker {
 
     /// A request begins. While the breaker is open it is a probe, and no other follows until it has ended, or could
     /// have. `random` is any number.
-    pub fn begin(&mut self, now: EngineMs, random: u64) {
-        if let BreakerStage::Open { probes, next, .. } = &mut self.stage {
-            *probes = probes.saturating_add(1);
-            *next = after(now, self.timeout + probe_pause(*probes, random));
-        }
+    pub fn begin(&mut self, now: EngineMs, random: u64) -> RequestMark {
+        let BreakerStage::Open { probes, next, .. } = &mut self.stage else {
+            return RequestMark { probe: None };
+        };
+        *probes = probes.saturating_add(1);
+        *next = after(now, self.timeout + probe_pause(*probes, random));
+        self.latest += 1;
+        RequestMark { probe: Some(self.latest) }
     }
 
-    /// A request has ended. `random` is any number; the same number gives the same pause.
-    pub fn end(&mut self, now: EngineMs, outcome: &PushOutcome, random: u64) -> Charge {
+    /// A request has ended, the one that `mark` was given for. `random` is any number; the same number gives the same pause.
+    pub fn end(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
         let charge = match outcome.verdict {
             // A message that will never be taken was answered all the same: the target is well.
             PushVerdict::Delivered | PushVerdict::Snoozed(_) | PushVerdict::Dead => {
@@ -147,7 +160,7 @@ impl Breaker {
                 Charge::Forgiven
             }
             PushVerdict::Refused => Charge::Forgiven,
-            PushVerdict::Failed => self.fail(now, outcome, random),
+            PushVerdict::Failed => self.fail(now, mark, outcome, random),
         };
         if outcome.disable {
             self.pause(format!("the target takes no more messages: {}", outcome.class));
@@ -162,7 +175,8 @@ impl Breaker {
 
     /// Forgets all failures; messages are delivered again.
     pub fn resume(&mut self) {
-        *self = Breaker { last_success: self.last_success, ..Breaker::new(self.timeout) };
+        let Breaker { last_success, latest, timeout, .. } = *self;
+        *self = Breaker { last_success, latest, ..Breaker::new(timeout) };
     }
 
     fn succeed(&mut self, now: EngineMs) {
@@ -181,7 +195,7 @@ impl Breaker {
         }
     }
 
-    fn fail(&mut self, now: EngineMs, outcome: &PushOutcome, random: u64) -> Charge {
+    fn fail(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
         self.row = if outcome.class.is_unreachable() { self.row.saturating_add(1) } else { 0 };
         self.recent.push_back(now);
         if self.recent.len() > OPEN_LEAST {
@@ -198,8 +212,8 @@ impl Breaker {
                 Charge::Counted
             }
             BreakerStage::Open { probes, next, .. } => {
-                // Requests that were under way when it opened do not move the next probe.
-                if *probes > 0 {
+                // Neither requests that were under way when it opened nor earlier probes move the next one.
+                if *probes > 0 && mark.probe == Some(self.latest) {
                     *next = after(now, probe_pause(*probes, random));
                 }
                 Charge::Forgiven
@@ -249,15 +263,23 @@ mod tests {
         PushOutcome { verdict, disable: false, class, took: Duration::ZERO, answer: String::new() }
     }
 
-    struct Bench(Breaker);
+    /// A breaker, and the mark of the request that began last.
+    struct Bench(Breaker, RequestMark);
+
+    /// A request from before it opened.
+    const EARLIER: RequestMark = RequestMark { probe: None };
 
     impl Bench {
         fn new() -> Self {
-            Bench(Breaker::new(Duration::from_secs(30)))
+            Bench(Breaker::new(Duration::from_secs(30)), EARLIER)
         }
 
         fn end(&mut self, ms: u64, verdict: PushVerdict, class: PushClass) -> Charge {
-            self.0.end(EngineMs(ms), &outcome(verdict, class), MIDDLE)
+            self.0.end(EngineMs(ms), self.1, &outcome(verdict, class), MIDDLE)
+        }
+
+        fn begin(&mut self, ms: u64) {
+            self.1 = self.0.begin(EngineMs(ms), MIDDLE);
         }
 
         fn unreachable(&mut self, ms: u64) -> Charge {
@@ -327,7 +349,7 @@ mod tests {
             let next = now + pause * SECOND;
             assert_eq!(it.permit(next - 1), Permit::Until(EngineMs(next)));
             assert_eq!(it.permit(next), Permit::One);
-            it.0.begin(EngineMs(next), MIDDLE);
+            it.begin(next);
             assert!(
                 matches!(it.permit(next), Permit::Until(later) if later.0 > next + 30 * SECOND),
                 "it may take 30 s"
@@ -335,7 +357,7 @@ mod tests {
             now = next + SECOND;
             assert_eq!(it.unreachable(now), Charge::Forgiven, "a probe");
         }
-        it.0.begin(EngineMs(now + 300 * SECOND), MIDDLE);
+        it.begin(now + 300 * SECOND);
         it.succeeds(now + 301 * SECOND);
         assert_eq!(it.permit(now + 301 * SECOND), Permit::Many);
     }
@@ -346,8 +368,31 @@ mod tests {
         for ms in [0, 1, 2] {
             it.fails(ms);
         }
-        it.0.begin(EngineMs(10 * SECOND), MIDDLE);
+        it.begin(10 * SECOND);
         assert_eq!(it.permit(50 * SECOND), Permit::One, "30 s of time-out and 10 s of pause later");
+    }
+
+    #[test]
+    fn only_the_latest_probe_moves_the_next_one() {
+        let mut it = Bench::new();
+        for ms in [0, 1, 2] {
+            it.fails(ms);
+        }
+        it.begin(10 * SECOND);
+        let (under_way, first) = (it.permit(10 * SECOND), it.1);
+        assert_eq!(under_way, Permit::Until(EngineMs(50 * SECOND)));
+        it.1 = EARLIER;
+        assert_eq!(it.unreachable(11 * SECOND), Charge::Forgiven, "a request from before");
+        assert_eq!(it.permit(11 * SECOND), under_way);
+
+        it.begin(50 * SECOND);
+        let (under_way, second) = (it.permit(50 * SECOND), it.1);
+        it.1 = first;
+        it.unreachable(51 * SECOND);
+        assert_eq!(it.permit(51 * SECOND), under_way, "a probe that took longer than it may");
+        it.1 = second;
+        it.unreachable(52 * SECOND);
+        assert_eq!(it.permit(52 * SECOND), Permit::Until(EngineMs(72 * SECOND)));
     }
 
     #[test]
@@ -413,7 +458,7 @@ mod tests {
     fn what_a_target_says_of_itself() {
         let mut it = Bench::new();
         let gone = PushOutcome { disable: true, ..outcome(PushVerdict::Refused, PushClass::Status(410)) };
-        assert_eq!(it.0.end(EngineMs(0), &gone, MIDDLE), Charge::Forgiven);
+        assert_eq!(it.0.end(EngineMs(0), EARLIER, &gone, MIDDLE), Charge::Forgiven);
         assert_eq!(it.permit(0), Permit::Paused);
         // A success of a request from before does not resume it.
         it.succeeds(1);
@@ -421,7 +466,7 @@ mod tests {
 
         let mut it = Bench::new();
         let last = PushOutcome { disable: true, ..outcome(PushVerdict::Delivered, PushClass::Status(200)) };
-        assert_eq!(it.0.end(EngineMs(0), &last, MIDDLE), Charge::Counted);
+        assert_eq!(it.0.end(EngineMs(0), EARLIER, &last, MIDDLE), Charge::Counted);
         assert_eq!(it.permit(0), Permit::Paused);
 
         let mut it = Bench::new();

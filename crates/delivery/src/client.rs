@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, SystemResolver, connector};
+use crate::deadline::DeadlineConnector;
 use crate::limits::{IDLE, MAX_ANSWER};
 use crate::request::PushRequest;
 use crate::target::PushTarget;
@@ -89,7 +90,7 @@ pub struct PushOutcome {
 #[derive(Clone)]
 pub struct PushClient {
     target: Arc<PushTarget>,
-    http: Client<HttpsConnector<JudgingConnector>, Full<Bytes>>,
+    http: Client<DeadlineConnector<HttpsConnector<JudgingConnector>>, Full<Bytes>>,
 }
 
 impl PushClient {

@@ -16,6 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower_service::Service;
 
+use crate::deadline::DeadlineConnector;
 use crate::networks::Networks;
 use crate::target::PushTarget;
 
@@ -135,7 +136,7 @@ impl Service<Uri> for JudgingConnector {
 pub(crate) fn connector(
     target: &PushTarget,
     resolver: Arc<dyn Resolver>,
-) -> HttpsConnector<JudgingConnector> {
+) -> DeadlineConnector<HttpsConnector<JudgingConnector>> {
     let networks = Arc::new(target.networks.clone());
     let mut http =
         HttpConnector::new_with_resolver(JudgingResolver { resolver, networks: Arc::clone(&networks) });
@@ -143,11 +144,12 @@ pub(crate) fn connector(
     http.set_nodelay(true);
     // Shared by all addresses of a name: the first one that does not answer leaves time for the others.
     http.set_connect_timeout(Some(target.timeout));
-    HttpsConnectorBuilder::new()
+    let https = HttpsConnectorBuilder::new()
         .with_tls_config(target.tls.clone())
         .https_or_http()
         .enable_http1()
-        .wrap_connector(JudgingConnector { http, networks })
+        .wrap_connector(JudgingConnector { http, networks });
+    DeadlineConnector::new(https, target.timeout)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod breaker;
 mod civil;
 mod client;
 mod connect;
+mod deadline;
 mod length;
 pub mod limits;
 mod networks;
@@ -24,7 +25,7 @@ mod target;
 mod trust;
 
 pub use answer::PushVerdict;
-pub use breaker::{Breaker, BreakerStage, Charge, Permit};
+pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};
 pub use connect::{Resolver, SystemResolver};

@@ -81,7 +81,7 @@ pub const MAX_SLOWED: Duration = Duration::from_secs(5 * 60);
 
 /// By how much the lease of a message is longer than the time-out of its request: the time to settle it.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
-/// When a message comes back whose attempt was forgiven because its target is away.
+/// When a message comes back whose attempt was forgiven because its target is away and has not answered.
 pub const FORGIVEN_DELAY: Duration = Duration::from_secs(1);
 /// How often settling a message is tried while the store is behind.
 pub const SETTLE_TRIES: u32 = 5;

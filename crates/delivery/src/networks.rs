@@ -171,8 +171,14 @@ fn carried(v6: Ipv6Addr) -> Vec<Ipv4Addr> {
         [0x2002, high, low, ..] => found.push(of(high, low)),
         // Teredo (RFC 4380): the server, and the client with its bits inverted.
         [0x2001, 0, ..] => found.extend([of(s[2], s[3]), of(!s[6], !s[7])]),
-        // NAT64 for local use (RFC 8215).
-        [0x64, 0xff9b, 1, ..] => found.push(last_four(v6)),
+        // NAT64 for local use (RFC 8215), as a prefix of 96 bits and, if something stands there, of 48 (RFC 6052).
+        [0x64, 0xff9b, 1, ..] => {
+            found.push(last_four(v6));
+            let of_48 = of(s[3], s[4] << 8 | s[5] >> 8);
+            if !of_48.is_unspecified() {
+                found.push(of_48);
+            }
+        }
         _ => {}
     }
     // ISATAP (RFC 5214), in any network.
@@ -390,6 +396,11 @@ mod tests {
         assert!(permits(&["2002::/16", "10.0.0.0/8"], "2002:a00:1::1"));
         assert!(!permits(&["2001::/32", "public"], "2001:0:808:808::f5ff:fffe"), "the client is 10.0.0.1");
         assert!(!permits(&["64:ff9b:1::/48"], "64:ff9b:1::10.0.0.1"));
+        // The same gateway with a prefix of 48 bits. The last four bytes are public.
+        for words in [&["64:ff9b:1::/48", "public"][..], &["any"]] {
+            assert!(!permits(words, "64:ff9b:1:a9fe:a9:fe00:808:808"), "{words:?}");
+            assert!(permits(words, "64:ff9b:1::808:808"), "{words:?}");
+        }
     }
 
     #[test]

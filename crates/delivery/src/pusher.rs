@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::answer::PushVerdict;
-use crate::breaker::{Breaker, BreakerStage, Charge, Permit};
+use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 use crate::client::{PushClient, PushOutcome};
 use crate::limits::{FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
 use crate::rate::RateBucket;
@@ -309,10 +309,10 @@ impl PushWorker {
                 Turn::Granted(granted) => {
                     failures = 0;
                     for (grant, hand) in granted {
-                        self.breaker().begin(self.now(), self.random(&grant, "begin"));
+                        let mark = self.breaker().begin(self.now(), self.random(&grant, "begin"));
                         let under_way = UnderWay::new(self.clone());
                         pushes.spawn(async move {
-                            under_way.0.push(grant).await;
+                            under_way.0.push(grant, mark).await;
                             drop(hand);
                         });
                     }
@@ -404,7 +404,7 @@ impl PushWorker {
     }
 
     /// Sends one message and settles it.
-    async fn push(&self, grant: Grant) {
+    async fn push(&self, grant: Grant, mark: RequestMark) {
         let request = PushRequest::of(&grant, &self.store, self.wheel.now().wall.to_system_time());
         let outcome = self.client.deliver(&request).await;
         drop(request);
@@ -413,7 +413,7 @@ impl PushWorker {
             let mut breaker = self.breaker();
             let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
             let before = many(&breaker);
-            let charge = breaker.end(now, &outcome, random);
+            let charge = breaker.end(now, mark, &outcome, random);
             (charge, before != many(&breaker))
         };
         if differs {
@@ -429,6 +429,10 @@ impl PushWorker {
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
             (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(delay),
+            // The target is well enough to answer. At the next probe it is another message's turn.
+            (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
+                PushEnd::NotYet(self.client.target().retry.delay(grant.attempt, self.random(grant, "retry")))
+            }
             (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
                 PushEnd::NotYet(FORGIVEN_DELAY)
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use rustls::ClientConfig;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use url::{Host, Url};
 
 use crate::length::parse_length;
@@ -26,15 +26,16 @@ use crate::trust::client_config;
 #[serde(deny_unknown_fields)]
 pub struct TargetSettings {
     /// `http` or `https`, without user information and without a fragment.
+    #[serde(deserialize_with = "url_text")]
     pub url: String,
     /// `POST` (the default), `PUT` or `PATCH`.
     #[serde(default)]
     pub method: Option<String>,
     /// Headers of each request.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "header_texts")]
     pub headers: BTreeMap<String, String>,
     /// `whsec_…` or `whsk_…`; each of them signs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "secret_texts")]
     pub secrets: Vec<String>,
     /// How long a request may take, in ms.
     #[serde(default)]
@@ -58,7 +59,7 @@ pub struct TargetSettings {
     #[serde(default)]
     pub ca_pem: Option<String>,
     /// A certificate of ours with its private key, in PEM.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "client_pem_text")]
     pub client_pem: Option<String>,
     /// The addresses that requests may go to; public ones by default.
     #[serde(default)]
@@ -127,6 +128,27 @@ pub struct PushTarget {
     pub(crate) dead_on: Vec<u16>,
     pub(crate) tls: ClientConfig,
     pub(crate) networks: Networks,
+}
+
+/// Reads a field that may hold a secret. The error of the field's own type would repeat what it did not expect.
+fn unrepeated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D, wrong: &str) -> Result<T, D::Error> {
+    T::deserialize(from).map_err(|_| serde::de::Error::custom(wrong))
+}
+
+fn url_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    unrepeated(from, "url: must be a text")
+}
+
+fn header_texts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    unrepeated(from, "headers: must be texts by their names")
+}
+
+fn secret_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    unrepeated(from, "secrets: must be a list of texts")
+}
+
+fn client_pem_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    unrepeated(from, "client_pem: must be a text")
 }
 
 fn bad(field: impl Into<String>, what: impl fmt::Display) -> BadTarget {
@@ -267,7 +289,8 @@ fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadTarget> {
         return Err(wrong("has no // behind its scheme"));
     }
     let authority = after_scheme.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.contains('@') {
+    // `http:///me@host/` and `http:/me@host//` have it elsewhere than they seem to.
+    if authority.contains('@') || !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("has user information"));
     }
     if url.fragment().is_some() {

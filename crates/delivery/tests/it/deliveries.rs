@@ -9,12 +9,18 @@ use duewheel_delivery::{
     TargetSettings,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::receiver::{Answer, Names, Receiver, local, request, status};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(30);
 
 fn client(settings: &TargetSettings) -> PushClient {
     PushClient::new(Arc::new(PushTarget::new(settings).unwrap()))
@@ -264,7 +270,7 @@ fn certificates(name: &str) -> Certificates {
     Certificates { authority: authority.pem(), cert: cert.pem(), key: key.serialize_pem() }
 }
 
-async fn https(of: &Certificates, clients: Option<&Certificates>) -> Receiver {
+fn acceptor(of: &Certificates, clients: Option<&Certificates>) -> TlsAcceptor {
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config =
@@ -281,7 +287,11 @@ async fn https(of: &Certificates, clients: Option<&Certificates>) -> Receiver {
     };
     let chain = vec![CertificateDer::from_pem_slice(of.cert.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(of.key.as_bytes()).unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).unwrap()));
+    TlsAcceptor::from(Arc::new(config.with_single_cert(chain, key).unwrap()))
+}
+
+async fn https(of: &Certificates, clients: Option<&Certificates>) -> Receiver {
+    let acceptor = acceptor(of, clients);
     Receiver::over(
         |_, _| status(200, "", ""),
         move |stream| {
@@ -346,4 +356,77 @@ async fn plain_http_where_tls_is_expected() {
     let url = format!("https://{}/", receiver.address);
     let settings = TargetSettings { networks: local(), ..TargetSettings::new(url) };
     assert_eq!(deliver(&settings).await.class, PushClass::TlsError);
+}
+
+/// Reads a request with the body of [`request`].
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut buffer = Vec::new();
+    while !buffer.ends_with(b"\r\n\r\nhello") {
+        assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0, "a whole request");
+    }
+}
+
+/// The client completes a connection in the background if another one has become free meanwhile.
+#[tokio::test]
+async fn a_connection_that_no_delivery_waits_for_ends_as_well() {
+    let ours = certificates("127.0.0.1");
+    let acceptor = acceptor(&ours, None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = TargetSettings {
+        networks: local(),
+        ca_pem: Some(ours.authority.clone()),
+        timeout_ms: Some(4_000),
+        ..TargetSettings::new(format!("https://{}/", listener.local_addr().unwrap()))
+    };
+    let client = client(&settings);
+    let first_came = Notify::new();
+    let receiver = async {
+        let answer = b"HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n";
+        let mut served = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        read_request(&mut served).await;
+        first_came.notify_one();
+        // Nobody answers here. The second request takes the connection of the first.
+        let (mut hanging, _) = listener.accept().await.unwrap();
+        served.write_all(answer).await.unwrap();
+        read_request(&mut served).await;
+        served.write_all(answer).await.unwrap();
+        let mut sent = Vec::new();
+        let end = hanging.read_to_end(&mut sent);
+        assert!(tokio::time::timeout(LONG, end).await.is_ok(), "it must be closed");
+    };
+    let (first, second) = (request(), request());
+    let second = async {
+        first_came.notified().await;
+        client.deliver(&second).await
+    };
+    let ((), first, second) = tokio::join!(receiver, client.deliver(&first), second);
+    assert_eq!([first.class, second.class], [PushClass::Status(200); 2]);
+}
+
+/// Before the client closes a connection it sends the rest of the body, to a receiver that does not want it.
+#[tokio::test]
+async fn a_receiver_that_answers_and_reads_nothing_holds_neither_connection_nor_body() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let settings = TargetSettings { networks: local(), timeout_ms: Some(4_000), ..TargetSettings::new(url) };
+    // More than the buffers of both sockets hold.
+    let sent = PushRequest { body: vec![0; 64 << 20].into(), ..request() };
+    let client = client(&settings);
+    let receiver = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // An answer before its request would be no HTTP.
+        stream.read_exact(&mut [0; 4]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        stream
+    };
+    let (_unread, outcome) = tokio::join!(receiver, client.deliver(&sent));
+    assert_eq!(outcome.class, PushClass::Status(200));
+    drop(client);
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let all_have_ended = async {
+        while tasks.num_alive_tasks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LONG, all_have_ended).await.is_ok(), "tasks of the client must end");
 }

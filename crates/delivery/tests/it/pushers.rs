@@ -233,6 +233,43 @@ async fn while_a_target_is_away_its_messages_wait_unleased() {
     assert_eq!((pusher.stage(), pusher.counts().dead), (BreakerStage::Closed, 0));
 }
 
+/// Messages that a target always answers with an error, and that come before all others, do not keep the others waiting.
+#[tokio::test]
+async fn poison_does_not_keep_the_breaker_open() {
+    let receiver = Receiver::new(|_, received| match &received.body[..] {
+        b"poison" => status(400, "", ""),
+        _ => status(200, "", ""),
+    })
+    .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let retry = RetrySettings { delays: Some(vec!["1h".into()]), ..RetrySettings::default() };
+    let settings = TargetSettings {
+        concurrency: Some(1),
+        timeout_ms: Some(900_000),
+        retry: Some(retry),
+        ..receiver.target()
+    };
+    // Three open the breaker; the fourth is the first probe.
+    for _ in 0..4 {
+        wheel.queue("q").body("poison").priority(0).enqueue().await.unwrap();
+    }
+    enqueue(&wheel, 20).await;
+    let pusher = push(&wheel, &settings);
+    until("it is open", async || matches!(pusher.stage(), BreakerStage::Open { .. })).await;
+    for _ in 0..2 {
+        until("nothing is leased", async || leased(&wheel).await == 0).await;
+        let BreakerStage::Open { probes: before, next, .. } = pusher.stage() else { panic!() };
+        clock.advance(Duration::from_millis(next.0 - wheel.client().now().engine.0));
+        let sent = async || match pusher.stage() {
+            BreakerStage::Open { probes, .. } => probes > before,
+            _ => true,
+        };
+        until("a probe is sent", sent).await;
+    }
+    until("the rest is delivered", async || pusher.counts().delivered == 20).await;
+    assert_eq!(receiver.requests().len(), 24);
+}
+
 #[tokio::test]
 async fn a_target_that_hangs_does_not_hold_another_up() {
     let hanging = Receiver::new(|_, _| Answer::Hang).await;

@@ -23,6 +23,9 @@ fn errors_name_the_field() {
         (json!({"url": "ftp://example.com/"}), "url: is neither http nor https"),
         (json!({"url": "https://u:p@example.com/"}), "url: has user information"),
         (json!({"url": "https://@example.com/"}), "url: has user information"),
+        (json!({"url": "https:///u:p@example.com/"}), "url: has user information"),
+        (json!({"url": "https:/u:p@example.com//x"}), "url: has user information"),
+        (json!({"url": "https:u@example.com//x"}), "url: has user information"),
         (json!({"url": "https://example.com/#a"}), "url: has a fragment"),
         (json!({"url": "https://example.com:0/"}), "url: has port 0"),
         (json!({"url": "https:example.com"}), "url: has no // behind its scheme"),
@@ -78,6 +81,32 @@ fn errors_name_the_field() {
         assert_eq!(with(fields.clone()).map(|_| ()), Err(error.to_owned()), "{fields}");
     }
     assert!(with(json!({"tiemout_ms": 1})).unwrap_err().contains("unknown field `tiemout_ms`"));
+}
+
+/// serde's own errors repeat what they did not expect.
+#[test]
+fn a_secret_in_the_wrong_place_is_not_repeated() {
+    for (fields, error) in [
+        (json!({"secrets": "hunter2"}), "secrets: must be a list of texts"),
+        (json!({"secrets": ["whsec_AAAA", 4711]}), "secrets: must be a list of texts"),
+        (json!({"secrets": {"hunter2": "hunter2"}}), "secrets: must be a list of texts"),
+        (json!({"headers": "Bearer hunter2"}), "headers: must be texts by their names"),
+        (json!({"headers": {"authorization": 4711}}), "headers: must be texts by their names"),
+        (json!({"client_pem": 4711}), "client_pem: must be a text"),
+        (json!({"client_pem": ["hunter2"]}), "client_pem: must be a text"),
+        (json!({"url": 4711}), "url: must be a text"),
+    ] {
+        let found = with(fields.clone()).map(|_| ()).unwrap_err();
+        assert_eq!(found, error, "{fields}");
+        // The same when it is read from a text.
+        let mut whole = json!({"url": "https://example.com/hook"});
+        whole.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let found = serde_json::from_str::<TargetSettings>(&whole.to_string()).unwrap_err().to_string();
+        assert!(found.starts_with(error), "{found}");
+        assert!(!found.contains("hunter2") && !found.contains("4711"), "{found}");
+    }
+    // Nothing in the place of optional ones is still nothing.
+    assert!(with(json!({"client_pem": null})).is_ok());
 }
 
 #[test]
