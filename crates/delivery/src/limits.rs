@@ -85,6 +85,8 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
 pub const FORGIVEN_DELAY: Duration = Duration::from_secs(1);
 /// How often settling a message is tried while the store is behind.
 pub const SETTLE_TRIES: u32 = 5;
+/// How long a pusher that stops waits until its leases are released; otherwise they run out.
+pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
 

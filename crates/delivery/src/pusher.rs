@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 use crate::client::{PushClient, PushOutcome};
-use crate::limits::{FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
+use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
 
@@ -84,7 +84,8 @@ pub enum PusherError {
 pub enum Stopped {
     /// All of them.
     Complete,
-    /// Some were dropped; their messages are released, and will be delivered again.
+    /// Some were dropped; their messages are released, and will be delivered again, but for those whose last attempt it
+    /// was: these are dead.
     Interrupted,
 }
 
@@ -185,9 +186,13 @@ impl Pusher {
                 Stopped::Interrupted
             }
         };
-        let closed = self.worker.wheel.ask(Op::session_closed(self.worker.session)).await;
-        if let Err(error) = closed {
-            tracing::debug!(%error, "leases of a pusher were not released, and will run out");
+        let closing = self.worker.wheel.ask(Op::session_closed(self.worker.session));
+        match tokio::time::timeout(CLOSE, closing).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "leases of a pusher were not released, and will run out")
+            }
+            Err(_) => tracing::debug!("leases of a pusher were not released in time, and will run out"),
         }
         stopped
     }
