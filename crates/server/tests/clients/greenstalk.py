@@ -125,12 +125,12 @@ def scenario():
 
     # A pause.
     c.put(b"paused")
-    c.pause_tube(TUBE, 1)
-    assert c.stats_tube(TUBE)["pause"] == 1
     before = time.monotonic()
+    c.pause_tube(TUBE, 2)
+    assert c.stats_tube(TUBE)["pause"] == 2
     fails(greenstalk.TimedOutError, c.reserve, timeout=0)
-    c.delete(c.reserve(timeout=5))
-    assert time.monotonic() - before >= 0.9
+    c.delete(c.reserve(timeout=30))
+    assert time.monotonic() - before >= 2
     fails(greenstalk.NotFoundError, c.pause_tube, "nowhere", 1)
 
     # Waiting in vain.
