@@ -63,10 +63,7 @@ impl Remote {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Request::get(self.url(path)).body(()), ANSWER).map_err(|error| match error {
-            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, None)),
-            other => other,
-        })
+        self.json(Request::get(self.url(path)).body(()), ANSWER, None)
     }
 
     /// The JSON of an answer, whatever its status, and whether that is a success.
@@ -76,7 +73,7 @@ impl Remote {
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Request::delete(self.url(path)).body(()), ANSWER)
+        self.json(Request::delete(self.url(path)).body(()), ANSWER, None)
     }
 
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
@@ -96,13 +93,9 @@ impl Remote {
         self.send(Request::put(self.url(path)), body, ANSWER)
     }
 
-    /// A request with JSON. A refusal of a field is told with the name that the command line has for it.
     fn send(&self, request: Builder, body: &Value, time: Duration) -> Result<Value, ApiError> {
         let request = request.header("content-type", "application/json");
-        self.json(request.body(body.to_string()), time).map_err(|error| match error {
-            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, Some(body))),
-            other => other,
-        })
+        self.json(request.body(body.to_string()), time, Some(body))
     }
 
     /// Posts lines; gives a result for each.
@@ -117,12 +110,17 @@ impl Remote {
         format!("{}{path}", self.base)
     }
 
+    /// The JSON of an answer. A refusal of a field has the name that the command line has for it, and its value in `sent`.
     fn json<B: ureq::AsSendBody>(
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
+        sent: Option<&Value>,
     ) -> Result<Value, ApiError> {
-        let bytes = self.run(request, time)?;
+        let bytes = self.run(request, time).map_err(|error| match error {
+            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, sent)),
+            ApiError::Unreachable(what) => ApiError::Unreachable(what),
+        })?;
         serde_json::from_slice(&bytes).map_err(|_| self.strange())
     }
 

@@ -156,6 +156,8 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
     assert!(many.contains("--max-attempts 0: "), "{many}");
     let key = shell.fails(&["enqueue", "q", "b", "--key", ""], 2);
     assert!(key.contains("--key \"\": "), "{key}");
+    let gone = shell.fails(&["cancel", "q", "--key", ""], 2);
+    assert!(gone.contains("bad_request: --key: "), "{gone}");
     shell.ok(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z", "--past", "fire"]);
     let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 5);
     assert!(nobody.contains("duewheel serve") && nobody.lines().count() == 1, "{nobody}");
