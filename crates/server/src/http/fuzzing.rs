@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use bytes::Bytes;
 use duewheel::core::QueueName;
@@ -40,12 +41,15 @@ pub fn lines(bytes: &[u8], queue: &QueueName) -> Vec<Result<Enqueue, Problem>> {
 pub struct Routes(TowerToHyperService<Router>);
 
 impl Routes {
-    /// The routes over this state.
+    /// The routes over this state. The table is made once for each thread: that takes longer than most requests.
     pub fn new(app: App) -> Self {
-        Routes(TowerToHyperService::new(routes::router(app)))
+        thread_local! {
+            static TABLE: routes::Unbound = routes::Unbound::new();
+        }
+        Routes(TowerToHyperService::new(TABLE.with(Clone::clone).bind(app)))
     }
 
-    /// One request and its answer.
+    /// One request and its answer. Nothing is read of a stream that goes on.
     ///
     /// # Panics
     /// A body breaks off, which does not happen with bodies in memory.
@@ -55,6 +59,10 @@ impl Routes {
             Err(never) => match never {},
         };
         let (parts, body) = response.into_parts();
+        let goes_on = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        if goes_on {
+            return (Response::from_parts(parts, ()), Bytes::new());
+        }
         let body = body.collect().await.expect("a body in memory is whole").to_bytes();
         (Response::from_parts(parts, ()), body)
     }

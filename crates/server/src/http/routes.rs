@@ -136,32 +136,49 @@ pub(crate) fn document(policy: &Policy, security: Security) -> Value {
     openapi::document(table().into_iter().map(described), policy, security)
 }
 
-/// The router for the table.
+/// The router for the table, over this state.
 pub(crate) fn router(app: App) -> Router {
-    let mut router = Router::new();
-    let mut durations = Vec::new();
-    for route in table() {
-        durations.push(route.durations);
-        router = router.route(route.path, route.handler);
+    Unbound::new().bind(app)
+}
+
+/// The router for the table, without a state.
+#[derive(Clone)]
+pub(crate) struct Unbound {
+    router: Router<App>,
+    durations: Vec<Arc<RouteDurations>>,
+}
+
+impl Unbound {
+    pub(crate) fn new() -> Self {
+        let mut router = Router::new();
+        let mut durations = Vec::new();
+        for route in table() {
+            durations.push(route.durations);
+            router = router.route(route.path, route.handler);
+        }
+        // They are no part of the API, and not described.
+        for asset in dashboard::assets() {
+            let serve = move |State(app): State<App>, headers: HeaderMap| async move {
+                answer(&app, Ok(asset.answer(&headers)))
+            };
+            router = router.route(asset.path, on(MethodFilter::GET, serve));
+        }
+        let router = router
+            .fallback(|State(app): State<App>, uri: Uri| async move {
+                answer(&app, Err(unknown_path(uri.path())))
+            })
+            .method_not_allowed_fallback(|State(app): State<App>, method: Method| async move {
+                let detail = format!("{method} is not a method of this path; see the Allow header");
+                answer(&app, Err(Problem::new(ErrorCode::MethodNotAllowed, detail)))
+            });
+        Unbound { router, durations }
     }
-    // An app has one router.
-    let _ = app.durations.set(durations);
-    // They are no part of the API, and not described.
-    for asset in dashboard::assets() {
-        let serve = move |State(app): State<App>, headers: HeaderMap| async move {
-            answer(&app, Ok(asset.answer(&headers)))
-        };
-        router = router.route(asset.path, on(MethodFilter::GET, serve));
+
+    pub(crate) fn bind(self, app: App) -> Router {
+        // An app has one router.
+        let _ = app.durations.set(self.durations);
+        self.router.with_state(app)
     }
-    router
-        .fallback(
-            |State(app): State<App>, uri: Uri| async move { answer(&app, Err(unknown_path(uri.path()))) },
-        )
-        .method_not_allowed_fallback(|State(app): State<App>, method: Method| async move {
-            let detail = format!("{method} is not a method of this path; see the Allow header");
-            answer(&app, Err(Problem::new(ErrorCode::MethodNotAllowed, detail)))
-        })
-        .with_state(app)
 }
 
 macro_rules! methods {
