@@ -1,5 +1,7 @@
 //! Requests through the real routes, and lines through the real parsers, without a socket.
 
+use std::cell::OnceCell;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
@@ -41,11 +43,15 @@ pub fn lines(bytes: &[u8], queue: &QueueName) -> Vec<Result<Enqueue, Problem>> {
 pub struct Routes(TowerToHyperService<Router>);
 
 impl Routes {
-    /// The routes over this state. The table is made once for each thread: that takes longer than most requests.
+    /// The routes over this state, which is of the same policy and guard each time. Table and description are made once
+    /// for each thread: that takes longer than most requests.
     pub fn new(app: App) -> Self {
         thread_local! {
             static TABLE: routes::Unbound = routes::Unbound::new();
+            static DESCRIPTION: OnceCell<Bytes> = const { OnceCell::new() };
         }
+        let described = DESCRIPTION.with(|made| made.get_or_init(|| routes::description(&app)).clone());
+        let _ = app.description.set(described);
         Routes(TowerToHyperService::new(TABLE.with(Clone::clone).bind(app)))
     }
 

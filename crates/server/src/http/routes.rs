@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use bytes::Bytes;
 use duewheel::Policy;
 use serde_json::Value;
 
@@ -119,10 +120,14 @@ async fn home(call: Call) -> Answer {
 
 /// `GET /openapi.json`, for machines.
 async fn openapi(call: Call) -> Answer {
-    let security = if call.app.guard.is_open() { Security::Open } else { Security::Tokens };
-    let make = || written(256 * 1024, &document(&call.app.policy, security)).into();
-    let made = call.app.description.get_or_init(make).clone();
-    Ok(typed(StatusCode::OK, "application/json", made))
+    Ok(typed(StatusCode::OK, "application/json", description(&call.app)))
+}
+
+/// The text of `openapi.json`, which is made at the first call.
+pub(super) fn description(app: &App) -> Bytes {
+    let security = if app.guard.is_open() { Security::Open } else { Security::Tokens };
+    let make = || written(256 * 1024, &document(&app.policy, security)).into();
+    app.description.get_or_init(make).clone()
 }
 
 /// The description of the whole table, as in `openapi.json`.
