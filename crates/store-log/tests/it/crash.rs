@@ -38,18 +38,19 @@ struct Seen {
 }
 
 impl Seen {
+    fn is_worth_it(&self) -> bool {
+        self.rotations > 50
+            && self.reused > 20
+            && self.flushes > 50
+            && self.merges > 10
+            && self.half_made > 20
+            && self.unproven > 50
+            && self.waited > 20
+    }
+
     #[track_caller]
     fn assert_worth_it(&self) {
-        assert!(
-            self.rotations > 50
-                && self.reused > 20
-                && self.flushes > 50
-                && self.merges > 10
-                && self.half_made > 20
-                && self.unproven > 50
-                && self.waited > 20,
-            "{self:?}"
-        );
+        assert!(self.is_worth_it(), "{self:?}");
     }
 }
 
@@ -165,20 +166,21 @@ fn survivors(dice: &mut Dice) -> Survivors {
 #[test]
 fn the_machine_may_stop_at_every_call() {
     let mut seen = Seen::default();
-    for seed in seeds(2) {
+    let asked = seeds(2);
+    // Few seeds may leave something out, say merges, by chance: more of them follow then.
+    for seed in asked.start..asked.end + 6 {
+        if seed >= asked.end && seen.is_worth_it() {
+            break;
+        }
         for halt in 1.. {
             let disk = SimDisk::new(seed);
             let mut history = History::new(seed);
             let mut dice = Dice::new(seed);
             let mut known = Known::default();
             disk.plan(Plan::HaltAt(halt));
-            // Two owners, so that the second one recovers what the first one left without closing. One of them goes on at
-            // the end of a segment, whatever the seed: with one or two seeds, chance alone may leave that out.
-            let mut ends = [AtSegmentEnd::GoOn, AtSegmentEnd::Wait];
-            if dice.once_in(2) {
-                ends.reverse();
-            }
-            for end in ends {
+            // Two owners, so that the second one recovers what the first one left without closing.
+            for _ in 0..2 {
+                let end = at_segment_end(&mut dice);
                 work(&disk, &mut history, &mut dice, (90, end), &mut known, &mut seen);
             }
             if disk.calls() < halt {
