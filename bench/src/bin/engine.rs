@@ -66,6 +66,7 @@ fn main() {
                 wait_ms: 0,
                 lease_ms: None,
                 session: SessionId::NONE,
+                max_of: Vec::new(),
                 deadline_margin_ms: None,
             });
             acks.push(demand);

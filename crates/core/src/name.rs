@@ -4,7 +4,14 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a queue: 1 to 200 bytes of `A-Za-z0-9-+/;.$_()`, not starting with `-` (beanstalkd's rule).
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
+
+/// The name of a queue: 1 to 200 bytes of UTF-8 in NFC, of letters, marks and digits of any script and
+/// `-+/:;.$_()`, not starting with `-`.
+///
+/// Names are compared byte by byte. NFC gives each text one form, so a name that looks the same to its writer is the
+/// same queue; a text in another form is refused, not converted. Characters of other kinds are refused: spaces,
+/// controls, formatting (bidirectional marks are of that kind), symbols and other punctuation, `#` among them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Arc<str>);
 
@@ -21,8 +28,10 @@ pub enum BadName {
     TooLong(usize),
     /// A queue name must not start with `-`.
     LeadingDash,
-    /// A queue name holds a byte outside of the alphabet.
+    /// A queue name holds a character that is no letter, mark or digit and none of the permitted signs.
     BadCharacter,
+    /// A queue name is not in Unicode's normalization form C.
+    NotNormalized,
 }
 
 impl fmt::Display for BadName {
@@ -31,7 +40,10 @@ impl fmt::Display for BadName {
             BadName::Empty => f.write_str("must not be empty"),
             BadName::TooLong(max) => write!(f, "must have at most {max} bytes"),
             BadName::LeadingDash => f.write_str("must not start with '-'"),
-            BadName::BadCharacter => f.write_str("may hold only A-Z a-z 0-9 - + / ; . $ _ ( )"),
+            BadName::BadCharacter => {
+                f.write_str("may hold only letters, marks, digits and - + / : ; . $ _ ( )")
+            }
+            BadName::NotNormalized => f.write_str("must be in Unicode's normalization form C (NFC)"),
         }
     }
 }
@@ -47,29 +59,72 @@ impl QueueName {
     /// ```
     /// use duewheel_core::QueueName;
     /// assert!(QueueName::new("orders/close").is_ok());
+    /// assert!(QueueName::new("eu:größe").is_ok());
     /// assert!(QueueName::new("-orders").is_err());
     /// ```
     ///
     /// # Errors
     /// [`BadName`] says which rule the name breaks.
     pub fn new(name: &str) -> Result<Self, BadName> {
-        let bytes = name.as_bytes();
-        match bytes.first() {
-            None => return Err(BadName::Empty),
-            Some(b'-') => return Err(BadName::LeadingDash),
-            Some(_) if bytes.len() > Self::MAX => return Err(BadName::TooLong(Self::MAX)),
-            Some(_) => {}
+        if name.starts_with('-') {
+            return Err(BadName::LeadingDash);
         }
-        let ok = |b: &u8| b.is_ascii_alphanumeric() || b"-+/;.$_()".contains(b);
-        if !bytes.iter().all(ok) {
+        let stored = Self::stored(name)?;
+        if !name.chars().all(is_permitted) {
             return Err(BadName::BadCharacter);
         }
-        Ok(QueueName(name.into()))
+        // What is in ASCII is in NFC.
+        if !name.is_ascii() && !unicode_normalization::is_nfc(name) {
+            return Err(BadName::NotNormalized);
+        }
+        Ok(stored)
+    }
+
+    /// A name that was checked when it was stored. A later version of Unicode may have more letters: a name of one
+    /// build can be read by another one, whose [`QueueName::new`] refuses it.
+    ///
+    /// # Errors
+    /// [`BadName`] if it is empty or too long.
+    pub fn stored(name: &str) -> Result<Self, BadName> {
+        match name.len() {
+            0 => Err(BadName::Empty),
+            n if n > Self::MAX => Err(BadName::TooLong(Self::MAX)),
+            _ => Ok(QueueName(name.into())),
+        }
+    }
+
+    /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.
+    pub fn is_plain(&self) -> bool {
+        self.0.bytes().all(is_plain)
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Whether the byte may be in a name by beanstalkd's rule.
+fn is_plain(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&b)
+}
+
+/// Whether the character may be in the name of a queue.
+fn is_permitted(c: char) -> bool {
+    match u8::try_from(c) {
+        Ok(b) if b.is_ascii() => is_plain(b) || b == b':',
+        _ => matches!(
+            c.general_category(),
+            GeneralCategory::UppercaseLetter
+                | GeneralCategory::LowercaseLetter
+                | GeneralCategory::TitlecaseLetter
+                | GeneralCategory::ModifierLetter
+                | GeneralCategory::OtherLetter
+                | GeneralCategory::NonspacingMark
+                | GeneralCategory::SpacingMark
+                | GeneralCategory::EnclosingMark
+                | GeneralCategory::DecimalNumber
+        ),
     }
 }
 
@@ -126,12 +181,77 @@ mod tests {
         assert_eq!(QueueName::new(""), Err(BadName::Empty));
         assert_eq!(QueueName::new("-a"), Err(BadName::LeadingDash));
         assert_eq!(QueueName::new("a b"), Err(BadName::BadCharacter));
-        assert_eq!(QueueName::new("ä"), Err(BadName::BadCharacter));
+        assert_eq!(QueueName::new("a#b"), Err(BadName::BadCharacter));
+        assert_eq!(QueueName::new("#targets"), Err(BadName::BadCharacter), "these are the server's");
         assert!(QueueName::new(&"q".repeat(200)).is_ok());
         assert_eq!(QueueName::new(&"q".repeat(201)), Err(BadName::TooLong(200)));
         assert!(QueueName::new("A-z0+/;.$_()").is_ok());
         assert_eq!(Key::new(""), Err(BadName::Empty));
         assert!(Key::new(&"k".repeat(512)).is_ok());
         assert_eq!(Key::new(&"k".repeat(513)), Err(BadName::TooLong(512)));
+    }
+
+    #[test]
+    fn names_are_of_any_script_in_one_form() {
+        for good in
+            ["größe", "заказы/закрыть", "注文:締切", "कतार", "طابور", "คิว", "eu:orders", "a١٢", "ǅ", "ªº"]
+        {
+            assert_eq!(QueueName::new(good).map(|name| name.to_string()).as_deref(), Ok(good));
+            assert_eq!(
+                QueueName::new(good).is_ok_and(|name| name.is_plain()),
+                good.is_ascii() && !good.contains(':')
+            );
+        }
+        let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
+        assert!(QueueName::new(composed).is_ok());
+        assert_eq!(QueueName::new(decomposed), Err(BadName::NotNormalized));
+        // The ohm sign is a letter whose form C is the Greek letter.
+        assert_eq!(QueueName::new("\u{2126}"), Err(BadName::NotNormalized));
+        for bad in [
+            "a b",
+            "a\u{a0}b",
+            "a\u{3000}b",
+            "a\tb",
+            "a\u{0}b",
+            "a\u{7f}",
+            "a\u{85}b",
+            "a\u{200b}b",
+            "a\u{200d}b",
+            "\u{202e}a",
+            "a\u{2066}b",
+            "a\u{200f}b",
+            "a\u{feff}",
+            "a\u{ad}b",
+            "a²",
+            "½",
+            "Ⅷ",
+            "a\u{e000}",
+            "a\u{378}",
+            "👍",
+            "a\u{2028}b",
+            "a,b",
+            "a*",
+            "a=b",
+            "a\"b",
+            "a\\b",
+            "a%b",
+            "a?b",
+            "a…",
+            "€",
+        ] {
+            assert_eq!(QueueName::new(bad), Err(BadName::BadCharacter), "{bad:?}");
+        }
+        // The limit counts bytes: 66 characters of three bytes, and two of one.
+        assert!(QueueName::new(&("注".repeat(66) + "ab")).is_ok());
+        assert_eq!(QueueName::new(&"注".repeat(67)), Err(BadName::TooLong(200)));
+    }
+
+    #[test]
+    fn what_was_stored_is_read_whatever_its_letters_are() {
+        for text in ["a\u{378}", "#targets", "-a"] {
+            assert_eq!(QueueName::stored(text).map(|name| name.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!(QueueName::stored(""), Err(BadName::Empty));
+        assert_eq!(QueueName::stored(&"q".repeat(201)), Err(BadName::TooLong(200)));
     }
 }

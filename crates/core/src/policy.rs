@@ -47,6 +47,8 @@ pub struct Policy {
     pub max_reserve: usize,
     /// Largest size of the bodies of one reserve, in bytes (the first message always fits).
     pub max_reserve_bytes: usize,
+    /// Largest number of queues that one request may reserve from.
+    pub max_reserve_queues: usize,
     /// Longest wait that a front end may offer for one request, in ms. The engine itself sets no limit.
     pub max_wait_ms: u64,
     /// Largest number of waiting reserves.
@@ -267,6 +269,7 @@ impl Default for Policy {
             max_batch_bytes: 16 * MIB,
             max_reserve: 10_000,
             max_reserve_bytes: 16 * MIB,
+            max_reserve_queues: 100,
             max_wait_ms: 10 * 60 * SECOND,
             max_waiters: 100_000,
             max_page: 1_000,

@@ -371,6 +371,7 @@ impl PushWorker {
             lease_ms: Some(self.lease_ms),
             queues: self.queues.clone(),
             session: self.session,
+            max_of: Vec::new(),
             deadline_margin_ms: None,
         };
         let reserved = tokio::select! {

@@ -51,6 +51,8 @@ pub enum ErrorCode {
     DedupeMismatch,
     /// The queue is paused.
     Paused,
+    /// The queue is in use.
+    InUse,
     /// The body is too large.
     BodyTooLarge,
     /// The body is neither JSON nor NDJSON.
@@ -77,7 +79,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, by status.
-    pub const ALL: [ErrorCode; 27] = [
+    pub const ALL: [ErrorCode; 28] = [
         ErrorCode::BadRequest,
         ErrorCode::Unauthorized,
         ErrorCode::Forbidden,
@@ -94,6 +96,7 @@ impl ErrorCode {
         ErrorCode::GenerationMismatch,
         ErrorCode::DedupeMismatch,
         ErrorCode::Paused,
+        ErrorCode::InUse,
         ErrorCode::BodyTooLarge,
         ErrorCode::UnsupportedMediaType,
         ErrorCode::InThePast,
@@ -126,6 +129,7 @@ impl ErrorCode {
             ErrorCode::GenerationMismatch => "generation_mismatch",
             ErrorCode::DedupeMismatch => "dedupe_mismatch",
             ErrorCode::Paused => "paused",
+            ErrorCode::InUse => "in_use",
             ErrorCode::BodyTooLarge => "body_too_large",
             ErrorCode::UnsupportedMediaType => "unsupported_media_type",
             ErrorCode::InThePast => "in_the_past",
@@ -140,6 +144,11 @@ impl ErrorCode {
         }
     }
 
+    /// The `type` of a problem: the section about the code in the page that the server has at `/errors`.
+    pub(crate) fn reference(self) -> String {
+        format!("/errors#{}", self.as_str())
+    }
+
     /// The meaning of the code, in one sentence.
     pub fn summary(self) -> &'static str {
         match self {
@@ -149,7 +158,7 @@ impl ErrorCode {
             ErrorCode::CrossOrigin => {
                 "The call comes from a web page of another origin, or names a host that is not this server."
             }
-            ErrorCode::NotFound => "There is nothing at this path.",
+            ErrorCode::NotFound => "There is nothing at this path, or no such queue.",
             ErrorCode::MessageNotFound => {
                 "Nothing is pending under this id or key: it was delivered, cancelled, or never there."
             }
@@ -165,6 +174,7 @@ impl ErrorCode {
             ErrorCode::GenerationMismatch => "The message was changed meanwhile.",
             ErrorCode::DedupeMismatch => "The `dedupe_id` was used for another content in this queue.",
             ErrorCode::Paused => "The queue is paused.",
+            ErrorCode::InUse => "Consumers wait on the queue, or connections use it.",
             ErrorCode::BodyTooLarge => {
                 "The request, or the body of a message in it, has more bytes than it may have."
             }
@@ -201,7 +211,8 @@ impl ErrorCode {
             | ErrorCode::LeaseLost
             | ErrorCode::GenerationMismatch
             | ErrorCode::DedupeMismatch
-            | ErrorCode::Paused => StatusCode::CONFLICT,
+            | ErrorCode::Paused
+            | ErrorCode::InUse => StatusCode::CONFLICT,
             ErrorCode::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ErrorCode::InThePast => StatusCode::UNPROCESSABLE_ENTITY,
@@ -238,6 +249,7 @@ impl ErrorCode {
             | ErrorCode::GenerationMismatch
             | ErrorCode::DedupeMismatch
             | ErrorCode::Paused
+            | ErrorCode::InUse
             | ErrorCode::UnsupportedMediaType
             | ErrorCode::InThePast
             | ErrorCode::HeadersTooLarge
@@ -269,7 +281,7 @@ impl JsonSchema for ErrorCode {
         json_schema!({
             "type": "string", "examples": ErrorCode::ALL.map(ErrorCode::as_str),
             "description": "What went wrong, in one stable word. Later versions may have more words than the examples; \
-                docs/errors.md has a paragraph for each.",
+                /errors has a paragraph for each.",
         })
     }
 }
@@ -316,6 +328,14 @@ impl Problem {
         Problem { field: Some(field), ..Problem::new(ErrorCode::BadRequest, detail) }
     }
 
+    /// The same problem of a member of a list: `place` comes before the field, in the sentence, too.
+    pub(crate) fn within(self, place: &str) -> Self {
+        let Some(field) = &self.field else { return self };
+        let field = format!("{place}.{field}");
+        let detail = format!("{place}.{}", self.detail);
+        Problem { field: Some(field.into()), detail: detail.into(), ..self }
+    }
+
     fn with(mut self, extra: Extra) -> Self {
         self.extra = extra;
         self
@@ -338,7 +358,7 @@ impl Problem {
     pub fn nothing_to_change() -> Self {
         Problem::new(
             ErrorCode::BadRequest,
-            "nothing is to be changed: give at least one of delay_ms, delay, due_at, body, body_base64, headers, priority, \
+            "nothing is to be changed: give at least one of delay_ms, delay, due_at, body, json, body_base64, headers, priority, \
              max_attempts and lease_ms; what is left out stays as it is, the due time included",
         )
     }
@@ -549,7 +569,8 @@ impl<'a> ItemProblem<'a> {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Problem")]
 pub(crate) struct ProblemAnswer<'a> {
-    r#type: &'static str,
+    /// Where this server describes the code, relative to its address.
+    r#type: String,
     title: &'static str,
     #[serde(flatten)]
     item: ItemProblem<'a>,
@@ -558,7 +579,7 @@ pub(crate) struct ProblemAnswer<'a> {
 impl<'a> ProblemAnswer<'a> {
     pub(crate) fn of(problem: &'a Problem) -> Self {
         ProblemAnswer {
-            r#type: "about:blank",
+            r#type: problem.code.reference(),
             title: problem.code.status().canonical_reason().unwrap_or("Error"),
             item: ItemProblem::of(problem),
         }

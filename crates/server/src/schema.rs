@@ -73,9 +73,10 @@ named! {
     });
     /// The name of a queue.
     QueueSchema "QueueName" json_schema!({
-        "type": "string", "minLength": 1, "maxLength": QueueName::MAX, "examples": ["close-review"],
-        "pattern": "^[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*$",
-        "description": "The name of a queue. A queue needs no creation.",
+        "type": "string", "minLength": 1, "maxLength": QueueName::MAX, "format": "duewheel-queue",
+        "examples": ["close-review"],
+        "description": "The name of a queue: 1 to 200 bytes of UTF-8 in NFC, of letters, marks and digits of any script \
+            and - + / : ; . $ _ ( ), not starting with -. A queue needs no creation.",
     });
     /// A key.
     KeySchema "Key" json_schema!({
@@ -123,6 +124,10 @@ named! {
         "type": "object", "additionalProperties": {"type": "string"}, "propertyNames": {"minLength": 1},
         "description": "Names and values that travel with the body.",
     });
+    /// Any value in JSON.
+    AnyJsonSchema "AnyJson" json_schema!({
+        "description": "Any value in JSON. `null` counts as left out.", "examples": [{"order": 42}],
+    });
     /// Bytes in base64.
     Base64Schema "Base64" json_schema!({
         "type": "string", "contentEncoding": "base64", "examples": ["/wA="],
@@ -158,23 +163,23 @@ fn all(names: &[&str]) -> Value {
     json!({ "allOf": names.iter().copied().map(given).collect::<Vec<_>>() })
 }
 
-const TEXT_OR_BYTES: [&str; 2] = ["body", "body_base64"];
+const BODIES: [&str; 3] = ["body", "json", "body_base64"];
 const TIMES: [&str; 3] = ["delay_ms", "delay", "due_at"];
 
 /// Pairs of members that say the same twice.
 fn twice() -> Vec<Value> {
-    let [one, two, three] = TIMES;
-    vec![all(&TEXT_OR_BYTES), all(&[one, two]), all(&[one, three]), all(&[two, three])]
+    let pairs = |[one, two, three]: [&str; 3]| [all(&[one, two]), all(&[one, three]), all(&[two, three])];
+    [pairs(BODIES), pairs(TIMES)].concat()
 }
 
 /// The rules of a new message.
 pub(crate) fn enqueue_rules(schema: &mut Schema) {
-    forbid(schema, [twice(), vec![none(&TEXT_OR_BYTES), none(&TIMES)]].concat());
+    forbid(schema, [twice(), vec![none(&BODIES), none(&TIMES)]].concat());
 }
 
 /// The rules of a change.
 pub(crate) fn postpone_rules(schema: &mut Schema) {
-    let changes = [&TEXT_OR_BYTES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
+    let changes = [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
     let past_of_nothing = json!({ "allOf": [given("past"), none(&TIMES)] });
     forbid(schema, [twice(), vec![none(&changes), past_of_nothing]].concat());
 }

@@ -72,6 +72,8 @@ pub trait Route: Send + Sync + fmt::Debug {
 pub struct Demand {
     /// The queues to reserve from.
     pub queues: Vec<QueueName>,
+    /// The largest number of messages of a queue, for those of `queues` that have a number of their own, each from 1.
+    pub max_of: Vec<(QueueName, usize)>,
     /// The largest number of messages.
     pub max: usize,
     /// How long to wait for the first message, in ms.
@@ -89,6 +91,7 @@ impl Demand {
     pub fn new(queue: QueueName) -> Self {
         Demand {
             queues: vec![queue],
+            max_of: Vec::new(),
             max: 1,
             wait_ms: 0,
             lease_ms: None,
@@ -215,6 +218,7 @@ impl Client {
         let reserve = Reserve {
             waiter,
             queues: demand.queues,
+            max_of: demand.max_of,
             max: demand.max,
             max_bytes: usize::MAX,
             wait_ms: demand.wait_ms,

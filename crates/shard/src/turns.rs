@@ -208,6 +208,7 @@ mod tests {
             wait_ms: 0,
             lease_ms: None,
             session: SessionId(waiter),
+            max_of: Vec::new(),
             deadline_margin_ms: None,
         }))
     }

@@ -152,7 +152,7 @@ pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> ParseResult<Row> {
     for word in words(&text[..end])? {
         let (name, value) = word?;
         match name {
-            "queue" => queue = Some(QueueName::new(&unescape(value, "queue")?).map_err(|_| "queue")?),
+            "queue" => queue = Some(QueueName::stored(&unescape(value, "queue")?).map_err(|_| "queue")?),
             "at" => due = Some(Due::At(WallMs(number(value, "at")?))),
             "after" => due = Some(Due::After(EngineMs(number(value, "after")?))),
             "put" => put = Some(WallMs(number(value, "put")?)),

@@ -21,7 +21,7 @@ const EDITS: u8 = 14;
 const FOLDERS: u8 = 5;
 
 /// Bodies and requests as users write them.
-const REQUESTS: [&str; 24] = [
+const REQUESTS: [&str; 31] = [
     "POST /v1/queues/q/messages\n{\"body\": \"a\", \"delay_ms\": 0}",
     "POST /v1/queues/q/messages\n{\"body\": \"\\u0000ü\\n\", \"delay\": \"1d2h3m4s5ms\", \"key\": \"order/42 ü\", \"if_exists\": \"replace\", \"dedupe_id\": \"x\", \"priority\": 4294967295, \"lease_ms\": 1, \"max_attempts\": 1, \"headers\": {\"b\": \"1\", \"a\": \"\"}, \"backoff\": {\"min_ms\": 1, \"max_ms\": 2}}",
     "POST /v1/queues/q/messages\n{\"body_base64\": \"AP8=\", \"due_at\": \"2026-01-31T08:00:00.0001+01:00\", \"past\": \"fire\", \"state\": \"dead\"}",
@@ -46,6 +46,13 @@ const REQUESTS: [&str; 24] = [
     "DELETE /v1/messages/99999999999999999999\n",
     "{\"body\": \"\", \"delay\": \"1s\", \"headers\": {\"a\": \"1\", \"a\": \"2\"}}",
     "[{\"body\": \"a\"}]",
+    "POST /v1/queues/q/messages\n{\"json\": {\"a\": [1.50, null, \"\\u00e9\"]}, \"delay_ms\": 0}\0POST /v1/reserve\n{\"queues\": [{\"queue\": \"q\", \"max\": 1}, {\"queue\": \"a:b\"}], \"max\": 2, \"lease_ms\": 1000}\0POST /v1/nack\n{\"messages\": [{\"id\": \"1\", \"lease_token\": \"000000010000000000000001\", \"dead\": true, \"reason\": \"why\"}]}",
+    "POST /v1/extend\n{\"messages\": [{\"id\": 1, \"lease_token\": \"000000010000000000000001\", \"lease_ms\": 1}]}",
+    "PATCH /v1/queues/q/config\n{\"lease_ms\": 1, \"order\": null, \"backoff\": null}\0GET /v1/queues/q/config\n\0DELETE /v1/queues/q\n\0DELETE /v1/queues/q\n",
+    "GET /errors\n",
+    "POST /v1/queues/gr%C3%B6%C3%9Fe%3A1/messages\n{\"body\": \"a\", \"delay_ms\": 0}\0GET /v1/queues?after=%C3%A4\n",
+    "{\"json\": [[[]]], \"delay\": \"1s\", \"headers\": {\"Content-Type\": \"text/plain\"}}",
+    "{\"json\": 1e999, \"delay\": \"1s\"}",
 ];
 
 const TEXTS: [&str; 20] = [

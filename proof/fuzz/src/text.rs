@@ -47,8 +47,12 @@ fn span(text: &str) {
 
 fn names(text: &str) {
     let name = QueueName::new(text);
-    assert_eq!(name.is_ok(), replies::is_name(text), "{text:?}: two opinions about one rule");
-    assert!(name.is_err() || (text.is_ascii() && (1..=200).contains(&text.len())));
+    let is_plain = name.as_ref().is_ok_and(QueueName::is_plain);
+    assert_eq!(is_plain, replies::is_name(text), "{text:?}: two opinions about one rule");
+    assert!(name.is_err() || (1..=200).contains(&text.len()));
+    if let Ok(name) = name {
+        assert_eq!(QueueName::stored(text).as_ref(), Ok(&name), "{text:?} is not read again");
+    }
     if let Ok(key) = Key::new(text) {
         assert_eq!(key.as_str(), text);
         assert!((1..=512).contains(&text.len()));

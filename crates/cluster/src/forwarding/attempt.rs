@@ -346,6 +346,7 @@ mod tests {
                 wait_ms,
                 lease_ms: None,
                 session: SessionId::NONE,
+                max_of: Vec::new(),
                 deadline_margin_ms: None,
             })
         };
@@ -377,6 +378,7 @@ mod tests {
                 wait_ms: 5,
                 lease_ms: None,
                 session: SessionId::NONE,
+                max_of: Vec::new(),
                 deadline_margin_ms: None,
             })
         };

@@ -39,6 +39,7 @@ impl Rig {
             wait_ms: wait,
             lease_ms: None,
             session: SessionId(self.waiters),
+            max_of: Vec::new(),
             deadline_margin_ms: None,
         };
         let (answer, receiver) = oneshot::channel();

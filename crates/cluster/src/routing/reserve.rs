@@ -209,7 +209,16 @@ impl Router {
     ) -> Result<(), CallError> {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let max = reserve.max - got.len();
-        let more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
+        let mut more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
+        // What each queue has given already counts.
+        for (queue, left) in &mut more.max_of {
+            *left = left.saturating_sub(got.iter().filter(|grant| grant.message.queue == *queue).count());
+        }
+        more.queues.retain(|queue| !more.max_of.iter().any(|(full, left)| full == queue && *left == 0));
+        more.max_of.retain(|(_, left)| *left > 0);
+        if more.queues.is_empty() {
+            return Ok(());
+        }
         let queues = more.queues.clone();
         let answer = self.ask(shard, vec![more]).await.pop();
         let grants = answer.unwrap_or(Err(CallError::NO_ANSWER))?;
@@ -396,6 +405,7 @@ fn shard_waiter(queue: QueueName, waiter: WaiterId) -> Reserve {
         wait_ms: POST_WAIT_MS,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     }
 }

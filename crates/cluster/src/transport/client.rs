@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use super::handshake::{HandshakeRole, Hello, MAGIC, NodeIdentity, Welcome};
 use super::link::PeerStream;
 use super::{Agreed, FrameReader, LastReceived, TransportConfig};
-use crate::transport::wire::version_3::EarlierAnswers;
 use crate::transport::wire::{self, FrameLimits, LENGTH, MAX_GREETING, PeerFrame, PeerFrameHead, WireError};
 
 /// The number of bytes that are handed to the socket at a time: when the connection breaks, it is not known whether
@@ -64,7 +63,6 @@ enum LinkPhase {
 struct InFlight {
     to: oneshot::Sender<PeerOutcome>,
     sent: Sent,
-    earlier: EarlierAnswers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +155,6 @@ impl Peer {
             }
         };
         let (to, outcome) = oneshot::channel();
-        let earlier = EarlierAnswers::to(ops, agreed.dialect);
         let mut state = self.state();
         self.up(&state)?;
         if state.lives != life {
@@ -166,7 +163,7 @@ impl Peer {
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
-        state.flying.insert(id, InFlight { to, sent: Sent::No, earlier });
+        state.flying.insert(id, InFlight { to, sent: Sent::No });
         drop(state);
         self.wake.notify_one();
         Ok(outcome)
@@ -335,26 +332,22 @@ impl Peer {
     ) -> io::Result<()> {
         let limits = self.terms.limits;
         while let Some(bytes) = frames.next(limits.bytes, heard).await? {
-            let (id, mut outcome) =
-                match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
-                    PeerFrame::Answers { id, answers } => (id, PeerOutcome::Answered(answers)),
-                    PeerFrame::NotMine { id, why } => (id, PeerOutcome::NotMine(why)),
-                    PeerFrame::Pong => continue,
-                    PeerFrame::Bye => {
-                        self.nothing_applied();
-                        return Ok(());
-                    }
-                    PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
-                        return Err(io::Error::other("it says what only an asker says"));
-                    }
-                };
+            let (id, outcome) = match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
+                PeerFrame::Answers { id, answers } => (id, PeerOutcome::Answered(answers)),
+                PeerFrame::NotMine { id, why } => (id, PeerOutcome::NotMine(why)),
+                PeerFrame::Pong => continue,
+                PeerFrame::Bye => {
+                    self.nothing_applied();
+                    return Ok(());
+                }
+                PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
+                    return Err(io::Error::other("it says what only an asker says"));
+                }
+            };
             let flying = self.state().flying.remove(&id);
             match flying {
                 // If the receiver has been dropped, the code that made the request returns its grants.
                 Some(flying) => {
-                    if let PeerOutcome::Answered(answers) = &mut outcome {
-                        flying.earlier.restore(answers);
-                    }
                     drop(flying.to.send(outcome));
                 }
                 None => return Err(io::Error::other("it answers what nobody asked")),

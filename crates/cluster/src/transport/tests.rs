@@ -168,6 +168,7 @@ fn wait_op() -> Op {
         wait_ms: 60_000,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     })
 }

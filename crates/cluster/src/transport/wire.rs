@@ -6,10 +6,8 @@
 //! | … | a [`PeerFrameHead`] in postcard |
 //! | … | as many operations or answers as the head says, one after the other in postcard |
 //!
-//! From version 4 on, the level of an applied change follows each answer that has one ([`Reply::level`]), except for an
-//! enqueue, whose answer has always contained it. An answer of version 3 without it counts as [`Level::Memory`],
-//! because nothing more is known. The answer to a change of a queue's settings is new in version 4; [`version_3`]
-//! converts it.
+//! The level of an applied change follows each answer that has one ([`Reply::level`]), except for an enqueue, whose
+//! answer contains it. From version 5 on some details follow operations and answers, too: see [`details`].
 //!
 //! None of these bytes is ever stored. The differences between versions are in [`dialect`]. The parts of a greeting,
 //! which come first, are the same in all versions from 3 on; later versions may append to them.
@@ -23,11 +21,13 @@ use duewheel_shard::inbox::{Answers, WhenBusy};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use dialect::{Dialect, LevelsOnWire};
+use dialect::Dialect;
+pub(crate) use part::WireError;
+use part::{push, take};
 
 /// The newest version: raised with every change of these bytes, including those of operations and answers, and of the
 /// assignment of shards. Each version is a row of [`dialect::DIALECTS`].
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// The number of bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
@@ -126,20 +126,6 @@ pub(crate) enum PeerFrame {
     Bye,
 }
 
-/// Why bytes are not a valid frame, or why a frame cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WireError {
-    /// The frame is longer than the limit, or has more parts.
-    #[error("a frame is larger than the limit")]
-    TooLarge,
-    /// The bytes are not a frame.
-    #[error("a frame is damaged")]
-    Damaged,
-    /// The version that the other node speaks does not have this kind of operation.
-    #[error("the other node's version does not know this kind of request")]
-    NotKnown,
-}
-
 /// An error in its wire format.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum WireFailure {
@@ -232,11 +218,7 @@ pub(crate) fn request(
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
-        let at = frame.len();
-        frame = push(frame, op)?;
-        if !dialect.knows(&frame[at..]) {
-            return Err(WireError::NotKnown);
-        }
+        frame = details::push_op(frame, op, dialect)?;
     }
     finish(dialect.close(frame), limits.bytes)
 }
@@ -254,14 +236,12 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        let part = answer.as_ref().map(|reply| version_3::sent(reply, dialect)).map_err(WireFailure::from);
-        frame = push(frame, &part)?;
-        if dialect.levels == LevelsOnWire::Beside
-            && let Ok(reply) = answer
-            && let Some(level) = level_beside(reply)
-        {
+        frame = push(frame, &answer.as_ref().map_err(WireFailure::from))?;
+        let Ok(reply) = answer else { continue };
+        if let Some(level) = level_beside(reply) {
             frame = push(frame, &level)?;
         }
+        frame = details::push_reply(frame, reply, dialect)?;
     }
     finish(dialect.close(frame), limits.bytes)
 }
@@ -277,7 +257,7 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits, dialect: &Dialect) -> Resu
     let (head, rest) = take::<PeerFrameHead>(bytes)?;
     let (frame, rest) = match head {
         PeerFrameHead::Request { id, shard, patience, ops } => {
-            let (ops, rest) = parts(rest, ops, limits, take::<Op>)?;
+            let (ops, rest) = parts(rest, ops, limits, |bytes| details::take_op(bytes, dialect))?;
             (PeerFrame::Request { id, shard, patience, ops }, rest)
         }
         PeerFrameHead::Answers { id, answers } => {
@@ -321,11 +301,6 @@ fn begin(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
     push(vec![0; LENGTH], part)
 }
 
-fn push(frame: Vec<u8>, part: &impl Serialize) -> Result<Vec<u8>, WireError> {
-    // Writing to a Vec does not fail; a value without a form in postcard (an unknown name of a field) does.
-    postcard::to_extend(part, frame).map_err(|_| WireError::Damaged)
-}
-
 fn finish(mut frame: Vec<u8>, limit: usize) -> Result<Vec<u8>, WireError> {
     let length = frame.len() - LENGTH;
     if length > limit {
@@ -336,24 +311,20 @@ fn finish(mut frame: Vec<u8>, limit: usize) -> Result<Vec<u8>, WireError> {
     Ok(frame)
 }
 
-fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
-    postcard::take_from_bytes(bytes).map_err(|_| WireError::Damaged)
-}
-
-/// Reads an answer, and its level where the version has the level beside the answer.
+/// Reads an answer, and what is beside it.
 fn take_answer<'a>(
     bytes: &'a [u8],
     dialect: &Dialect,
 ) -> Result<(Result<Reply, CallError>, &'a [u8]), WireError> {
     let (answer, mut rest) = take::<Result<Reply, WireFailure>>(bytes)?;
     let mut answer = answer.map_err(CallError::from);
-    if dialect.levels == LevelsOnWire::Beside
-        && let Ok(reply) = &mut answer
-        && level_beside(reply).is_some()
-    {
-        let (level, behind) = take(rest)?;
-        reply.reached(level);
-        rest = behind;
+    if let Ok(reply) = &mut answer {
+        if level_beside(reply).is_some() {
+            let (level, behind) = take(rest)?;
+            reply.reached(level);
+            rest = behind;
+        }
+        rest = details::take_reply(reply, rest, dialect)?;
     }
     Ok((answer, rest))
 }
@@ -387,11 +358,12 @@ fn parts<'a, T>(
     Ok((parts, rest))
 }
 
+mod details;
 pub(crate) mod dialect;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
+mod part;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
-pub(crate) mod version_3;

@@ -14,7 +14,7 @@ use super::dedupe;
 use super::effect::Effects;
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
 use super::queue::Event;
-use super::reply::{EnqueueRefusal, Enqueued, Limit, RefusedPart};
+use super::reply::{Answered, EnqueueRefusal, Enqueued, Limit, RefusedPart};
 use super::rows::RowIdx;
 
 type RefusedEnqueue = EnqueueRefusal;
@@ -44,6 +44,7 @@ impl Engine {
                             due_at: first.due_at,
                             generation: first.generation,
                             created: first.created,
+                            answered: Answered::Before,
                             level: Level::default(),
                         })
                     } else {
@@ -76,6 +77,7 @@ impl Engine {
                         due_at: now.wall_of(old.life.due),
                         generation: old.life.generation,
                         created: Created::Kept,
+                        answered: Answered::Now,
                         level: Level::default(),
                     };
                     self.remember(now, &e, content, &answer, fx)?;
@@ -104,7 +106,14 @@ impl Engine {
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
-        let answer = Enqueued { id, due_at: now.wall_of(due), generation, created, level: Level::default() };
+        let answer = Enqueued {
+            id,
+            due_at: now.wall_of(due),
+            generation,
+            created,
+            answered: Answered::Now,
+            level: Level::default(),
+        };
         self.remember(now, &e, content, &answer, fx)?;
         self.accept(now, e, id, due, generation, fx);
         Ok(answer)

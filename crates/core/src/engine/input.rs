@@ -449,6 +449,9 @@ pub struct Reserve {
     pub waiter: WaiterId,
     /// The queues; the best message of all of them is granted first.
     pub queues: Vec<QueueName>,
+    /// Largest number of messages of a queue, for those of `queues` that have a number of their own, each from 1.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
+    pub max_of: Vec<(QueueName, usize)>,
     /// Largest number of messages. With 0 nothing is granted, but the answer comes as soon as a message could be
     /// granted; a front end that asks several shards waits like this at each, and then reserves from the one that
     /// answers.

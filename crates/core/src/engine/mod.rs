@@ -75,7 +75,7 @@ pub use input::{
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
+    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
     LATENESS_MS, Limit, Outline, Page, QueueView, Rates, RecordedCounts, RefusedPart, Reply, Reserved,
     SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };

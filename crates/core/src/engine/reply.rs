@@ -182,9 +182,23 @@ pub struct Enqueued {
     pub generation: u32,
     /// The effect.
     pub created: Created,
+    /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
+    pub answered: Answered,
     /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
     /// leaves.
     pub level: Level,
+}
+
+/// Whether an answer is that of an earlier enqueue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Answered {
+    /// This enqueue was decided now.
+    #[default]
+    Now,
+    /// An enqueue with the same `dedupe_id` and content was decided before; this one has changed nothing.
+    Before,
 }
 
 /// Why an enqueue was refused. Nothing was changed.

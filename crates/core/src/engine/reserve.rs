@@ -70,6 +70,8 @@ impl Engine {
                 queues.push(idx);
             }
         }
+        let max_of =
+            r.max_of.iter().filter_map(|(name, max)| Some((self.queues.find(name)?, *max))).collect();
         let arrival = self.waiters.next_arrival();
         let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx));
         let may_wait = expects_more && self.waiters.len() < self.policy.max_waiters;
@@ -86,6 +88,7 @@ impl Engine {
             name: r.waiter,
             arrival,
             queues,
+            max_of,
             max: r.max.min(self.policy.max_reserve),
             max_bytes: r.max_bytes.min(self.policy.max_reserve_bytes),
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
@@ -246,6 +249,7 @@ impl Engine {
             return told;
         }
         let mut batch = GrantBatch::default();
+        let mut max_of = waiter.max_of.clone();
         // An answer may contain fewer messages than requested: the next reserve gets the rest.
         let most = waiter.max.min(self.policy.max_step.max(1));
         let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
@@ -258,7 +262,14 @@ impl Engine {
             }
             batch.bytes += weight;
             self.grant(now, slot, waiter.session, waiter.lease_ms, &mut batch, fx);
-            self.next_head(now, idx, &mut heads);
+            match max_of.iter_mut().find(|(of, _)| *of == idx) {
+                Some((_, left)) if *left > 1 => {
+                    *left -= 1;
+                    self.next_head(now, idx, &mut heads);
+                }
+                Some(_) => self.drop_head(now, idx, &mut heads),
+                None => self.next_head(now, idx, &mut heads),
+            }
         }
         if batch.grants.is_empty() {
             return false;
@@ -424,18 +435,25 @@ impl Engine {
 
     /// Updates the heads after the first message of a queue has been taken out.
     fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut ReadyHeads) {
-        heads.first.pop();
-        let ends = self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
-        if ends {
-            heads.by_due -= 1;
+        if self.queues.get(idx).ready.is_empty() {
+            return self.drop_head(now, idx, heads);
         }
-        if ends && heads.by_due == 0 {
+        heads.first.pop();
+        heads.first.extend(self.head(now, idx, heads.by_due > 0));
+    }
+
+    /// Updates the heads after the first message of a queue has been taken out, of which no more are wanted.
+    fn drop_head(&self, now: Now, idx: QueueIdx, heads: &mut ReadyHeads) {
+        heads.first.pop();
+        if self.order_of(idx) != ReadyOrder::Due {
+            return;
+        }
+        heads.by_due -= 1;
+        if heads.by_due == 0 {
             // The remaining queues are all in order of arrival: from now on the id alone decides between them.
             self.worked(heads.first.len());
             let left = std::mem::take(&mut heads.first).into_iter();
             heads.first = left.filter_map(|Reverse((.., idx))| self.head(now, idx, false)).collect();
-        } else {
-            heads.first.extend(self.head(now, idx, heads.by_due > 0));
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Waiter {
     /// The order of arrival, over all queues.
     pub(super) arrival: u64,
     pub(super) queues: Vec<QueueIdx>,
+    /// The largest number of messages of those queues that have a number of their own.
+    pub(super) max_of: Vec<(QueueIdx, usize)>,
     pub(super) max: usize,
     pub(super) max_bytes: usize,
     pub(super) lease_ms: Option<u64>,

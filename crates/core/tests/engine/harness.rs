@@ -270,6 +270,7 @@ impl Rig {
             wait_ms,
             lease_ms: None,
             session: SessionId::NONE,
+            max_of: Vec::new(),
             deadline_margin_ms: None,
         }
     }

@@ -409,6 +409,7 @@ fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
             wait_ms,
             lease_ms: None,
             session: duewheel_core::SessionId::NONE,
+            max_of: Vec::new(),
             deadline_margin_ms: None,
         };
         let asked = rig.now.engine.0;

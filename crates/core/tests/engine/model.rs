@@ -315,7 +315,14 @@ impl Case {
         let id = MessageId(self.model.issued);
         assert_eq!(
             reply,
-            Ok(Enqueued { id, due_at: now.wall_of(due), generation, created, level: Level::default() })
+            Ok(Enqueued {
+                id,
+                due_at: now.wall_of(due),
+                generation,
+                created,
+                answered: Answered::Now,
+                level: Level::default()
+            })
         );
         self.model.live.push(M {
             id,

@@ -26,6 +26,7 @@ fn demand(max: usize) -> Reserve {
         wait_ms: 0,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     }
 }

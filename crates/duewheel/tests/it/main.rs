@@ -7,6 +7,7 @@ mod backup;
 mod bugs;
 mod cluster;
 mod delays;
+mod examples;
 mod handlers;
 mod herd;
 mod lifecycle;

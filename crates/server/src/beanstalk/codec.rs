@@ -468,8 +468,9 @@ fn pause_numbers(line: &[u8]) -> Option<(&[u8], u32)> {
     (!name.is_empty()).then_some((name, seconds))
 }
 
+/// A name by beanstalkd's rule; other queues cannot be named in this protocol.
 fn queue_name(bytes: &[u8]) -> Option<QueueName> {
-    QueueName::new(std::str::from_utf8(bytes).ok()?).ok()
+    QueueName::new(std::str::from_utf8(bytes).ok()?).ok().filter(QueueName::is_plain)
 }
 
 /// Reads a number like C's `strtoul`, cut to 32 bits: white space, a sign, digits, anything.

@@ -442,6 +442,7 @@ impl Session {
             wait_ms,
             lease_ms: None,
             session: self.id,
+            max_of: Vec::new(),
             deadline_margin_ms: Some(SAFETY_MARGIN_MS),
         });
         SessionNext::Wait(waiter, op)
@@ -535,7 +536,8 @@ impl Session {
                     }
                     // The tube exists for every client, and is listed first, as in beanstalkd.
                     let default = default_queue();
-                    names.retain(|name| *name != default && self.reach.has(name));
+                    // A name that no command of this protocol can have is left out.
+                    names.retain(|name| *name != default && name.is_plain() && self.reach.has(name));
                     if self.reach.has(&default) {
                         names.insert(0, default);
                     }

@@ -58,7 +58,8 @@ fn exit_code_of(code: &str) -> u8 {
         | E::LeaseLost
         | E::GenerationMismatch
         | E::DedupeMismatch
-        | E::Paused => exit_code::CONFLICT,
+        | E::Paused
+        | E::InUse => exit_code::CONFLICT,
         E::Draining => exit_code::UNREACHABLE,
         E::Unauthorized
         | E::Forbidden

@@ -12,6 +12,7 @@ mod backup;
 mod clock;
 mod cluster;
 mod command;
+mod confirm;
 mod enqueue;
 mod failure;
 mod health;

@@ -1,11 +1,12 @@
 //! `duewheel pause|resume|purge|redrive QUEUE`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use clap::Args;
 use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
+use super::confirm::confirm;
 use super::queue::{path, queue_name};
 use super::remote::{Remote, ServerRefusal};
 use super::table::{cell, plain};
@@ -158,15 +159,4 @@ fn operate(
         writeln!(out, "{queue}  {words}")?;
     }
     Ok(())
-}
-
-/// Asks on a terminal; elsewhere `--yes` is needed.
-fn confirm(what: &str) -> Result<(), CommandFailure> {
-    if !io::stdin().is_terminal() {
-        return Err(CommandFailure::Usage(format!("this would {what}; confirm with --yes")));
-    }
-    eprint!("This will {what}. Type yes to go on: ");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    if answer.trim() == "yes" { Ok(()) } else { Err(CommandFailure::Failed("nothing was changed".into())) }
 }

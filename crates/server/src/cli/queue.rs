@@ -1,69 +1,127 @@
-//! `duewheel queue QUEUE`: one queue in full.
+//! `duewheel queue QUEUE`: one queue in full; `duewheel queue rm QUEUE`: removes it.
 
 use std::io::{self, Write};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use duewheel::core::QueueName;
 use jiff::Zoned;
 use serde_json::Value;
 
+use super::confirm::confirm;
 use super::remote::{Remote, segment};
 use super::table::cell;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct QueueArgs {
+    #[command(subcommand)]
+    act: Option<QueueCommand>,
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum QueueCommand {
+    /// Remove a queue, with its messages, settings and pause
+    Rm(RemoveArgs),
+}
+
+#[derive(Args, Debug)]
+struct ShownArgs {
+    /// The queue; one that is called `rm` goes behind `--`
+    #[arg(value_parser = queue_name, required = true)]
+    queue: Option<QueueName>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct RemoveArgs {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
 impl ClientCommand for QueueArgs {
     fn server(&self) -> &ServerArgs {
-        &self.server
+        match &self.act {
+            Some(QueueCommand::Rm(remove)) => &remove.server,
+            None => &self.shown.server,
+        }
     }
 
     fn run(self) -> Result<(), CommandFailure> {
-        let queue = Remote::new(&self.server)?.get(&path(&self.queue))?;
+        match (self.act, self.shown.queue) {
+            (Some(QueueCommand::Rm(remove)), _) => remove.run(),
+            (None, Some(queue)) => show(&queue, &self.shown.server),
+            (None, None) => Err(CommandFailure::Usage("name a queue".to_owned())),
+        }
+    }
+}
+
+impl RemoveArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let (remote, path) = (Remote::new(&self.server)?, path(&self.queue));
+        if !self.yes {
+            let counts = remote.get(&path)?["counts"].take();
+            let count = |state: &str| counts[state].as_u64().unwrap_or(0);
+            let doomed = count("scheduled") + count("ready") + count("dead");
+            confirm(&format!("remove the queue {} and its {doomed} messages for ever", self.queue))?;
+        }
+        let answer = remote.delete(&path)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{queue}")?;
-            return Ok(());
-        }
-        let mut line = |name: &str, text: &dyn std::fmt::Display| writeln!(out, "{name:<18}{text}");
-        line("queue", &cell(&queue, "queue"))?;
-        for state in ["scheduled", "ready", "leased", "dead"] {
-            line(state, &cell(&queue["counts"], state))?;
-        }
-        if queue["counts"]["estimated"] == true {
-            line("", &"scheduled and ready are exact together; how they are split is an estimate")?;
-        }
-        let overdue = queue["oldest_overdue"].as_str().map(|at| when::told(at, &Zoned::now()));
-        line("oldest overdue", &overdue.as_deref().unwrap_or("-"))?;
-        let paused = match (queue["paused"].as_bool(), queue["pause_left_ms"].as_u64()) {
-            (Some(true), Some(ms)) => format!("yes, for {} more", TimeSpan(ms)),
-            (Some(true), None) => "yes, until it is resumed".to_owned(),
-            _ => "no".to_owned(),
-        };
-        line("paused", &paused)?;
-        let attended =
-            if queue["attended"] == true { "yes" } else { "no consumer has reserved since the start" };
-        line("attended", &attended)?;
-        line("waiting reserves", &cell(&queue, "waiters"))?;
-        for (name, rate) in [("enqueued/s", "enqueued"), ("granted/s", "granted"), ("acked/s", "acked")] {
-            line(name, &cell(&queue["rates"], rate))?;
-        }
-        for (name, total) in queue["totals"].as_object().into_iter().flatten() {
-            line(&format!("total {}", name.replace('_', " ")), total)?;
-        }
-        for (name, text) in settings(&queue["config"]) {
-            line(&format!("--{name}"), &text)?;
+            writeln!(out, "{answer}")?;
+        } else {
+            writeln!(out, "{}  removed, with {} messages", self.queue, cell(&answer, "purged"))?;
         }
         Ok(())
     }
+}
+
+fn show(name: &QueueName, server: &ServerArgs) -> Result<(), CommandFailure> {
+    let queue = Remote::new(server)?.get(&path(name))?;
+    let mut out = io::stdout().lock();
+    if server.json {
+        writeln!(out, "{queue}")?;
+        return Ok(());
+    }
+    let mut line = |name: &str, text: &dyn std::fmt::Display| writeln!(out, "{name:<18}{text}");
+    line("queue", &cell(&queue, "queue"))?;
+    for state in ["scheduled", "ready", "leased", "dead"] {
+        line(state, &cell(&queue["counts"], state))?;
+    }
+    if queue["counts"]["estimated"] == true {
+        line("", &"scheduled and ready are exact together; how they are split is an estimate")?;
+    }
+    let overdue = queue["oldest_overdue"].as_str().map(|at| when::told(at, &Zoned::now()));
+    line("oldest overdue", &overdue.as_deref().unwrap_or("-"))?;
+    let paused = match (queue["paused"].as_bool(), queue["pause_left_ms"].as_u64()) {
+        (Some(true), Some(ms)) => format!("yes, for {} more", TimeSpan(ms)),
+        (Some(true), None) => "yes, until it is resumed".to_owned(),
+        _ => "no".to_owned(),
+    };
+    line("paused", &paused)?;
+    let attended = if queue["attended"] == true { "yes" } else { "no consumer has reserved since the start" };
+    line("attended", &attended)?;
+    line("waiting reserves", &cell(&queue, "waiters"))?;
+    for (name, rate) in [("enqueued/s", "enqueued"), ("granted/s", "granted"), ("acked/s", "acked")] {
+        line(name, &cell(&queue["rates"], rate))?;
+    }
+    for (name, total) in queue["totals"].as_object().into_iter().flatten() {
+        line(&format!("total {}", name.replace('_', " ")), total)?;
+    }
+    for (name, text) in settings(&queue["config"]) {
+        line(&format!("--{name}"), &text)?;
+    }
+    Ok(())
 }
 
 /// Reads the name of a queue.
@@ -76,10 +134,13 @@ pub(super) fn path(queue: &QueueName) -> String {
     format!("/v1/queues/{}", segment(queue.as_str()))
 }
 
+/// What stands for a setting that the queue does not have.
+pub(super) const DEFAULT: &str = "default";
+
 /// The settings of a queue, each named as the option of `duewheel config` that sets it.
 pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
     // What the queue does not say is the server's default.
-    let default = || "default".to_owned();
+    let default = || DEFAULT.to_owned();
     let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
     let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };
     let backoff = match &config["backoff"] {

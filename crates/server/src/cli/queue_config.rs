@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
-use super::queue::{path, queue_name, settings};
+use super::queue::{DEFAULT, path, queue_name, settings};
 use super::remote::Remote;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
@@ -19,8 +19,11 @@ pub(super) struct ConfigArgs {
     queue: QueueName,
     #[command(flatten)]
     change: ChangeArgs,
+    /// Set this one to the server's default; may be given several times
+    #[arg(long, value_name = "SETTING")]
+    unset: Vec<SettingArg>,
     /// Set everything that is not named to the server's default
-    #[arg(long)]
+    #[arg(long, conflicts_with = "unset")]
     reset: bool,
     #[command(flatten)]
     server: ServerArgs,
@@ -51,6 +54,33 @@ struct ChangeArgs {
     /// Order of ready messages of equal priority
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderArg>,
+}
+
+/// A setting, by the name of its option.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SettingArg {
+    Lease,
+    MaxAttempts,
+    Priority,
+    Backoff,
+    DedupeWindow,
+    DeadTtl,
+    Order,
+}
+
+impl SettingArg {
+    /// Its name in a request.
+    fn field(self) -> &'static str {
+        match self {
+            SettingArg::Lease => "lease_ms",
+            SettingArg::MaxAttempts => "max_attempts",
+            SettingArg::Priority => "priority",
+            SettingArg::Backoff => "backoff",
+            SettingArg::DedupeWindow => "dedupe_window_ms",
+            SettingArg::DeadTtl => "dead_ttl_ms",
+            SettingArg::Order => "order",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -109,31 +139,37 @@ impl ClientCommand for ConfigArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let path = path(&self.queue);
-        let named = self.change.json();
-        let config = if named.is_empty() && !self.reset {
-            remote.get(&path)?["config"].take()
-        } else {
-            // The call replaces all settings.
-            let mut all = if self.reset { Map::new() } else { current(&remote, &path)? };
-            all.extend(named);
-            remote.put(&format!("{path}/config"), &Value::Object(all))?["config"].take()
-        };
+        let path = format!("{}/config", path(&self.queue));
+        let mut change = self.change.json();
+        for setting in &self.unset {
+            if change.insert(setting.field().to_owned(), Value::Null).is_some() {
+                let why = format!("{} is set and unset at the same time", setting.field());
+                return Err(CommandFailure::Usage(why));
+            }
+        }
+        if self.reset {
+            remote.put(&path, &Value::Object(change))?;
+        } else if !change.is_empty() {
+            remote.patch(&path, &Value::Object(change))?;
+        }
+        let mut shown = remote.get(&path)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{config}")?;
+            let Value::Object(mut config) = shown["config"].take() else { return Err(strange()) };
+            config.insert("effective".into(), shown["effective"].take());
+            writeln!(out, "{}", Value::Object(config))?;
             return Ok(());
         }
-        for (name, text) in settings(&config) {
-            writeln!(out, "--{name:<16}{text}")?;
+        let set = settings(&shown["config"]);
+        for ((name, effective), (_, set)) in settings(&shown["effective"]).into_iter().zip(set) {
+            let origin = if set == DEFAULT { "  (default)" } else { "" };
+            let effective = if effective == DEFAULT { "never" } else { &*effective };
+            writeln!(out, "--{name:<16}{effective}{origin}")?;
         }
         Ok(())
     }
 }
 
-fn current(remote: &Remote, path: &str) -> Result<Map<String, Value>, CommandFailure> {
-    match remote.get(path)?["config"].take() {
-        Value::Object(config) => Ok(config.into_iter().filter(|(_, value)| !value.is_null()).collect()),
-        _ => Err(CommandFailure::failed("the server does not tell the settings of the queue")),
-    }
+fn strange() -> CommandFailure {
+    CommandFailure::failed("the server does not tell the settings of the queue")
 }

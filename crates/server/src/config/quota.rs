@@ -63,7 +63,7 @@ mod tests {
                 "quota \"acme.\": messages: must be from 1 to 9007199254740992",
             ),
             ("prefix = 'acme.'\nburst = 1", "quota \"acme.\": burst: needs enqueues_per_second"),
-            ("prefix = 'a b'", "quota \"a b\": prefix: may hold only A-Z a-z 0-9"),
+            ("prefix = 'a b'", "quota \"a b\": prefix: may hold only letters, marks, digits"),
             ("prefix = 'a'\n[[quota]]\nprefix = 'a'", "quota \"a\": prefix: occurs twice"),
         ] {
             let error = settings(&format!("[[quota]]\n{toml}")).unwrap_err();

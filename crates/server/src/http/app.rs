@@ -11,6 +11,7 @@ use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
+use tokio::sync::Mutex;
 
 use super::answer_budget::AnswerBudget;
 use super::durations::RouteDurations;
@@ -50,6 +51,8 @@ pub struct AppState {
     pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
+    /// Held by a request that changes the settings of a queue: a change is made of what was read before.
+    pub(super) settings: Mutex<()>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -133,6 +136,7 @@ impl App {
             data: OnceLock::new(),
             clock: OnceLock::new(),
             feed: Feed::default(),
+            settings: Mutex::new(()),
             description: OnceLock::new(),
         }))
     }

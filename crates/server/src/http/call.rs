@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::reading::{BodyShare, Coming, ReadBody};
-use super::{App, reach, strict};
+use super::{App, reach, request_id, strict};
 use crate::auth::{About, AccessRule, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
@@ -98,6 +98,7 @@ impl Call {
                 format!("a request may have at most {} bytes of headers", self.app.limits.max_header_bytes);
             return Err(Problem::new(ErrorCode::HeadersTooLarge, detail));
         }
+        request_id::of(headers)?;
         let mut hosts = headers.get_all(header::HOST).iter();
         let host = hosts.next();
         if hosts.next().is_some() {

@@ -148,7 +148,7 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
     let open = routes::table().into_iter().filter(|route| route.access == AccessRule::Open);
     assert_eq!(
         open.map(|route| route.path).collect::<Vec<_>>(),
-        ["/healthz", "/livez", "/readyz", "/openapi.json", "/"]
+        ["/healthz", "/livez", "/readyz", "/openapi.json", "/errors", "/"]
     );
 }
 

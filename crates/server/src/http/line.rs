@@ -2,19 +2,20 @@
 
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
-use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::message::{Headers, MaxAttempts, Options};
 use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
-use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
+use crate::schema::{AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema};
 use crate::span::{BadSpan, TimeSpan};
 
-/// A new message. Exactly one of `body` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
+/// A new message. Exactly one of `body`, `json` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Enqueue", transform = crate::schema::enqueue_rules)]
@@ -22,6 +23,11 @@ pub(crate) struct EnqueueLine<'a> {
     /// The body, if it is UTF-8 text.
     #[serde(borrow)]
     body: Option<Text<'a>>,
+    /// The body as a JSON value: its bytes as they are sent here. The message gets the header `content-type:
+    /// application/json`, unless `headers` has a content type.
+    #[serde(borrow)]
+    #[schemars(with = "Option<AnyJsonSchema>")]
+    json: Option<&'a RawValue>,
     /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
@@ -114,7 +120,7 @@ pub(crate) type TimeField = &'static str;
 impl EnqueueLine<'_> {
     /// Validates everything that does not need the engine.
     pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
-        let body = body(self.body, self.body_base64)?
+        let body = body(self.body, self.json, self.body_base64)?
             .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
         let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?
             .ok_or_else(|| Problem::field("delay_ms", "one of delay_ms, delay and due_at must be given"))?;
@@ -122,7 +128,7 @@ impl EnqueueLine<'_> {
             queue: queue.clone(),
             key: self.key.map(|k| Key::new(&k.0)).transpose().map_err(|what| Problem::field("key", what))?,
             body,
-            headers: self.headers.map(|h| h.0).unwrap_or_default(),
+            headers: headers(self.headers.map(|h| h.0).unwrap_or_default(), self.json),
             when,
             if_exists: match self.if_exists {
                 None | Some(IfExistsWord::Reject) => IfExists::Reject,
@@ -150,21 +156,37 @@ fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {
     if id.0.is_empty() { Err(Problem::field("dedupe_id", "must not be empty")) } else { Ok(id.0.into()) }
 }
 
-/// The body, given as text or in base64 but not both.
-pub(crate) fn body(text: Option<Text<'_>>, base64: Option<Text<'_>>) -> Result<Option<Bytes>, Problem> {
-    match (text, base64) {
-        (Some(_), Some(_)) => Err(Problem::field("body_base64", "goes instead of body, not with it")),
-        // A copy: a slice would keep the whole request in memory as long as the message waits.
-        (Some(text), None) => Ok(Some(Bytes::copy_from_slice(text.0.as_bytes()))),
-        (None, Some(text)) => {
+/// The body, given as text, as JSON, or in base64, by at most one field.
+pub(crate) fn body(
+    text: Option<Text<'_>>,
+    json: Option<&RawValue>,
+    base64: Option<Text<'_>>,
+) -> Result<Option<Bytes>, Problem> {
+    // Copies: a slice would keep the whole request in memory as long as the message waits.
+    match (text, json, base64) {
+        (Some(_), Some(_), _) => Err(Problem::field("json", "goes instead of body, not with it")),
+        (Some(_), None, Some(_)) => Err(Problem::field("body_base64", "goes instead of body, not with it")),
+        (None, Some(_), Some(_)) => Err(Problem::field("body_base64", "goes instead of json, not with it")),
+        (Some(text), None, None) => Ok(Some(Bytes::copy_from_slice(text.0.as_bytes()))),
+        (None, Some(json), None) => Ok(Some(Bytes::copy_from_slice(json.get().as_bytes()))),
+        (None, None, Some(text)) => {
             use base64::Engine as _;
             let decoded = base64::engine::general_purpose::STANDARD.decode(text.0.as_bytes());
             let bytes = decoded
                 .map_err(|e| Problem::field("body_base64", format_args!("is no padded base64: {e}")))?;
             Ok(Some(bytes.into()))
         }
-        (None, None) => Ok(None),
+        (None, None, None) => Ok(None),
     }
+}
+
+/// The headers of a message: those that were given, and the content type of a body that was given as JSON.
+pub(crate) fn headers(mut given: Headers, json: Option<&RawValue>) -> Headers {
+    let has_type = given.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    if json.is_some() && !has_type {
+        given.push(("content-type".into(), "application/json".into()));
+    }
+    given
 }
 
 /// The due time of a message, given by at most one field.

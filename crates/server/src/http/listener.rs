@@ -11,12 +11,12 @@ use axum::Router;
 use duewheel::testing;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
+use super::request_id::Identified;
 use super::stall::Stall;
 use super::{App, routes};
 use crate::claim::Claim;
@@ -30,7 +30,7 @@ const READ_BUFFER: usize = 64 * 1024;
 const TURNED_AWAY: usize = 64;
 /// That answer.
 const TOO_MANY: &str = concat!(
-    "{\"type\":\"about:blank\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
+    "{\"type\":\"/errors#overloaded\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
     "\"detail\":\"too many connections; try again soon\"}"
 );
 
@@ -177,7 +177,7 @@ pub(super) async fn talk(
         // Without `pipeline_flush`: with it answers to pipelined requests are lost when the bytes behind them are not a
         // request.
         .max_buf_size(READ_BUFFER);
-    let service = TowerToHyperService::new(router);
+    let service = Identified::new(router);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

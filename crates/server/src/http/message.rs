@@ -6,16 +6,19 @@ use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, 
 use duewheel::core::message::MaxAttempts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::answer_budget::AnswerPermit;
 use super::call::Call;
-use super::line::{PastWord, body, when};
+use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
 use crate::error::Problem;
 use crate::json::{IdText, written};
-use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema};
+use crate::schema::{
+    AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
+};
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
     let target = Target::Id(call.id()?);
@@ -100,7 +103,7 @@ pub(crate) enum CancelledWord {
 
 /// The changes of a message that waits; at least one of its members besides `past` and `if_generation`. Members that
 /// are left out stay as they are, including the due time. At most one of `delay_ms`, `delay` and `due_at`, and of
-/// `body` and `body_base64`.
+/// `body`, `json` and `body_base64`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Postpone", transform = crate::schema::postpone_rules)]
@@ -120,6 +123,11 @@ pub(crate) struct PostponeRequest<'a> {
     past: Option<PastWord>,
     /// The body, if it is UTF-8 text.
     body: Option<Text<'a>>,
+    /// The body as a JSON value: its bytes as they are sent here. `headers`, if they are given, get `content-type:
+    /// application/json`, unless they have a content type; else the headers stay.
+    #[serde(borrow)]
+    #[schemars(with = "Option<AnyJsonSchema>")]
+    json: Option<&'a RawValue>,
     /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
@@ -141,8 +149,8 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
         let edit = Box::new(Edit {
             when,
-            body: body(asked.body, asked.body_base64)?,
-            headers: asked.headers.map(|headers| headers.0),
+            body: body(asked.body, asked.json, asked.body_base64)?,
+            headers: asked.headers.map(|given| headers(given.0, asked.json)),
             priority: asked.priority.map(Whole::get),
             max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
             lease_ms: asked.lease_ms.map(|n| n.0),

@@ -1,11 +1,10 @@
-//! Operations on a queue: get, configure, pause, resume, purge, redrive.
+//! Operations on a queue: get, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
 use duewheel::core::MessageId;
 use duewheel::core::engine::{Attended, Counts, Op, QueueView};
-use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
+use duewheel::core::policy::QueueSettings;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
 use schemars::JsonSchema;
@@ -13,13 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::cancel::level_of;
-use super::line::BackoffFields;
 use super::message::Nothing;
-use super::queue_view::{OrderWord, QueueAnswer};
+use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
 use super::reserve::at_most;
 use super::settle::RefusedId;
-use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
+use super::strict::{self, Id, Positive, Text, Whole};
 use super::{Answer, App, check_batch, reply};
 use crate::beanstalk::default_queue;
 use crate::error::Problem;
@@ -47,60 +45,6 @@ pub(crate) async fn show(call: Call) -> Answer {
         pause_left_ms: None,
     });
     Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
-}
-
-/// The settings of a queue. A member that is left out takes the server's default.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Config")]
-pub(crate) struct ConfigRequest {
-    #[schemars(extend("x-limit" = "max_lease_ms"))]
-    lease_ms: Option<Positive>,
-    /// Number of grants after which the message is dead; 4294967295 for never.
-    max_attempts: Option<Whole<1, U32_MAX>>,
-    /// Priority; lower is granted first.
-    priority: Option<Whole<0, U32_MAX>>,
-    backoff: Option<Object<BackoffFields>>,
-    /// How long a `dedupe_id` is remembered.
-    #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
-    dedupe_window_ms: Option<Whole>,
-    /// Dead messages are removed after this time.
-    #[schemars(extend("x-limit" = "max_delay_ms"))]
-    dead_ttl_ms: Option<Whole>,
-    #[serde(default, deserialize_with = "strict::word")]
-    order: Option<OrderWord>,
-}
-
-/// A queue with its new settings.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Configured")]
-pub(crate) struct ConfiguredAnswer<'a> {
-    #[serde(flatten)]
-    pub(super) queue: QueueAnswer<'a>,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
-}
-
-pub(crate) async fn configure(mut call: Call) -> Answer {
-    let queue = call.queue()?;
-    let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
-    let settings = QueueSettings {
-        lease_ms: asked.lease_ms.map(|n| n.0),
-        max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
-        priority: asked.priority.map(Whole::get),
-        backoff: asked.backoff.map(|b| b.0.check()).transpose()?,
-        dedupe_window_ms: asked.dedupe_window_ms.map(|n| n.0),
-        dead_ttl_ms: asked.dead_ttl_ms.map(|n| n.0),
-        order: asked.order.map(|word| match word {
-            OrderWord::Due => ReadyOrder::Due,
-            OrderWord::Arrival => ReadyOrder::Arrival,
-        }),
-        lasting: Lasting::Always,
-    };
-    let done = call.app.ask(Op::configure(queue, settings)).await?.map_err(Problem::from_settings)?;
-    let now = call.app.client.now().wall;
-    let answer = ConfiguredAnswer { queue: QueueAnswer::of(&done, now), durability: done.level.as_str() };
-    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// The length of a pause; without either member it lasts until it is resumed.

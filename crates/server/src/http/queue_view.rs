@@ -155,6 +155,24 @@ pub(crate) enum OrderWord {
     Arrival,
 }
 
+impl From<ReadyOrder> for OrderWord {
+    fn from(order: ReadyOrder) -> Self {
+        match order {
+            ReadyOrder::Due => OrderWord::Due,
+            ReadyOrder::Arrival => OrderWord::Arrival,
+        }
+    }
+}
+
+impl From<OrderWord> for ReadyOrder {
+    fn from(word: OrderWord) -> Self {
+        match word {
+            OrderWord::Due => ReadyOrder::Due,
+            OrderWord::Arrival => ReadyOrder::Arrival,
+        }
+    }
+}
+
 /// The delay before the next attempt, as it was set.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "BackoffSettings")]
@@ -163,19 +181,22 @@ pub(crate) struct BackoffAnswer {
     pub(super) max_ms: u64,
 }
 
+impl BackoffAnswer {
+    pub(super) fn of(Backoff { min_ms, max_ms }: Backoff) -> Self {
+        BackoffAnswer { min_ms, max_ms }
+    }
+}
+
 impl SettingsAnswer {
-    fn of(settings: &QueueSettings) -> Self {
+    pub(super) fn of(settings: &QueueSettings) -> Self {
         SettingsAnswer {
             lease_ms: settings.lease_ms,
             max_attempts: settings.max_attempts.map(|n| n.count()),
             priority: settings.priority,
-            backoff: settings.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
+            backoff: settings.backoff.map(BackoffAnswer::of),
             dedupe_window_ms: settings.dedupe_window_ms,
             dead_ttl_ms: settings.dead_ttl_ms,
-            order: settings.order.map(|order| match order {
-                ReadyOrder::Due => OrderWord::Due,
-                ReadyOrder::Arrival => OrderWord::Arrival,
-            }),
+            order: settings.order.map(OrderWord::from),
         }
     }
 }

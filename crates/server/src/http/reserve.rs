@@ -1,19 +1,23 @@
-//! `POST /v1/queues/{queue}/reserve`: leases messages, and waits for the first one on request.
+//! `POST /v1/queues/{queue}/reserve` and `POST /v1/reserve`: lease messages of one queue or of several, and wait for the
+//! first one on request.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use duewheel::Demand;
-use duewheel::core::SessionId;
 use duewheel::core::engine::{Grant, Reserved};
+use duewheel::core::{Policy, QueueName, SessionId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::strict::{Positive, Whole};
+use super::strict::{self, Object, Positive, Text, Whole};
 use super::view::ContentAnswer;
-use super::{Answer, held, reply, write_large};
+use super::{Answer, App, held, reply, write_large};
 use crate::error::{Problem, overloaded};
 use crate::json::{Elements, InstantText, TokenText, written};
-use crate::schema::HeldBackSchema;
+use crate::schema::{HeldBackSchema, QueueSchema};
 
 /// The number of bytes of a grant beside its body.
 const GRANT_BYTES: usize = 320;
@@ -34,22 +38,102 @@ pub(crate) struct ReserveRequest {
     lease_ms: Option<Positive>,
 }
 
+/// The queues to lease messages of, the number of messages, and how long to wait for the first.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReserveOfMany<'a> {
+    /// The queues. The best message of all of them is granted first: by priority, then by due time.
+    #[serde(borrow)]
+    #[schemars(length(min = 1), extend("x-limit-items" = "max_reserve_queues"))]
+    queues: Vec<Object<QueueDemand<'a>>>,
+    /// The largest number of messages; 1 by default. An answer has at most 4096 messages.
+    #[schemars(extend("x-limit" = "max_reserve"))]
+    max: Option<Positive>,
+    /// How long to wait for the first message; 0 by default.
+    #[schemars(extend("x-limit" = "max_wait_ms"))]
+    wait_ms: Option<Whole>,
+    /// The length of the leases; by default that of each message.
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
+    lease_ms: Option<Positive>,
+}
+
+/// A queue to lease messages of.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QueueDemand<'a> {
+    #[serde(borrow)]
+    #[schemars(with = "QueueSchema")]
+    queue: Text<'a>,
+    /// The largest number of messages of this queue; by default that of the request.
+    #[schemars(extend("x-limit" = "max_reserve"))]
+    max: Option<Positive>,
+}
+
+impl ReserveOfMany<'_> {
+    /// The queues, those of them that have a number of their own, and what concerns all of them.
+    fn into_parts(self, policy: &Policy) -> Result<(ReserveQueues, ReserveRequest), Problem> {
+        let ReserveOfMany { queues: named, max, wait_ms, lease_ms } = self;
+        let most = policy.max_reserve_queues;
+        if named.is_empty() || named.len() > most {
+            return Err(Problem::field("queues", format_args!("must name from 1 to {most} queues")));
+        }
+        let mut queues = ReserveQueues { names: Vec::with_capacity(named.len()), max_of: Vec::new() };
+        let mut seen = BTreeSet::new();
+        for (n, Object(QueueDemand { queue, max })) in named.into_iter().enumerate() {
+            let field = |member: &str| format!("queues[{n}].{member}");
+            let name = QueueName::new(&queue.0).map_err(|what| Problem::field(field("queue"), what))?;
+            if !seen.insert(name.clone()) {
+                return Err(Problem::field(field("queue"), "is there twice"));
+            }
+            if let Some(Whole(max)) = max {
+                let max = at_most(field("max"), max, policy.max_reserve as u64)?;
+                queues.max_of.push((name.clone(), max.try_into().unwrap_or(usize::MAX)));
+            }
+            queues.names.push(name);
+        }
+        Ok((queues, ReserveRequest { max, wait_ms, lease_ms }))
+    }
+}
+
+/// The queues of a reserve.
+struct ReserveQueues {
+    names: Vec<QueueName>,
+    /// Those that have a largest number of their own.
+    max_of: Vec<(QueueName, usize)>,
+}
+
 pub(crate) async fn reserve(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: ReserveRequest = call.json(call.app.max_single_bytes()).await?;
-    let policy = &call.app.policy;
+    grant(&call.app, ReserveQueues { names: vec![queue], max_of: Vec::new() }, asked).await
+}
+
+pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
+    let (queues, asked) = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        strict::parse::<ReserveOfMany<'_>>(&bytes)?.into_parts(&call.app.policy)?
+    };
+    for queue in &queues.names {
+        call.caller.need_queue(queue)?;
+    }
+    grant(&call.app, queues, asked).await
+}
+
+async fn grant(app: &App, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
+    let policy = &app.policy;
     let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
     // While other consumers do not read the messages that they have reserved, each request gets one at a time.
-    let max = if call.app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
+    let max = if app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
     let demand = Demand {
-        queues: vec![queue],
+        queues: queues.names,
+        max_of: queues.max_of,
         max,
         wait_ms: asked.wait_ms.map_or(Ok(0), |n| at_most("wait_ms", n.0, policy.max_wait_ms))?,
         lease_ms: asked.lease_ms.map(|n| at_most("lease_ms", n.0, policy.max_lease_ms)).transpose()?,
         session: SessionId::NONE,
         deadline_margin_ms: None,
     };
-    match call.app.client.reserve(demand).await? {
+    match app.client.reserve(demand).await? {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {
@@ -57,7 +141,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
                 written(bytes + 32, &GrantsAnswer { messages, held_back: None })
             };
             let out = write_large(bytes, write).await?;
-            let room = call.app.rooms.take_left(out.len());
+            let room = app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }
         Reserved::HeldBack(why) => {
@@ -73,7 +157,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
 }
 
 /// Checks a number against a limit of the policy.
-pub(crate) fn at_most(field: &'static str, n: u64, limit: u64) -> Result<u64, Problem> {
+pub(crate) fn at_most(field: impl Into<Cow<'static, str>>, n: u64, limit: u64) -> Result<u64, Problem> {
     if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
 }
 

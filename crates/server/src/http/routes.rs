@@ -21,8 +21,9 @@ use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
-    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, health, histogram, home, identity,
-    listing, message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
+    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
+    identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve, settle,
+    settle_many, stats, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -79,12 +80,18 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         post("/v1/messages/{id}/ack", NO, AccessRule::Needs(Consume, About::Lease), settle::ack, doc::ack),
         post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack, doc::nack),
         post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend, doc::extend),
-        post("/v1/ack", NO, several(Consume), settle::ack_many, doc::ack_many),
+        post("/v1/ack", NO, several(Consume), settle_many::ack_many, doc::ack_many),
+        post("/v1/nack", NO, several(Consume), settle_many::nack_many, doc::nack_many),
+        post("/v1/extend", NO, several(Consume), settle_many::extend_many, doc::extend_many),
+        post("/v1/reserve", NO, several(Consume), reserve::reserve_of_many, doc::reserve_of_many),
 
         get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues, doc::list_queues),
         get("/v1/queues/{queue}", NO, queue(Metrics), queues::show, doc::get_queue),
         get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram, doc::histogram),
-        put("/v1/queues/{queue}/config", NO, queue(Admin), queues::configure, doc::configure),
+        delete("/v1/queues/{queue}", NO, queue(Admin), queue_config::remove, doc::remove_queue),
+        get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config, doc::get_config),
+        put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure, doc::configure),
+        patch("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::change, doc::change_config),
         post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause, doc::pause),
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume, doc::resume),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
@@ -105,6 +112,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/readyz", NO, AccessRule::Open, health::ready, doc::ready),
         get("/metrics", &["queue"], server(Metrics), metrics::metrics, doc::metrics),
         get("/openapi.json", NO, AccessRule::Open, openapi, doc::openapi),
+        get("/errors", NO, AccessRule::Open, errors::page, doc::errors),
         get("/", NO, AccessRule::Open, home, doc::home),
     ]
 }

@@ -1,19 +1,19 @@
-//! `ack`, `nack`, `extend`, and `POST /v1/ack` for many.
+//! `ack`, `nack` and `extend` of one message.
 
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
 use duewheel::CallError;
 use duewheel::core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed};
-use duewheel::core::{LeaseToken, MessageId, QueueName};
+use duewheel::core::{LeaseToken, MessageId, QueueName, WallMs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::reach::within;
 use super::reserve::at_most;
-use super::strict::{self, Id, Object, Positive, Text, Whole};
-use super::{Answer, App, check_batch, reply};
+use super::strict::{self, Positive, Text, Whole};
+use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
 use crate::json::{IdText, InstantText};
@@ -28,8 +28,11 @@ pub(crate) struct Ack<'a> {
     lease_token: Text<'a>,
 }
 
+/// The engine's answer to an extension.
+pub(super) type Extension = Result<Applied<WallMs>, SettleRefusal>;
+
 /// The engine's answer to a settlement.
-type Settlement = Result<Applied<Settled>, SettleRefusal>;
+pub(super) type Settlement = Result<Applied<Settled>, SettleRefusal>;
 
 pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
@@ -42,7 +45,7 @@ pub(crate) async fn ack(mut call: Call) -> Answer {
 }
 
 /// Acks the messages that the caller's token covers, including those that were acked before.
-async fn acks(
+pub(super) async fn acks(
     app: &App,
     caller: &Caller,
     leases: &[(MessageId, LeaseToken)],
@@ -95,20 +98,20 @@ enum QueueVerdict {
 pub(crate) struct Nack<'a> {
     #[serde(borrow)]
     #[schemars(with = "TokenSchema")]
-    lease_token: Text<'a>,
+    pub(super) lease_token: Text<'a>,
     /// The delay before the next attempt, in place of the backoff. It does not go with `dead`.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    delay_ms: Option<Whole>,
+    pub(super) delay_ms: Option<Whole>,
     /// Kept in the history of the message, cut to 256 bytes.
-    reason: Option<Text<'a>>,
+    pub(super) reason: Option<Text<'a>>,
     /// `true`: the message is dead at once, with this reason.
-    dead: Option<bool>,
+    pub(super) dead: Option<bool>,
     /// `false`: not yet. The grant is forgiven and does not count against `max_attempts`. It does not go with `dead`.
-    attempt: Option<bool>,
+    pub(super) attempt: Option<bool>,
 }
 
 impl Nack<'_> {
-    fn into_ask(self, id: MessageId, longest_ms: u64) -> Result<Typed<Settlement>, Problem> {
+    pub(super) fn into_ask(self, id: MessageId, longest_ms: u64) -> Result<Typed<Settlement>, Problem> {
         let proof = token(&self.lease_token, || "lease_token".into())?;
         let note = self.reason.map(|text| text.0).unwrap_or_default();
         let attempt = match self.attempt {
@@ -150,27 +153,27 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
 pub(crate) struct Extend<'a> {
     #[serde(borrow)]
     #[schemars(with = "TokenSchema")]
-    lease_token: Text<'a>,
+    pub(super) lease_token: Text<'a>,
     /// The length of the lease from now; by default the setting of message or queue.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
-    lease_ms: Option<Positive>,
+    pub(super) lease_ms: Option<Positive>,
 }
 
 pub(crate) async fn extend(mut call: Call) -> Answer {
     let id = call.id()?;
     let asked = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        let asked: Extend<'_> = strict::parse(&bytes)?;
-        let token = token(&asked.lease_token, || "lease_token".into())?;
-        Op::extend(id, token, asked.lease_ms.map(|n| n.0))
+        strict::parse::<Extend<'_>>(&bytes)?.into_ask(id)?
     };
     let done = call.app.ask(asked).await?.map_err(Problem::from_settle)?;
-    let answer = ExtendedAnswer {
-        result: ExtendedWord::Extended,
-        lease_until: InstantText(done.what),
-        durability: done.level.as_str(),
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &ExtendedAnswer::of(&done)))
+}
+
+impl Extend<'_> {
+    pub(super) fn into_ask(self, id: MessageId) -> Result<Typed<Extension>, Problem> {
+        let proof = token(&self.lease_token, || "lease_token".into())?;
+        Ok(Op::extend(id, proof, self.lease_ms.map(|n| n.0)))
+    }
 }
 
 /// A lease that was extended.
@@ -183,79 +186,22 @@ pub(crate) struct ExtendedAnswer {
     pub(super) durability: &'static str,
 }
 
+impl ExtendedAnswer {
+    pub(super) fn of(done: &Applied<WallMs>) -> Self {
+        ExtendedAnswer {
+            result: ExtendedWord::Extended,
+            lease_until: InstantText(done.what),
+            durability: done.level.as_str(),
+        }
+    }
+}
+
 /// The status of an extended lease.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub(crate) enum ExtendedWord {
     Extended,
-}
-
-/// Leases whose messages are done.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct AckMany<'a> {
-    #[serde(borrow)]
-    messages: Vec<Object<Leased<'a>>>,
-}
-
-/// A message and its lease.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Leased<'a> {
-    id: Id,
-    /// The token of its lease. A malformed token is an error of this item alone.
-    #[serde(borrow)]
-    lease_token: Text<'a>,
-}
-
-pub(crate) async fn ack_many(mut call: Call) -> Answer {
-    let items: Vec<(MessageId, Result<LeaseToken, Problem>)> = {
-        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        let asked: AckMany<'_> = strict::parse(&bytes)?;
-        check_batch(asked.messages.len(), &call.app.policy)?;
-        let one = |(n, Object(leased)): (usize, &Object<Leased<'_>>)| {
-            (leased.id.0, token(&leased.lease_token, || format!("messages[{n}].lease_token").into()))
-        };
-        asked.messages.iter().enumerate().map(one).collect()
-    };
-    let leases: Vec<(MessageId, LeaseToken)> =
-        items.iter().filter_map(|(id, token)| Some((*id, *token.as_ref().ok()?))).collect();
-    let mut done = acks(&call.app, &call.caller, &leases).await?.into_iter();
-    let results = items.into_iter().map(|(id, token)| match token {
-        Ok(_) => (id, done.next().unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))),
-        Err(problem) => (id, Err(problem)),
-    });
-    let results: Vec<_> = results
-        .map(|(id, result)| (id, result.and_then(|settled| settled.map_err(Problem::from_settle))))
-        .collect();
-    let results = results.iter().map(|(id, result)| match result {
-        Ok(settled) => AckResult::Done(AckedItem { id: IdText(*id), settled: SettledAnswer::of(settled) }),
-        Err(problem) => AckResult::Refused(RefusedId::of(*id, problem)),
-    });
-    Ok(reply(StatusCode::OK, &AckResults { results: results.collect() }))
-}
-
-/// A result for each message, in order.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct AckResults<'a> {
-    pub(super) results: Vec<AckResult<'a>>,
-}
-
-/// The result for one message.
-#[derive(Debug, JsonSchema, Serialize)]
-#[serde(untagged)]
-pub(crate) enum AckResult<'a> {
-    Done(AckedItem),
-    Refused(RefusedId<'a>),
-}
-
-/// A message that was acked.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct AckedItem {
-    pub(super) id: IdText,
-    #[serde(flatten)]
-    pub(super) settled: SettledAnswer,
 }
 
 /// Why the message with this id was not changed.
@@ -272,7 +218,7 @@ impl<'a> RefusedId<'a> {
     }
 }
 
-fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<LeaseToken, Problem> {
+pub(super) fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<LeaseToken, Problem> {
     text.0.parse().map_err(|what| Problem::field(field(), what))
 }
 
@@ -308,7 +254,7 @@ pub(crate) enum SettledWord {
 }
 
 impl SettledAnswer {
-    fn of(settled: &Applied<Settled>) -> Self {
+    pub(super) fn of(settled: &Applied<Settled>) -> Self {
         let durability = settled.level.as_str();
         let plain = |result| SettledAnswer { result, due_at: None, dead_reason: None, durability };
         match &settled.what {

@@ -80,21 +80,27 @@ fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// How deep arrays and objects are nested.
+/// How deep arrays and objects are nested. The value of the member `json` may be of any depth.
 fn depth(bytes: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
-    let mut in_string = false;
-    let mut escaped = false;
-    for b in bytes {
+    let (mut in_string, mut escaped, mut in_json) = (false, false, false);
+    let (mut begins, mut name): (usize, &[u8]) = (0, b"");
+    for (at, b) in bytes.iter().enumerate() {
         match b {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
+            b'"' if in_string => (in_string, name) = (false, &bytes[begins..at]),
+            b'"' => (in_string, begins) = (true, at + 1),
+            _ if in_string => {}
+            b':' if depth == 1 => in_json = name == b"json",
+            b',' if depth == 1 => in_json = false,
+            b'[' | b'{' => {
                 depth += 1;
-                deepest = deepest.max(depth);
+                if !in_json {
+                    deepest = deepest.max(depth);
+                }
             }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
@@ -129,6 +135,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
     let text = Option::<Text<'de>>::deserialize(d)?;
     text.map(|text| T::deserialize(text.0.as_ref().into_deserializer())).transpose()
+}
+
+/// A member that may be `null`: `Some(None)` for that, `None` for one that is left out.
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    d: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(d).map(Some)
+}
+
+/// The same for one of the words of an enum.
+pub(crate) fn given_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    d: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    word(d).map(Some)
 }
 
 /// A whole number from `MIN` to `MAX`, written with digits alone.
@@ -390,6 +410,14 @@ mod tests {
         let deep = format!(r#"{{"text": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
         let problem = parse::<Sample<'_>>(deep.as_bytes()).expect_err("deep");
         assert!(problem.detail.contains("deeper"), "{problem:?}");
+        // A body in JSON may be deep; what is wrong is something else, or what is behind it.
+        for (text, deepest) in [
+            (r#"{"json": [[[[{"json": [1]}]]]], "a": [2]}"#, 2),
+            (r#"{"json": [[[1]]], "a": [[2]], "json": "]"}"#, 3),
+            (r#"{"js\"on": [[1]], "b": {"json": [[1]]}}"#, 4),
+        ] {
+            assert_eq!(depth(text.as_bytes()), deepest, "{text}");
+        }
         let problem = parse::<Sample<'_>>(b"{\"text\": \"\xff\"}").expect_err("UTF-8");
         assert!(problem.detail.contains("UTF-8"), "{problem:?}");
     }

@@ -6,6 +6,7 @@ mod batch;
 mod beanstalk;
 mod beanstalkd;
 mod bugs;
+mod comfort;
 mod command_line;
 mod commands;
 mod dashboard;

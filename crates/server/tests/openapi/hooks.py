@@ -1,6 +1,7 @@
 """What JSON Schema cannot say of duewheel's requests, for schemathesis."""
 
 import datetime
+import unicodedata
 
 import schemathesis
 from hypothesis import strategies as st
@@ -16,6 +17,15 @@ schemathesis.openapi.format(
     "duewheel-key", st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=64)
     .filter(lambda key: key not in (".", ".."))
 )
+
+# Letters, marks and digits of any script, and some signs, in NFC; up to 200 bytes.
+_names = (
+    st.text(st.characters(categories=["L", "M", "Nd"], include_characters="-+/:;.$_()"), min_size=1, max_size=50)
+    .map(lambda name: unicodedata.normalize("NFC", name))
+    .filter(lambda name: not name.startswith("-") and name not in (".", "..") and len(name.encode()) <= 200)
+)
+schemathesis.openapi.format("duewheel-queue", _names)
+schemathesis.openapi.format("duewheel-queues", _names | _names.map(lambda name: name + "*"))
 
 # A cursor is an answer of the server, with a part for each of its shards.
 schemathesis.openapi.format("duewheel-cursor", st.sampled_from(["-_-", "1767398400000.17_-", "."]))
@@ -52,6 +62,10 @@ def before_call(context, case, kwargs):
         backoff = body.get("backoff")
         if isinstance(backoff, dict) and all(_is_number(backoff.get(name)) for name in ("min_ms", "max_ms")):
             backoff["min_ms"], backoff["max_ms"] = sorted((backoff["min_ms"], backoff["max_ms"]))
+        queues = body.get("queues")
+        if isinstance(queues, list) and all(isinstance(one, dict) and isinstance(one.get("queue"), str) for one in queues):
+            # A queue is named once.
+            body["queues"] = list({one["queue"]: one for one in queues}.values())
         if case.operation.path.endswith("/reserve") and _is_number(body.get("wait_ms")) and body["wait_ms"] <= 600_000:
             body["wait_ms"] = min(body["wait_ms"], 10)
     if case.operation.path.endswith("/histogram") and isinstance(query, dict) and "to" in query:

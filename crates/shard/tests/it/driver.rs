@@ -93,6 +93,7 @@ pub fn reserve(wait_ms: u64) -> Op {
         wait_ms,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     })
 }

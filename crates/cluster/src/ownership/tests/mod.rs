@@ -144,6 +144,7 @@ fn reserve_op(waiter: u64, wait_ms: u64) -> Op {
         wait_ms,
         lease_ms: Some(60_000),
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     })
 }

@@ -83,7 +83,7 @@ impl Side {
             Reply::Enqueue(Ok(done)) => {
                 self.ids.entry(tag).or_insert(done.id);
                 self.tags.entry(done.id).or_insert(tag);
-                let Enqueued { id, due_at, generation, created, level: _ } = done;
+                let Enqueued { id, due_at, generation, created, answered: _, level: _ } = done;
                 let created = match created {
                     Created::Replacing(id) => format!("replacing {}", self.tag(id)),
                     other => format!("{other:?}"),
@@ -253,6 +253,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
                 wait_ms: 0,
                 lease_ms: Some(5_000),
                 session,
+                max_of: Vec::new(),
                 deadline_margin_ms: Some(1_000),
             }))
         }

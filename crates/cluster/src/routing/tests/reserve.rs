@@ -142,6 +142,7 @@ async fn no_more_bytes_are_granted_than_were_asked_for() {
         wait_ms: 0,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     };
     let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(reserve)).await else { panic!() };
@@ -179,6 +180,28 @@ async fn a_demand_for_several_queues_leaves_all_lines_when_it_is_served() {
     rig.put("a", "y").await;
     rig.put("b", "y").await;
     assert_eq!(view(&rig, "a").await.counts.ready + view(&rig, "b").await.counts.ready, 2);
+}
+
+/// The shards of a queue give its number together, not each of them.
+#[tokio::test]
+async fn a_queue_gives_no_more_than_its_own_number_over_all_shards() {
+    let rig = rig(4);
+    for n in 0..20 {
+        rig.put("a", &n.to_string()).await;
+        rig.put("b", &n.to_string()).await;
+    }
+    let of_both =
+        |max, max_of| Demand { queues: vec![queue("a"), queue("b")], max_of, ..demand("a", max, 0) };
+    let mut from = [0, 0];
+    for _ in 0..40 {
+        let max_of = vec![(queue("a"), 3), (queue("b"), 100)];
+        let Ok(Reserved::Grants(grants)) = rig.client.reserve(of_both(10, max_of)).await else { panic!() };
+        let of_a = grants.iter().filter(|grant| grant.message.queue == queue("a")).count();
+        assert!(of_a <= 3 && grants.len() <= 10, "{of_a} of {}", grants.len());
+        from[0] += of_a;
+        from[1] += grants.len() - of_a;
+    }
+    assert_eq!(from, [20, 20], "nothing is left behind");
 }
 
 #[tokio::test]
@@ -249,6 +272,7 @@ async fn a_reserve_that_is_cancelled_by_its_name_is_answered_empty() {
         wait_ms: u64::MAX,
         lease_ms: None,
         session: SessionId::NONE,
+        max_of: Vec::new(),
         deadline_margin_ms: None,
     };
     let pending = rig.client.submit(vec![Op::Reserve(reserve)]).unwrap();

@@ -24,6 +24,7 @@ fn waiting(client: &Client, session: SessionId) -> Pending {
         wait_ms: u64::MAX,
         lease_ms: None,
         session,
+        max_of: Vec::new(),
         deadline_margin_ms: Some(MARGIN),
     };
     client.submit(vec![Op::Reserve(reserve)]).unwrap()

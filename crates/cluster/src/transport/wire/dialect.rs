@@ -16,34 +16,32 @@ pub(crate) struct Dialect {
     pub(crate) number: u32,
     /// The number of kinds of operations that it knows, counted from the first one of [`duewheel_core::engine::Op`].
     pub(crate) ops: u32,
-    /// Which answers contain the level that a change has reached.
-    pub(crate) levels: LevelsOnWire,
+    /// The details that are beside operations and answers.
+    pub(crate) details: DetailsOnWire,
     /// The bytes behind the last part of each frame.
     pub(crate) tail: &'static [u8],
 }
 
-/// Which answers contain the level that a change has reached.
+/// The details that are beside operations and answers: see [`super::details`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LevelsOnWire {
-    /// The answer to an enqueue does. A change of a queue's settings has no answer of its own: see
-    /// [`super::version_3`].
-    OfEnqueues,
-    /// The answers to all changes do. The level follows the answer, except for an enqueue, which contains it.
+pub(crate) enum DetailsOnWire {
+    /// None.
+    Nothing,
+    /// The numbers of the queues of a reserve, and whether an enqueue was answered before.
     Beside,
 }
 
-/// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions
-/// 1 and 2 are refused.
+/// All versions that this build speaks, in order, without gaps.
 pub(crate) static DIALECTS: &[Dialect] = &[
-    Dialect { number: 3, ops: 35, levels: LevelsOnWire::OfEnqueues, tail: &[] },
-    Dialect { number: 4, ops: 35, levels: LevelsOnWire::Beside, tail: &[] },
+    Dialect { number: 4, ops: 35, details: DetailsOnWire::Nothing, tail: &[] },
+    Dialect { number: 5, ops: 35, details: DetailsOnWire::Beside, tail: &[] },
 ];
 
 /// The versions of a later build, for tests: the newest one of this build, and one that differs in every way that a row
 /// can express.
 #[cfg(any(test, debug_assertions))]
 pub(crate) static NEXT: &[Dialect] =
-    &[DIALECTS[1], Dialect { number: 5, ops: 36, levels: LevelsOnWire::Beside, tail: &[5, 5] }];
+    &[DIALECTS[1], Dialect { number: 6, ops: 36, details: DetailsOnWire::Beside, tail: &[5, 5] }];
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +105,9 @@ mod tests {
         let later = SupportedVersions(&NEXT[1..]);
         let of =
             |a: SupportedVersions, b: SupportedVersions| a.common(b.range()).map(|dialect| dialect.number);
-        assert_eq!(of(this, this), Some(4));
-        assert_eq!((of(this, next), of(next, this)), (Some(4), Some(4)));
-        assert_eq!((of(next, next), of(next, later)), (Some(5), Some(5)));
+        assert_eq!(of(this, this), Some(5));
+        assert_eq!((of(this, next), of(next, this)), (Some(5), Some(5)));
+        assert_eq!((of(next, next), of(next, later)), (Some(6), Some(6)));
         assert_eq!((of(this, later), of(later, this)), (None, None));
     }
 

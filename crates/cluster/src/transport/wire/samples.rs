@@ -152,16 +152,20 @@ fn enqueue() -> impl Strategy<Value = Enqueue> {
 }
 
 fn reserve() -> impl Strategy<Value = Reserve> {
-    (any::<u64>(), vec(name(), 0..4), size(), size(), any::<u64>(), ms(), session(), ms()).prop_map(
-        |(waiter, queues, max, max_bytes, wait_ms, lease_ms, session, deadline_margin_ms)| Reserve {
-            waiter: WaiterId(waiter),
-            queues,
-            max,
-            max_bytes,
-            wait_ms,
-            lease_ms,
-            session,
-            deadline_margin_ms,
+    let queues = (vec(name(), 0..4), vec((name(), size()), 0..3));
+    (any::<u64>(), queues, size(), size(), any::<u64>(), ms(), session(), ms()).prop_map(
+        |(waiter, (queues, max_of), max, max_bytes, wait_ms, lease_ms, session, deadline_margin_ms)| {
+            Reserve {
+                waiter: WaiterId(waiter),
+                queues,
+                max_of,
+                max,
+                max_bytes,
+                wait_ms,
+                lease_ms,
+                session,
+                deadline_margin_ms,
+            }
         },
     )
 }
@@ -497,8 +501,16 @@ fn applied<T: std::fmt::Debug>(what: impl Strategy<Value = T>) -> impl Strategy<
 /// An arbitrary answer: all kinds are equally likely.
 pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
-    let enqueued = (id(), wall(), any::<u32>(), created, level()).prop_map(
-        |(id, due_at, generation, created, level)| Enqueued { id, due_at, generation, created, level },
+    let answered = select(vec![Answered::Now, Answered::Before]);
+    let enqueued = (id(), wall(), any::<u32>(), created, answered, level()).prop_map(
+        |(id, due_at, generation, created, answered, level)| Enqueued {
+            id,
+            due_at,
+            generation,
+            created,
+            answered,
+            level,
+        },
     );
     let reserved = prop_oneof![
         vec(grant(), 0..4).prop_map(Reserved::Grants),

@@ -13,8 +13,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::dialect::{DIALECTS, NEXT};
-use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, queue_view, reply};
-use super::version_3::EarlierAnswers;
+use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
 use super::*;
 
 const LIMITS: FrameLimits = FrameLimits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
@@ -169,10 +168,12 @@ fn a_number_of_parts_that_lies_makes_no_room() {
 
 #[test]
 fn names_are_checked_on_their_way_in() {
-    // As texts they are bytes with their length before: what a name's bytes are, are a bad name's, too.
-    let bytes = postcard::to_allocvec("-bad name").unwrap();
-    assert!(postcard::from_bytes::<QueueName>(&bytes).is_err());
-    assert!(postcard::from_bytes::<Key>(&bytes).is_ok());
+    // As texts they are bytes with their length before. The letters of a queue's name were checked by the node that
+    // received it, whose tables may be later ones; its length is checked again.
+    let bytes = postcard::to_allocvec("a later letter: \u{378}").unwrap();
+    assert!(postcard::from_bytes::<QueueName>(&bytes).is_ok());
+    assert!(postcard::from_bytes::<QueueName>(&postcard::to_allocvec("").unwrap()).is_err());
+    assert!(postcard::from_bytes::<QueueName>(&postcard::to_allocvec(&*"q".repeat(201)).unwrap()).is_err());
     assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec("").unwrap()).is_err());
     assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec(&*"k".repeat(513)).unwrap()).is_err());
     let good = QueueName::new("good").unwrap();
@@ -206,7 +207,7 @@ fn the_bytes_are_those_of_this_protocol() {
         28, 1, b'q', // a purge
         33,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (4, expected));
+    assert_eq!((PROTOCOL, &*frame), (5, expected));
 }
 
 #[test]
@@ -222,76 +223,52 @@ fn a_frame_of_another_version_is_none_of_this_one() {
     }
 }
 
+/// What version 4 does not have is left out for its nodes: a reserve asks for no more than each of its queues may give,
+/// and an enqueue counts as decided now.
 #[test]
-fn an_answer_of_version_3_says_the_level_of_enqueues_only() {
-    use duewheel_core::engine::{Applied, Enqueued, Settled};
+fn details_are_left_out_for_a_node_of_the_version_before() {
+    use duewheel_core::engine::{Answered, Enqueued, Reserve, WaiterId};
     use duewheel_core::record::Created;
-    let level = Level::Fsync;
-    let settled = Reply::Settle(Ok(Applied { what: Settled::Acked, level }));
-    let enqueued = Enqueued {
-        id: duewheel_core::MessageId(1),
-        due_at: duewheel_core::WallMs(2),
-        generation: 1,
-        created: Created::New,
-        level,
+    let queue = |name| QueueName::new(name).unwrap();
+    let reserve = |max, max_of| {
+        Op::Reserve(Reserve {
+            waiter: WaiterId(1),
+            queues: vec![queue("a"), queue("b"), queue("c")],
+            max_of,
+            max,
+            max_bytes: 1_000,
+            wait_ms: 0,
+            lease_ms: None,
+            session: duewheel_core::id::SessionId::NONE,
+            deadline_margin_ms: None,
+        })
     };
-    let all = [Ok(settled), Ok(Reply::Enqueue(Ok(enqueued))), Ok(Reply::Count(Applied { what: 5, level }))];
-    let levels = |dialect| {
+    let max_of = || vec![(queue("a"), 7), (queue("b"), 3)];
+    let asked = |op: Op, dialect| {
+        let frame = request(7, SHARD, WhenBusy::Refuse, &[op, Op::NextDue], LIMITS, dialect).unwrap();
+        let Ok(PeerFrame::Request { ops, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
+        ops
+    };
+    assert_eq!(asked(reserve(10, max_of()), NOW), [reserve(10, max_of()), Op::NextDue]);
+    assert_eq!(asked(reserve(10, max_of()), BEFORE), [reserve(3, Vec::new()), Op::NextDue]);
+    assert_eq!(asked(reserve(2, max_of()), BEFORE), [reserve(2, Vec::new()), Op::NextDue]);
+    assert_eq!(asked(reserve(10, Vec::new()), BEFORE), [reserve(10, Vec::new()), Op::NextDue]);
+
+    let enqueued = |answered| {
+        let (id, due_at) = (duewheel_core::MessageId(1), duewheel_core::WallMs(2));
+        let level = Level::Fsync;
+        Reply::Enqueue(Ok(Enqueued { id, due_at, generation: 1, created: Created::New, answered, level }))
+    };
+    let all = [Ok(enqueued(Answered::Before)), Ok(Reply::Done), Ok(enqueued(Answered::Now))];
+    let came = |dialect| {
         let frame = answers(7, &all, LIMITS, dialect).unwrap();
         let Ok(PeerFrame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
             panic!()
         };
-        (frame.len(), answers.into_iter().map(|answer| answer.unwrap().level()).collect::<Vec<_>>())
+        answers.into_iter().map(Result::unwrap).collect::<Vec<_>>()
     };
-    let (long, now) = levels(NOW);
-    let (short, before) = levels(BEFORE);
-    assert_eq!(now, [Some(level); 3]);
-    assert_eq!(before, [Some(Level::Memory), Some(level), Some(Level::Memory)], "nothing more is known");
-    assert_eq!(long - short, 2, "one byte for each that says none itself");
-}
-
-/// A node of version 3 answers a configure with [`Reply::Queues`], a pause and a resume with [`Reply::Done`].
-#[test]
-fn a_change_of_settings_is_answered_as_version_3_has_it_and_restored() {
-    let queue = || QueueName::new("q").unwrap();
-    let view = Box::new(queue_view().new_tree(&mut TestRunner::deterministic()).unwrap().current());
-    let ops = [
-        Op::Queue { queue: queue() },
-        Op::Configure { queue: queue(), settings: Default::default() },
-        Op::Pause { queue: queue(), for_ms: None },
-        Op::Pause { queue: queue(), for_ms: None },
-        Op::Resume { queue: queue() },
-        Op::SessionClosed { session: duewheel_core::id::SessionId(1) },
-    ];
-    let refused = Reply::Configure(duewheel_core::engine::SettingsRefusal::Overloaded);
-    let of = |level| {
-        let applied = |what| Ok(Reply::Configured(duewheel_core::engine::Applied { what, level }));
-        let looked = Ok(Reply::Queues(vec![(*view).clone()]));
-        vec![
-            looked,
-            applied(Some(view.clone())),
-            applied(None),
-            Ok(refused.clone()),
-            applied(None),
-            Ok(Reply::Done),
-        ]
-    };
-    let came = |dialect: &Dialect| {
-        let frame = answers(7, &of(Level::Fsync), LIMITS, dialect).unwrap();
-        let Ok(PeerFrame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
-            panic!()
-        };
-        answers
-    };
-    let text = |answers: &Answers| format!("{answers:?}");
-    let mut before = came(BEFORE);
-    let kinds: Vec<u32> = before.iter().flatten().map(kind_of_reply).collect();
-    assert_eq!(kinds, [8, 8, 16, 9, 16, 16], "no kind that version 3 does not have");
-    EarlierAnswers::to(&ops, BEFORE).restore(&mut before);
-    assert_eq!(text(&before), text(&of(Level::Memory)), "nothing more is known");
-    let mut now = came(NOW);
-    EarlierAnswers::to(&ops, NOW).restore(&mut now);
-    assert_eq!(text(&now), text(&of(Level::Fsync)));
+    assert_eq!(came(NOW), [enqueued(Answered::Before), Reply::Done, enqueued(Answered::Now)]);
+    assert_eq!(came(BEFORE), [enqueued(Answered::Now), Reply::Done, enqueued(Answered::Now)]);
 }
 
 #[test]

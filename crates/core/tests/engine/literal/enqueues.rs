@@ -26,6 +26,7 @@ fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
                     due_at: WallMs(WALL + 5),
                     generation: 1,
                     created: Created::New,
+                    answered: Answered::Now,
                     level: Level::default(),
                 })),
                 after: durable(1),
@@ -71,6 +72,7 @@ fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
                     due_at: WallMs(WALL + 9),
                     generation: 2,
                     created: Created::Replacing(MessageId(1)),
+                    answered: Answered::Now,
                     level: Level::default(),
                 })),
                 after: durable(3),
@@ -175,11 +177,14 @@ fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
     let mut e = message("q", 0);
     e.dedupe_id = Some("req-1".into());
     let first = rig.call(Op::Enqueue(Box::new(e.clone())));
+    let Reply::Enqueue(Ok(accepted)) = &first else { panic!("{first:?}") };
+    assert_eq!(accepted.answered, Answered::Now);
+    let again = Enqueued { answered: Answered::Before, ..accepted.clone() };
     let grant = rig.reserve("q", 1).remove(0);
     rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
     rig.pass(5_000);
     rig.restart();
-    assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), first);
+    assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), Reply::Enqueue(Ok(again)));
     assert!(rig.reserve("q", 1).is_empty());
     let other = Enqueue { body: "another".into(), ..e.clone() };
     let mismatch = rig.call(Op::Enqueue(Box::new(other)));

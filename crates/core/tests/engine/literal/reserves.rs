@@ -82,6 +82,7 @@ fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
     rig.put("q", 0, None);
     let own = |rig: &mut Rig, wait| Reserve {
         session: SessionId(5),
+        max_of: Vec::new(),
         deadline_margin_ms: Some(1_000),
         ..rig.demand(&["q"], 1, wait)
     };
@@ -141,6 +142,47 @@ fn one_reserve_takes_the_best_of_several_queues() {
 }
 
 #[test]
+fn a_queue_gives_no_more_than_its_own_number() {
+    let mut rig = rig();
+    for (name, priority) in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("b", 5), ("a", 6), ("b", 7)] {
+        rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(priority), ..message(name, 0) })));
+    }
+    let granted = |rig: &mut Rig, max, max_of: &[(&str, usize)]| {
+        let max_of = max_of.iter().map(|(name, max)| (queue(name), *max)).collect();
+        let demand = Reserve { max_of, ..rig.demand(&["a", "b"], max, 0) };
+        let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!() };
+        let ids: Vec<_> = grants.iter().map(|g| g.message.id.0).collect();
+        for grant in &grants {
+            let (attempt, delay_ms) = (Attempt::NotYet, Some(0));
+            let (id, proof) = (grant.message.id, grant.token.into());
+            rig.call(Op::Nack { id, proof, attempt, delay_ms, priority: None, note: "".into() });
+        }
+        ids
+    };
+    assert_eq!(granted(&mut rig, 9, &[]), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(granted(&mut rig, 9, &[("a", 2)]), [1, 2, 4, 5, 7]);
+    assert_eq!(granted(&mut rig, 3, &[("a", 2)]), [1, 2, 4]);
+    assert_eq!(granted(&mut rig, 9, &[("a", 1), ("b", 2)]), [1, 4, 5]);
+    assert_eq!(granted(&mut rig, 9, &[("a", 1), ("b", 9), ("nothing", 1)]), [1, 4, 5, 7]);
+    // Other orders: the remaining queue is in order of arrival.
+    let settings = QueueSettings { order: Some(ReadyOrder::Arrival), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("b"), settings });
+    assert_eq!(granted(&mut rig, 9, &[("a", 1)]), [1, 4, 5, 7]);
+
+    // The numbers hold for a reserve that has waited, too.
+    rig.call(Op::Purge { queue: queue("a") });
+    rig.call(Op::Purge { queue: queue("b") });
+    let waits = Reserve { max_of: vec![(queue("a"), 1)], ..rig.demand(&["a", "b"], 9, 1_000) };
+    let (to, _) = rig.raw(Op::Reserve(waits));
+    for name in ["a", "a", "b"] {
+        rig.raw(Op::Enqueue(Box::new(message(name, 0))));
+    }
+    rig.timeout();
+    let Some(Reply::Reserve(Reserved::Grants(grants))) = rig.reply(to) else { panic!() };
+    assert_eq!(grants.iter().map(|grant| grant.message.id.0).collect::<Vec<_>>(), [8, 10]);
+}
+
+#[test]
 fn reserve_one_takes_scheduled_and_dead_ones() {
     let mut rig = rig();
     let id = rig.put("q", 60_000, None);
@@ -194,6 +236,7 @@ fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
     let demand = |rig: &mut Rig| Reserve {
         lease_ms: Some(1_000),
         session,
+        max_of: Vec::new(),
         deadline_margin_ms: Some(1_000),
         ..rig.demand(&["q"], 1, 0)
     };

@@ -200,7 +200,7 @@ impl Assembly {
         }
         responses.insert(
             "other".into(),
-            json!({ "description": "Refused or failed: see `code`, and docs/errors.md.", "content": content(json!({})) }),
+            json!({ "description": "Refused or failed: see `code`, and /errors.", "content": content(json!({})) }),
         );
         let parameters = json!({
             "queue": path_parameter::<QueueSchema>(&mut self.requests, "queue", "Percent-encoded; a / as %2F.", "close-review"),
@@ -311,6 +311,9 @@ fn without_null(schema: &mut Value) {
 fn finish(value: &mut Value, policy: &Policy) {
     match value {
         Value::Object(members) => {
+            if let Some(Value::String(name)) = members.remove("x-limit-items") {
+                members.insert("maxItems".into(), limit(policy, &name).into());
+            }
             if let Some(Value::String(name)) = members.remove("x-limit") {
                 members.insert("maximum".into(), limit(policy, &name).into());
             }
@@ -331,6 +334,7 @@ fn limit(policy: &Policy, name: &str) -> u64 {
         "max_lease_ms" => policy.max_lease_ms,
         "max_dedupe_window_ms" => policy.max_dedupe_window_ms,
         "max_reserve" => policy.max_reserve as u64,
+        "max_reserve_queues" => policy.max_reserve_queues as u64,
         "max_wait_ms" => policy.max_wait_ms,
         "max_page" => policy.max_page as u64,
         "max_histogram" => policy.max_histogram as u64,

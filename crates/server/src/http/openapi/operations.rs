@@ -8,7 +8,7 @@ use serde_json::json;
 use super::operation::{Link, OperationDoc, Tag};
 use crate::auth::Scope;
 use crate::error::ErrorCode::{
-    self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, KeyExists, LeaseLost, Leased,
+    self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists, LeaseLost, Leased,
     MessageNotFound, NotFound, OverQuota, Paused,
 };
 use crate::error::{ItemProblem, Problem};
@@ -25,15 +25,22 @@ use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
-    ConfigRequest, ConfiguredAnswer, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult,
-    RedrivenAnswer, RedrivenId, ResumedAnswer,
+    PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
 };
-use crate::http::queue_view::{CountsAnswer, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer};
+use crate::http::queue_config::{
+    ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, EffectiveAnswer, RemovedAnswer, RemovedWord,
+};
+use crate::http::queue_view::{
+    BackoffAnswer, CountsAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer,
+};
 use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
-use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveRequest};
+use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveOfMany, ReserveRequest};
 use crate::http::settle::{
-    Ack, AckMany, AckResult, AckResults, AckedItem, Extend, ExtendedAnswer, ExtendedWord, Nack, RefusedId,
-    SettledAnswer, SettledWord,
+    Ack, Extend, ExtendedAnswer, ExtendedWord, Nack, RefusedId, SettledAnswer, SettledWord,
+};
+use crate::http::settle_many::{
+    AckMany, AckResult, AckResults, AckedItem, ExtendMany, ExtendResult, ExtendResults, ExtendedItem,
+    NackMany, NackResult, NackResults, NackedItem,
 };
 use crate::http::stats::{LatenessAnswer, LaterAnswer, RingAnswer, StatsAnswer};
 use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, PastAttemptAnswer};
@@ -184,6 +191,18 @@ pub(crate) fn cancel_many() -> OperationDoc {
 // ----- consume -----
 
 pub(crate) fn reserve() -> OperationDoc {
+    reserving("reserve", "Lease messages, waiting for the first if asked to")
+        .may_take::<ReserveRequest>(r#"{"max": 10, "wait_ms": 0}"#)
+}
+
+pub(crate) fn reserve_of_many() -> OperationDoc {
+    reserving("reserve_of_many", "Lease messages of several queues, waiting for the first if asked to")
+        .takes::<ReserveOfMany<'_>>(
+        r#"{"queues": [{"queue": "close-review"}, {"queue": "sms", "max": 2}], "max": 10}"#,
+    )
+}
+
+fn reserving(id: &'static str, summary: &'static str) -> OperationDoc {
     let grant = GrantAnswer {
         content: content(),
         attempt: 1,
@@ -195,13 +214,11 @@ pub(crate) fn reserve() -> OperationDoc {
         lease_ms: 30_000,
         lateness_ms: 12,
     };
-    OperationDoc::new(Tag::Consume, "reserve", "Lease messages, waiting for the first if asked to")
-        .may_take::<ReserveRequest>(r#"{"max": 10, "wait_ms": 0}"#)
-        .gives(
-            200,
-            "The messages, in the order in which they are granted; none when none has come.",
-            &GrantsAnswer { messages: Elements::Made(vec![grant]), held_back: None },
-        )
+    OperationDoc::new(Tag::Consume, id, summary).gives(
+        200,
+        "The messages, in the order in which they are granted; none when none has come.",
+        &GrantsAnswer { messages: Elements::Made(vec![grant]), held_back: None },
+    )
 }
 
 pub(crate) fn ack() -> OperationDoc {
@@ -240,6 +257,34 @@ pub(crate) fn ack_many() -> OperationDoc {
     OperationDoc::new(Tag::Consume, "ack_many", "Ack many messages")
         .takes::<AckMany<'_>>(r#"{"messages": [{"id": "17", "lease_token": "000000010000000000000001"}]}"#)
         .gives(200, "A result for each message, in order.", &AckResults { results })
+}
+
+pub(crate) fn nack_many() -> OperationDoc {
+    let lost = Problem::new(LeaseLost, LeaseLost.summary());
+    let results = vec![
+        NackResult::Done(NackedItem { id: ID, settled: settled(SettledWord::Again, Some(DUE_AT)) }),
+        NackResult::Refused(RefusedId::of(MessageId(18), &lost)),
+    ];
+    OperationDoc::new(Tag::Consume, "nack_many", "Nack many messages")
+        .takes::<NackMany<'_>>(
+            r#"{"messages": [{"id": "17", "lease_token": "000000010000000000000001", "delay_ms": 60000}]}"#,
+        )
+        .gives(200, "A result for each message, in order.", &NackResults { results })
+}
+
+pub(crate) fn extend_many() -> OperationDoc {
+    let lost = Problem::new(LeaseLost, LeaseLost.summary());
+    let extended =
+        ExtendedAnswer { result: ExtendedWord::Extended, lease_until: LEASED_UNTIL, durability: FSYNC };
+    let results = vec![
+        ExtendResult::Done(ExtendedItem { id: ID, extended }),
+        ExtendResult::Refused(RefusedId::of(MessageId(18), &lost)),
+    ];
+    OperationDoc::new(Tag::Consume, "extend_many", "Push the deadlines of many leases")
+        .takes::<ExtendMany<'_>>(
+            r#"{"messages": [{"id": "17", "lease_token": "000000010000000000000001", "lease_ms": 30000}]}"#,
+        )
+        .gives(200, "A result for each message, in order.", &ExtendResults { results })
 }
 
 // ----- look -----
@@ -466,7 +511,7 @@ pub(crate) fn metrics() -> OperationDoc {
         .query(
             "queue",
             "Figures of this queue alone, or with `*` at the end of those whose names begin so.",
-            |_| json_schema!({ "type": "string", "pattern": "^([A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,198})?\\*?$", "minLength": 1 }),
+            |_| json_schema!({ "type": "string", "format": "duewheel-queues", "minLength": 1 }),
             json!("orders*"),
         )
         .gives_other(
@@ -488,6 +533,16 @@ pub(crate) fn openapi() -> OperationDoc {
     )
 }
 
+pub(crate) fn errors() -> OperationDoc {
+    OperationDoc::new(Tag::Look, "errors", "What the codes of problems mean, for people").gives_other(
+        200,
+        "The page; each code is an anchor.",
+        "text/html",
+        |_| json_schema!({ "type": "string" }),
+        json!("<!doctype html>"),
+    )
+}
+
 pub(crate) fn home() -> OperationDoc {
     OperationDoc::new(Tag::Look, "home", "A page for people").gives_other(
         200,
@@ -499,6 +554,37 @@ pub(crate) fn home() -> OperationDoc {
 }
 
 // ----- operate -----
+
+pub(crate) fn get_config() -> OperationDoc {
+    let effective = EffectiveAnswer {
+        lease_ms: 60_000,
+        max_attempts: 25,
+        priority: 1024,
+        backoff: BackoffAnswer { min_ms: 1_000, max_ms: 3_600_000 },
+        dedupe_window_ms: 86_400_000,
+        dead_ttl_ms: None,
+        order: OrderWord::Due,
+    };
+    let config = queue().config;
+    OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
+        200,
+        "The settings.",
+        &ConfigAnswer { queue: QUEUE, config, effective },
+    )
+}
+
+pub(crate) fn change_config() -> OperationDoc {
+    OperationDoc::new(Tag::Operate, "change_config", "Change some settings of a queue; null resets one")
+        .takes::<ConfigChange>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
+        .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
+}
+
+pub(crate) fn remove_queue() -> OperationDoc {
+    let example = RemovedAnswer { result: RemovedWord::Removed, queue: QUEUE, purged: 3, durability: FSYNC };
+    OperationDoc::new(Tag::Operate, "remove_queue", "Remove a queue with its messages and settings")
+        .gives(200, "The queue is gone.", &example)
+        .refuses(&[NotFound, Leased, InUse])
+}
 
 pub(crate) fn configure() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "configure", "Replace the settings of a queue")

@@ -100,14 +100,16 @@ async fn an_id_out_of_reach_looks_like_one_that_never_was() {
         {"id": leased, "lease_token": lease_token}, {"id": settled, "lease_token": settled_token},
         {"id": "999999", "lease_token": lease_token},
     ]});
-    let done = shop.ok(&shop.tenant, "POST", "/v1/ack", &batch.to_string()).await;
-    for (n, result) in done["results"].as_array().expect("results").iter().enumerate() {
-        assert_eq!(
-            (&result["status"], &result["code"]),
-            (&json!(404), &json!("message_not_found")),
-            "{n}: {done}"
-        );
-        assert_eq!(result["detail"], done["results"][2]["detail"]);
+    for path in ["/v1/ack", "/v1/nack", "/v1/extend"] {
+        let done = shop.ok(&shop.tenant, "POST", path, &batch.to_string()).await;
+        for (n, result) in done["results"].as_array().expect("results").iter().enumerate() {
+            assert_eq!(
+                (&result["status"], &result["code"]),
+                (&json!(404), &json!("message_not_found")),
+                "{path} {n}: {done}"
+            );
+            assert_eq!(result["detail"], done["results"][2]["detail"]);
+        }
     }
     let ids = json!({"ids": [leased, ready, settled]}).to_string();
     for what in ["cancel", "redrive"] {
@@ -202,6 +204,11 @@ async fn no_answer_about_an_id_tells_whether_it_is_somebody_elses() {
         ("/v1/ack", r#"{"messages": [{"id": "ID", "lease_token": "TOKEN"}]}"#),
         ("/v1/ack", r#"{"messages": [{"id": "ID", "lease_token": "no token"}]}"#),
         ("/v1/ack", r#"{"messages": [{"id": "ID"}]}"#),
+        ("/v1/nack", r#"{"messages": [{"id": "ID", "lease_token": "TOKEN"}]}"#),
+        ("/v1/nack", r#"{"messages": [{"id": "ID", "lease_token": "no token"}]}"#),
+        ("/v1/nack", r#"{"messages": [{"id": "ID", "lease_token": "TOKEN", "dead": true, "delay_ms": 1}]}"#),
+        ("/v1/extend", r#"{"messages": [{"id": "ID", "lease_token": "TOKEN", "lease_ms": 1000}]}"#),
+        ("/v1/extend", r#"{"messages": [{"id": "ID", "lease_token": "no token"}]}"#),
         ("/v1/queues/mine%2Fq/cancel", r#"{"ids": ["ID"]}"#),
         ("/v1/queues/mine%2Fq/cancel", r#"{"ids": ["ID", -1]}"#),
         ("/v1/queues/mine%2Fq/redrive", r#"{"ids": ["ID"]}"#),
@@ -222,6 +229,33 @@ async fn no_answer_about_an_id_tells_whether_it_is_somebody_elses() {
         let seen = shop.ok(&shop.operator, "GET", &format!("/v1/messages/{id}"), "").await;
         assert_eq!((&seen["state"], &seen["generation"]), (&json!(state), &json!(1)));
     }
+}
+
+/// Every queue that a reserve names must be within reach: one that is not makes it a refusal, and nothing is granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserve_over_several_queues_needs_the_permission_for_each() {
+    let shop = Shop::open().await;
+    for queue in ["mine/q", "mine/r", "theirs"] {
+        shop.enqueue(queue).await;
+    }
+    let over = |names: &[&str]| {
+        let queues: Vec<_> = names.iter().map(|name| json!({"queue": name})).collect();
+        json!({"queues": queues, "max": 10}).to_string()
+    };
+    for names in
+        [&["mine/q", "theirs"][..], &["theirs", "mine/q"], &["mine/q", "mine/r", "nothing"], &["theirs"]]
+    {
+        let refused = shop.call(&shop.tenant, "POST", "/v1/reserve", &over(names)).await;
+        assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("forbidden")), "{names:?}");
+    }
+    for queue in ["mine%2Fq", "mine%2Fr", "theirs"] {
+        let seen = shop.ok(&shop.operator, "GET", &format!("/v1/queues/{queue}"), "").await;
+        assert_eq!(seen["counts"]["ready"], 1, "{queue}");
+    }
+    let granted = shop.ok(&shop.tenant, "POST", "/v1/reserve", &over(&["mine/q", "mine/r"])).await;
+    assert!(!granted["messages"].as_array().expect("messages").is_empty(), "{granted}");
+    let granted = shop.ok(&shop.operator, "POST", "/v1/reserve", &over(&["mine/q", "theirs"])).await;
+    assert!(!granted["messages"].as_array().expect("messages").is_empty(), "{granted}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

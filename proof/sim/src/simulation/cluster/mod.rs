@@ -415,6 +415,7 @@ impl Cluster {
                     wait_ms: *wait_ms,
                     lease_ms: *lease_ms,
                     session: SessionId::NONE,
+                    max_of: Vec::new(),
                     deadline_margin_ms: None,
                 };
                 Box::pin(async move { vec![client.reserve(demand).await.map(Reply::Reserve)] })

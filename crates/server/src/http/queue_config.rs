@@ -1,0 +1,275 @@
+//! The settings of a queue: get, replace, change; and the removal of a queue.
+
+use axum::http::StatusCode;
+use duewheel::core::QueueName;
+use duewheel::core::engine::{Op, QueueView};
+use duewheel::core::message::MaxAttempts;
+use duewheel::core::policy::{Defaults, Lasting, QueueSettings, ReadyOrder};
+use duewheel::core::record::Pause;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::Call;
+use super::line::BackoffFields;
+use super::queue::is_unused_default;
+use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
+use super::strict::{self, Object, Positive, U32_MAX, Whole};
+use super::{Answer, App, reply};
+use crate::error::{ErrorCode, Problem};
+use crate::schema::{LevelSchema, QueueSchema};
+
+/// The settings of a queue. A member that is left out takes the server's default.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Config")]
+pub(crate) struct ConfigRequest {
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
+    lease_ms: Option<Positive>,
+    /// Number of grants after which the message is dead; 4294967295 for never.
+    max_attempts: Option<Whole<1, U32_MAX>>,
+    /// Priority; lower is granted first.
+    priority: Option<Whole<0, U32_MAX>>,
+    backoff: Option<Object<BackoffFields>>,
+    /// How long a `dedupe_id` is remembered.
+    #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
+    dedupe_window_ms: Option<Whole>,
+    /// Dead messages are removed after this time.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    dead_ttl_ms: Option<Whole>,
+    #[serde(default, deserialize_with = "strict::word")]
+    order: Option<OrderWord>,
+}
+
+/// A queue with its new settings.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Configured")]
+pub(crate) struct ConfiguredAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) queue: QueueAnswer<'a>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+pub(crate) async fn configure(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    let settings = QueueSettings {
+        lease_ms: asked.lease_ms.map(|n| n.0),
+        max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+        priority: asked.priority.map(Whole::get),
+        backoff: asked.backoff.map(|b| b.0.check()).transpose()?,
+        dedupe_window_ms: asked.dedupe_window_ms.map(|n| n.0),
+        dead_ttl_ms: asked.dead_ttl_ms.map(|n| n.0),
+        order: asked.order.map(ReadyOrder::from),
+        lasting: Lasting::Always,
+    };
+    let _alone = call.app.settings.lock().await;
+    set(&call.app, queue, settings).await
+}
+
+async fn set(app: &App, queue: QueueName, settings: QueueSettings) -> Answer {
+    let done = app.ask(Op::configure(queue, settings)).await?.map_err(Problem::from_settings)?;
+    let now = app.client.now().wall;
+    let answer = ConfiguredAnswer { queue: QueueAnswer::of(&done, now), durability: done.level.as_str() };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+/// The settings of a queue, as they were set and as they are in effect.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ConfigOfQueue")]
+pub(crate) struct ConfigAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) config: SettingsAnswer,
+    pub(super) effective: EffectiveAnswer,
+}
+
+/// The values that apply to messages of the queue without values of their own: where `config` has `null`, these are the
+/// server's defaults.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Effective")]
+pub(crate) struct EffectiveAnswer {
+    pub(super) lease_ms: u64,
+    pub(super) max_attempts: u32,
+    pub(super) priority: u32,
+    pub(super) backoff: BackoffAnswer,
+    pub(super) dedupe_window_ms: u64,
+    /// `null`: dead messages are kept.
+    pub(super) dead_ttl_ms: Option<u64>,
+    pub(super) order: OrderWord,
+}
+
+impl EffectiveAnswer {
+    fn of(settings: &QueueSettings, defaults: &Defaults) -> Self {
+        EffectiveAnswer {
+            lease_ms: settings.lease_ms.unwrap_or(defaults.lease_ms),
+            max_attempts: settings.max_attempts.unwrap_or(defaults.max_attempts).count(),
+            priority: settings.priority.unwrap_or(defaults.priority),
+            backoff: BackoffAnswer::of(settings.backoff.unwrap_or(defaults.backoff)),
+            dedupe_window_ms: settings.dedupe_window_ms.unwrap_or(defaults.dedupe_window_ms),
+            dead_ttl_ms: settings.dead_ttl_ms,
+            order: settings.order.unwrap_or_default().into(),
+        }
+    }
+}
+
+pub(crate) async fn config(call: Call) -> Answer {
+    let queue = call.queue()?;
+    let settings = present(&call.app, &queue).await?;
+    let answer = ConfigAnswer {
+        queue: queue.as_str(),
+        config: SettingsAnswer::of(&settings),
+        effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults),
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+async fn present(app: &App, queue: &QueueName) -> Result<QueueSettings, Problem> {
+    Ok(app.ask(Op::queue(queue.clone())).await?.map(|view| view.settings).unwrap_or_default())
+}
+
+/// Changes of the settings of a queue: a member that is left out stays as it is, and `null` resets it to the server's
+/// default. At least one member.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "ConfigChange", extend("minProperties" = 1))]
+pub(crate) struct ConfigChange {
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_lease_ms"))]
+    lease_ms: Option<Option<Positive>>,
+    /// Number of grants after which the message is dead; 4294967295 for never.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
+    max_attempts: Option<Option<Whole<1, U32_MAX>>>,
+    /// Priority; lower is granted first.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole<0, U32_MAX>>")]
+    priority: Option<Option<Whole<0, U32_MAX>>>,
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<BackoffFields>")]
+    backoff: Option<Option<Object<BackoffFields>>>,
+    /// How long a `dedupe_id` is remembered.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole>", extend("x-limit" = "max_dedupe_window_ms"))]
+    dedupe_window_ms: Option<Option<Whole>>,
+    /// Dead messages are removed after this time.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole>", extend("x-limit" = "max_delay_ms"))]
+    dead_ttl_ms: Option<Option<Whole>>,
+    #[serde(default, deserialize_with = "strict::given_word")]
+    #[schemars(with = "Option<OrderWord>")]
+    order: Option<Option<OrderWord>>,
+}
+
+impl ConfigChange {
+    fn is_empty(&self) -> bool {
+        let ConfigChange { lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order } =
+            self;
+        lease_ms.is_none()
+            && max_attempts.is_none()
+            && priority.is_none()
+            && backoff.is_none()
+            && dedupe_window_ms.is_none()
+            && dead_ttl_ms.is_none()
+            && order.is_none()
+    }
+
+    fn apply(self, to: &mut QueueSettings) -> Result<(), Problem> {
+        fn put<T>(to: &mut Option<T>, change: Option<Option<T>>) {
+            if let Some(value) = change {
+                *to = value;
+            }
+        }
+        put(&mut to.lease_ms, self.lease_ms.map(|n| n.map(|n| n.0)));
+        put(&mut to.max_attempts, self.max_attempts.map(|n| n.and_then(|n| MaxAttempts::new(n.get()))));
+        put(&mut to.priority, self.priority.map(|n| n.map(Whole::get)));
+        put(&mut to.backoff, self.backoff.map(|b| b.map(|b| b.0.check()).transpose()).transpose()?);
+        put(&mut to.dedupe_window_ms, self.dedupe_window_ms.map(|n| n.map(|n| n.0)));
+        put(&mut to.dead_ttl_ms, self.dead_ttl_ms.map(|n| n.map(|n| n.0)));
+        put(&mut to.order, self.order.map(|word| word.map(ReadyOrder::from)));
+        to.lasting = Lasting::Always;
+        Ok(())
+    }
+}
+
+pub(crate) async fn change(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let asked: ConfigChange = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    if asked.is_empty() {
+        let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
+                   dedupe_window_ms, dead_ttl_ms and order; null resets it";
+        return Err(Problem::new(ErrorCode::BadRequest, why));
+    }
+    // Two changes of different members at the same time must both count.
+    let _alone = call.app.settings.lock().await;
+    let mut settings = present(&call.app, &queue).await?;
+    asked.apply(&mut settings)?;
+    set(&call.app, queue, settings).await
+}
+
+/// A queue that is gone.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "QueueRemoved")]
+pub(crate) struct RemovedAnswer<'a> {
+    pub(super) result: RemovedWord,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    /// The number of messages removed with it.
+    pub(super) purged: u64,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+/// The status of a removed queue.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum RemovedWord {
+    Removed,
+}
+
+/// Removes the messages of a queue, its settings and its pause, unless consumers have or await messages of it.
+///
+/// The steps are separate operations, and each is durable by itself: after a crash between two of them the queue is
+/// empty and has settings, and the call can be made again. A message that arrives meanwhile is removed or stays, and
+/// then the queue does; one that is leased meanwhile stays with its lease.
+pub(crate) async fn remove(call: Call) -> Answer {
+    let queue = call.queue()?;
+    let app = &call.app;
+    let _alone = app.settings.lock().await;
+    let view = app.ask(Op::queue(queue.clone())).await?.filter(|view| !is_unused_default(view));
+    let Some(view) = view else {
+        return Err(Problem::new(ErrorCode::NotFound, format!("there is no queue {queue}")));
+    };
+    removable(&view)?;
+    let done = app.ask(Op::purge(queue.clone())).await?;
+    let mut level = done.level;
+    if view.pause != Pause::Running {
+        level = level.and(app.ask(Op::resume(queue.clone())).await?.level);
+    }
+    if view.settings != QueueSettings::default() {
+        let reset = app.ask(Op::configure(queue.clone(), QueueSettings::default())).await?;
+        level = level.and(reset.map_err(Problem::from_settings)?.level);
+    }
+    let (result, purged) = (RemovedWord::Removed, done.what);
+    let answer = RemovedAnswer { result, queue: queue.as_str(), purged, durability: level.as_str() };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+fn removable(view: &QueueView) -> Result<(), Problem> {
+    let leased = view.counts.leased;
+    if leased > 0 {
+        let why = format!("consumers have {leased} messages of this queue; settle them first");
+        return Err(Problem::new(ErrorCode::Leased, why));
+    }
+    let waiting = view.waiters;
+    let held = u64::from(view.using) + u64::from(view.watching);
+    if waiting > 0 || held > 0 {
+        let why = format!(
+            "{waiting} reserves wait on this queue, and connections of beanstalkd's protocol use or watch it {held} times; \
+             end them first"
+        );
+        return Err(Problem::new(ErrorCode::InUse, why));
+    }
+    Ok(())
+}
