@@ -126,3 +126,28 @@ fn watchdog() -> Option<Duration> {
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manager_is_at_a_path_or_at_a_name_without_a_file() {
+        let name = format!("duewheel-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        let manager = UnixDatagram::bind_addr(&address).expect("bind");
+        let socket = open(&format!("@{name}")).expect("a socket");
+        let server = ServiceManager { socket: Some(socket), watchdog: None };
+        server.ready(&["http://a".to_owned(), "b\nREADY=0".to_owned()]);
+        let mut bytes = [0; 256];
+        let n = manager.recv(&mut bytes).expect("a state");
+        // An address cannot add a line of its own.
+        assert_eq!(&bytes[..n], b"READY=1\nSTATUS=listening on http://a, b READY=0");
+        for bad in ["relative", "vsock:2:1"] {
+            let what = open(bad).map(|_| ()).map_err(|error| error.kind());
+            assert_eq!(what, Err(io::ErrorKind::InvalidInput), "{bad}");
+        }
+        // Without a manager nothing is sent, and nothing fails.
+        ServiceManager::default().ready(&[]);
+    }
+}
