@@ -1,4 +1,4 @@
-//! A bound address on which the process does not listen yet.
+//! An address that is this process's own, and on which it does not accept yet.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,11 +8,16 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Number of connections that the system accepts in advance, as in the standard library.
 const BACKLOG: u32 = 1_024;
 
-/// A TCP address that this process has bound and does not listen on yet: connections to it are refused.
+/// A TCP address that this process has bound.
 ///
 /// It is bound before the store is opened, so that a server whose port is taken changes no data folder.
 #[derive(Debug)]
-pub(crate) struct Claim(TcpSocket);
+pub(crate) enum Claim {
+    /// This process does not listen yet: connections are refused.
+    Bound(TcpSocket),
+    /// A socket of the service manager, which listens: connections wait.
+    Given(std::net::TcpListener),
+}
 
 impl Claim {
     /// Binds an address.
@@ -24,7 +29,7 @@ impl Claim {
         // Connections of an earlier server that are still closing do not block the address.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
-        Ok(Claim(socket))
+        Ok(Claim::Bound(socket))
     }
 
     /// Begins to listen. Must be called within the runtime that accepts.
@@ -32,6 +37,12 @@ impl Claim {
     /// # Errors
     /// Another socket has begun to listen there since.
     pub(crate) fn listen(self) -> io::Result<TcpListener> {
-        self.0.listen(BACKLOG)
+        match self {
+            Claim::Bound(socket) => socket.listen(BACKLOG),
+            Claim::Given(socket) => {
+                socket.set_nonblocking(true)?;
+                TcpListener::from_std(socket)
+            }
+        }
     }
 }

@@ -26,6 +26,7 @@ mod reload;
 pub mod rfc3339;
 mod schema;
 pub mod serve;
+pub mod service;
 mod signals;
 pub mod span;
 pub mod stop;

@@ -22,6 +22,7 @@ use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
+use crate::service::{GivenSockets, ServiceManager};
 use crate::signals::Signals;
 use crate::store;
 use crate::tls::{Clients, Tls};
@@ -33,14 +34,26 @@ pub use error::ServeError;
 /// How long connections may take for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long requests in progress may take before the drain begins, when a successor gets the new connections.
+const HAND_OVER: Duration = Duration::from_secs(1);
+
 /// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
 
-/// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready.
+/// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready. Listens at `given` sockets
+/// in place of its own.
 ///
 /// # Errors
 /// See [`ServeError`]. A clean stop is not an error.
-pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> Result<(), ServeError> {
+pub async fn serve(
+    mut settings: Settings,
+    given: GivenSockets,
+    mut bugs: Bugs,
+    out: &mut impl Write,
+) -> Result<(), ServeError> {
+    let manager = ServiceManager::from_environment();
+    let is_given = !given.is_empty();
+    given.put_into(&mut settings)?;
     let (http, beanstalk) = (settings.http_address()?, settings.beanstalk_address()?);
     if http.is_none() && beanstalk.is_none() {
         return Err(ServeError::NoListener);
@@ -60,16 +73,16 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();
     // This precedes opening the store: a server whose address is taken changes nothing.
-    let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
+    let http = http.map(|address| claim(address, given.http).map(|claim| (address, claim))).transpose()?;
     let beanstalk_claim = match &beanstalk {
-        Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address)?),
+        Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address, given.beanstalk)?),
         Some(beanstalk::ListenAddress::Unix(_)) | None => None,
     };
     // From now on clients are told that the server starts, and why it does not serve yet.
     let waits = StartWords::new("the store is being opened".to_owned());
     let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
-    let start = |(address, claim)| match Starting::on(claim, tls.clone(), &waits, audience) {
-        Ok(starting) => Ok((address, starting)),
+    let start = |(address, claim)| match HttpSocket::of(claim, tls.clone(), &waits, audience) {
+        Ok(socket) => Ok((address, socket)),
         Err(why) => Err(bind_error(address, why)),
     };
     let http = http.map(start).transpose()?;
@@ -78,6 +91,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
+        () = manager.starting(waits.subscribe()) => return Ok(()),
     };
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
     stop.opened(wheel.clone());
@@ -98,9 +112,11 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let of_beanstalk = settings.of_beanstalk.clone();
     let header_timeout = settings.limits.header_timeout;
     let bound = async {
-        let mut listeners = Listeners::default();
-        if let Some((address, starting)) = http {
-            let socket = starting.end().await.map_err(|why| bind_error(address, why))?;
+        // With a successor the listeners stop first, and the drain follows.
+        let more = if is_given { HAND_OVER.saturating_add(settings.drain_timeout) } else { Duration::ZERO };
+        let mut listeners = Listeners::lingering(LINGER.saturating_add(more));
+        if let Some((address, socket)) = http {
+            let socket = socket.ready().await.map_err(|why| bind_error(address, why))?;
             listeners.add_http(socket, app.clone(), tls)?;
         }
         if let (Some(address), Some(lean)) = (beanstalk, &lean) {
@@ -126,35 +142,93 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
             return Err(error);
         }
     };
-    for address in listeners.start() {
+    let addresses = listeners.start();
+    for address in &addresses {
         writeln!(out, "listening on {address}")?;
     }
     out.flush()?;
+    manager.ready(&addresses);
+    let _pulse = manager.watch(&app)?;
+    let server = RunningServer { app, settings, wheel, drain, manager, is_given };
+    server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
+}
 
-    let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
-    let result = match turn {
-        StopReason::Told => {
-            tracing::info!("stopping");
-            app.set_draining();
-            tokio::select! {
-                result = wheel.shutdown(settings.drain_timeout) => result.map_err(ServeError::from),
-                () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
+/// A server whose listeners accept.
+struct RunningServer {
+    app: App,
+    settings: Settings,
+    wheel: Duewheel,
+    drain: Drain,
+    manager: ServiceManager,
+    /// Whether a successor gets the connections that this server does not accept any more.
+    is_given: bool,
+}
+
+impl RunningServer {
+    /// Serves until a signal, or a bug, and then stops.
+    async fn until_stopped(
+        &self,
+        stop: &mut Signals,
+        bugs: &mut Bugs,
+        listeners: &mut Listeners,
+    ) -> Result<(), ServeError> {
+        let mut turn = self.turn(stop, bugs, listeners).await;
+        if turn == StopReason::Told {
+            self.manager.stopping(self.settings.drain_delay.saturating_add(self.settings.drain_timeout));
+            turn = self.leave(stop, bugs, listeners).await;
+        }
+        let result = match turn {
+            StopReason::Told => {
+                tracing::info!("stopping");
+                if self.is_given {
+                    // New connections are for the successor; those that are open have their answers first.
+                    let _ = tokio::time::timeout(HAND_OVER, listeners.stop()).await;
+                }
+                self.app.set_draining();
+                tokio::select! {
+                    result = self.wheel.shutdown(self.settings.drain_timeout) => result.map_err(ServeError::from),
+                    () = stop.next(&self.drain) => {
+                        Err(ServeError::Ended("a second signal came while draining".into()))
+                    }
+                }
             }
+            StopReason::Ended(why) => Err(ServeError::Ended(why)),
+            StopReason::Bug(bug) => {
+                tracing::error!(%bug, "stopping");
+                self.app.set_failing(&bug);
+                // Accepted changes become durable if possible; the bug is reported in any case.
+                let _ = self.wheel.shutdown(self.settings.drain_timeout).await;
+                Err(ServeError::Ended(bug))
+            }
+        };
+        tokio::select! {
+            () = listeners.stop() => {}
+            () = stop.next(&self.drain) => {}
         }
-        StopReason::Ended(why) => Err(ServeError::Ended(why)),
-        StopReason::Bug(bug) => {
-            tracing::error!(%bug, "stopping");
-            app.set_failing(&bug);
-            // Accepted changes become durable if possible; the bug is reported in any case.
-            let _ = wheel.shutdown(settings.drain_timeout).await;
-            Err(ServeError::Ended(bug))
-        }
-    };
-    tokio::select! {
-        () = listeners.stop() => {}
-        () = stop.next(&drain) => {}
+        result
     }
-    result
+
+    /// Serves until a signal, or until the server is to end without one.
+    async fn turn(&self, stop: &mut Signals, bugs: &mut Bugs, listeners: &mut Listeners) -> StopReason {
+        tokio::select! {
+            () = stop.next(&self.drain) => StopReason::Told,
+            turn = bad_turn(&self.wheel, bugs, listeners) => turn,
+        }
+    }
+
+    /// Serves on after a signal, for the drain's delay or until the next signal.
+    async fn leave(&self, stop: &mut Signals, bugs: &mut Bugs, listeners: &mut Listeners) -> StopReason {
+        let delay = self.settings.drain_delay;
+        if delay.is_zero() {
+            return StopReason::Told;
+        }
+        tracing::info!(?delay, "told to stop: not ready any more; the drain begins later");
+        self.app.set_leaving();
+        tokio::select! {
+            () = tokio::time::sleep(delay) => StopReason::Told,
+            turn = self.turn(stop, bugs, listeners) => turn,
+        }
+    }
 }
 
 /// The reason why a running server stops.
@@ -166,33 +240,6 @@ enum StopReason {
     Ended(String),
     /// A bug in duewheel.
     Bug(String),
-}
-
-/// Serves until the server is to end. After a signal everything continues for the drain's delay, or until the next
-/// signal.
-async fn turn(
-    app: &App,
-    settings: &Settings,
-    wheel: &Duewheel,
-    drain: &Drain,
-    stop: &mut Signals,
-    bugs: &mut Bugs,
-    listeners: &mut Listeners,
-) -> StopReason {
-    tokio::select! {
-        () = stop.next(drain) => {}
-        turn = bad_turn(wheel, bugs, listeners) => return turn,
-    }
-    if settings.drain_delay.is_zero() {
-        return StopReason::Told;
-    }
-    tracing::info!(delay = ?settings.drain_delay, "told to stop: not ready any more; the drain begins later");
-    app.set_leaving();
-    tokio::select! {
-        () = tokio::time::sleep(settings.drain_delay) => StopReason::Told,
-        () = stop.next(drain) => StopReason::Told,
-        turn = bad_turn(wheel, bugs, listeners) => turn,
-    }
 }
 
 /// Waits for an unexpected end. Cancel safe.
@@ -236,8 +283,9 @@ impl Drop for BeanstalkRuntime {
 }
 
 /// The listeners. None runs before all are bound: a server with a wrong configuration serves no requests.
-#[derive(Default)]
 struct Listeners {
+    /// How long connections may go on after the listeners have stopped.
+    linger: Duration,
     bound: Vec<(String, ListenerTask)>,
     running: JoinSet<()>,
     stoppers: Vec<Box<dyn Fn() + Send>>,
@@ -251,8 +299,40 @@ fn virtual_clock() -> VirtualClock {
     VirtualClock::new(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
-fn claim(address: SocketAddr) -> Result<Claim, ServeError> {
-    Claim::of(address).map_err(|why| bind_error(address, why))
+fn claim(address: SocketAddr, given: Option<std::net::TcpListener>) -> Result<Claim, ServeError> {
+    match given {
+        Some(socket) => Ok(Claim::Given(socket)),
+        None => Claim::of(address).map_err(|why| bind_error(address, why)),
+    }
+}
+
+/// The socket of HTTP until the store is open.
+enum HttpSocket {
+    /// Requests are told that the server starts.
+    Answering(Starting),
+    /// Connections wait in the backlog of the service manager's socket, so that an upgrade refuses nothing.
+    Waiting(Claim),
+}
+
+impl HttpSocket {
+    fn of(
+        claim: Claim,
+        tls: Option<Arc<Tls>>,
+        waits: &StartWords,
+        audience: Audience,
+    ) -> std::io::Result<HttpSocket> {
+        match claim {
+            Claim::Bound(_) => Starting::on(claim, tls, waits, audience).map(HttpSocket::Answering),
+            Claim::Given(_) => Ok(HttpSocket::Waiting(claim)),
+        }
+    }
+
+    async fn ready(self) -> std::io::Result<TcpListener> {
+        match self {
+            HttpSocket::Answering(starting) => starting.end().await,
+            HttpSocket::Waiting(claim) => claim.listen(),
+        }
+    }
 }
 
 fn bind_error(address: SocketAddr, why: std::io::Error) -> ServeError {
@@ -262,6 +342,10 @@ fn bind_error(address: SocketAddr, why: std::io::Error) -> ServeError {
 type ListenerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Listeners {
+    fn lingering(linger: Duration) -> Listeners {
+        Listeners { linger, bound: Vec::new(), running: JoinSet::new(), stoppers: Vec::new() }
+    }
+
     fn add(
         &mut self,
         address: String,
@@ -275,8 +359,9 @@ impl Listeners {
     fn add_http(&mut self, socket: TcpListener, app: App, tls: Option<Arc<Tls>>) -> Result<(), ServeError> {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = HttpListener::on(socket, app).with_tls(tls);
+        let linger = self.linger;
         let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
-        self.add(shown, listener.run(LINGER), move || stopper.stop());
+        self.add(shown, listener.run(linger), move || stopper.stop());
         Ok(())
     }
 
@@ -298,7 +383,8 @@ impl Listeners {
         let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
         let listener = listener.with_tls(tls);
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
-        let running = lean.spawn(async move { listener.run(LINGER).await });
+        let linger = self.linger;
+        let running = lean.spawn(async move { listener.run(linger).await });
         let run = async move {
             if let Err(failed) = running.await
                 && let Ok(panic) = failed.try_into_panic()
@@ -329,6 +415,7 @@ impl Listeners {
         }
     }
 
+    /// Stops the listeners, and waits until their connections have ended or `linger` is over. Cancel safe.
     async fn stop(&mut self) {
         for stop in &self.stoppers {
             stop();

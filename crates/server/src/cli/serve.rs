@@ -11,6 +11,7 @@ use super::CommandFailure;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options, Settings};
 use crate::serve::{ServeError, serve};
+use crate::service::GivenSockets;
 use crate::signals::keep_hang_up_from_killing;
 
 /// Options of `serve`: the flags, and the file below them.
@@ -27,6 +28,8 @@ pub(super) struct ServeArgs {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
+    // Before the runtime has threads.
+    let given = GivenSockets::from_environment()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // This comes first: an operator who has changed a file sends the signal without knowing how far the start has come.
     let entered = runtime.enter();
@@ -44,7 +47,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     log(&settings)?;
     // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
     let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
-    let result = runtime.block_on(serve(settings, bugs, &mut stdout()));
+    let result = runtime.block_on(serve(settings, given, bugs, &mut stdout()));
     // A request that hangs must not keep the process alive.
     runtime.shutdown_background();
     result.map_err(|error| match error {

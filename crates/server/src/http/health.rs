@@ -72,6 +72,13 @@ fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<StatusWord> {
     })
 }
 
+impl App {
+    /// Whether no restart is needed, as `GET /livez` answers.
+    pub(crate) fn is_alive(&self) -> bool {
+        ProbeState::of(self).dead().is_none()
+    }
+}
+
 /// `GET /livez`.
 pub(crate) async fn live(call: Call) -> Answer {
     probe(ProbeState::of(&call.app).dead())

@@ -151,6 +151,25 @@ fn on_kubernetes_nodes_never_make_a_cluster_and_their_probes_and_ports_are_what_
 }
 
 #[test]
+fn one_node_on_kubernetes_keeps_its_data_on_the_volume_and_is_open_to_nobody_without_a_token() {
+    let all = documents("deploy/kubernetes/one-node.yaml");
+    let set = all.iter().find(|one| one["kind"] == "StatefulSet").expect("a StatefulSet");
+    assert_eq!(set["spec"]["replicas"], 1);
+    let pod = &set["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let settings = settings(&words(&container["args"]));
+    assert!(settings.tokens.is_some() && settings.tls.is_some() && settings.insecure.is_empty());
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    let data = mounts.iter().find(|mount| mount["name"] == "data").expect("the volume");
+    assert!(settings.data.starts_with(data["mountPath"].as_str().expect("a folder")), "{settings:?}");
+    assert_eq!(set["spec"]["volumeClaimTemplates"][0]["metadata"]["name"], "data");
+    let http = settings.http_address().expect("address").expect("http").port();
+    assert_eq!(container["ports"][0]["containerPort"], http);
+    let end = settings.drain_delay + settings.drain_timeout;
+    assert!(pod["terminationGracePeriodSeconds"].as_u64().is_some_and(|grace| grace > end.as_secs()));
+}
+
+#[test]
 fn the_job_that_makes_the_cluster_is_understood_and_means_the_same_redis() {
     let [job] = &documents("deploy/kubernetes/create-cluster.yaml")[..] else { panic!("not one document") };
     let mut words = words(&job["spec"]["template"]["spec"]["containers"][0]["args"]);

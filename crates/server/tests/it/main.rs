@@ -30,5 +30,6 @@ mod refused_groups;
 mod salvage;
 mod schema;
 mod security;
+mod service_manager;
 mod shards;
 mod shell;
