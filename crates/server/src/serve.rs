@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::{Duewheel, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::announce;
 use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
@@ -74,11 +75,13 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     };
     let http = http.map(start).transpose()?;
     let clock = (settings.virtual_clock != VirtualClockOption::Off).then(virtual_clock);
+    let since = Instant::now();
     let wheel = tokio::select! {
         wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
+    announce::started(&settings, &wheel, since.elapsed()).await;
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
     stop.opened(wheel.clone());
     let mut limits = settings.limits.clone();
@@ -132,6 +135,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     out.flush()?;
 
     let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
+    let since = Instant::now();
     let result = match turn {
         StopReason::Told => {
             tracing::info!("stopping");
@@ -154,6 +158,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         () = listeners.stop() => {}
         () = stop.next(&drain) => {}
     }
+    announce::stopped(result.is_ok(), since.elapsed());
     result
 }
 
