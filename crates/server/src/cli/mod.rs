@@ -31,6 +31,7 @@ mod salvage;
 mod serve;
 mod server;
 mod table;
+mod tls_words;
 mod token;
 mod verify;
 mod when;

@@ -34,6 +34,7 @@ mod message;
 mod metrics;
 mod ndjson;
 mod openapi;
+mod plain;
 mod queue;
 mod queue_view;
 mod quota;
