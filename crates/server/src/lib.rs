@@ -7,6 +7,7 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
+mod announce;
 pub mod auth;
 pub mod beanstalk;
 pub mod bug;
@@ -20,6 +21,7 @@ pub mod error;
 pub mod fuzzing;
 pub mod http;
 mod json;
+mod log;
 mod peer_files;
 mod private;
 mod reload;

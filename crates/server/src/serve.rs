@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::{Duewheel, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::announce;
 use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
@@ -87,12 +88,14 @@ pub async fn serve(
     };
     let http = http.map(start).transpose()?;
     let clock = (settings.virtual_clock != VirtualClockOption::Off).then(virtual_clock);
+    let since = Instant::now();
     let wheel = tokio::select! {
         wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
         () = manager.starting(waits.subscribe()) => return Ok(()),
     };
+    announce::started(&settings, &wheel, since.elapsed()).await;
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
     stop.opened(wheel.clone());
     let mut limits = settings.limits.clone();
@@ -177,6 +180,7 @@ impl RunningServer {
             self.manager.stopping(self.settings.drain_delay.saturating_add(self.settings.drain_timeout));
             turn = self.leave(stop, bugs, listeners).await;
         }
+        let since = Instant::now();
         let result = match turn {
             StopReason::Told => {
                 tracing::info!("stopping");
@@ -205,6 +209,7 @@ impl RunningServer {
             () = listeners.stop() => {}
             () = stop.next(&self.drain) => {}
         }
+        announce::stopped(result.is_ok(), since.elapsed());
         result
     }
 

@@ -17,6 +17,10 @@ use crate::private;
 /// Largest size of a file of keys, in bytes.
 const MAX_KEY: u64 = 1024 * 1024;
 
+/// How to make a certificate of a server.
+pub(crate) const MAKE_ONE: &str = "Make a server certificate so: openssl req -x509 -newkey rsa:2048 -nodes -days 365 \
+-keyout key.pem -out cert.pem -subj /CN=HOST -addext subjectAltName=DNS:HOST -addext basicConstraints=critical,CA:FALSE";
+
 /// The files of certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
@@ -101,6 +105,12 @@ fn wrong(option: &'static str, file: &Path, what: String) -> TlsError {
 fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
     let certs = certificates("tls-cert", &files.cert)?;
     let key = private_key("tls-key", &files.key)?;
+    if certs.first().is_some_and(|leaf| is_of_authority(leaf)) {
+        tracing::warn!(
+            file = %files.cert.display(),
+            "the certificate of --tls-cert is a CA's, which strict clients refuse, those of duewheel among them. {MAKE_ONE}"
+        );
+    }
     // rustls has TLS 1.2 and 1.3 only.
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -122,6 +132,19 @@ fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
     Ok(config)
+}
+
+/// Whether a certificate says that it is an authority's: the extension basicConstraints (2.5.29.19) with CA:TRUE.
+fn is_of_authority(der: &[u8]) -> bool {
+    const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
+    const CRITICAL: [u8; 3] = [0x01, 0x01, 0xff];
+    let Some(at) = der.windows(BASIC_CONSTRAINTS.len()).position(|bytes| bytes == BASIC_CONSTRAINTS) else {
+        return false;
+    };
+    let rest = &der[at + BASIC_CONSTRAINTS.len()..];
+    let rest = rest.strip_prefix(&CRITICAL).unwrap_or(rest);
+    // OCTET STRING { SEQUENCE { BOOLEAN TRUE, … } }
+    matches!(rest, [0x04, _, 0x30, _, 0x01, 0x01, 0xff, ..])
 }
 
 /// Reads certificates, at least one.
@@ -162,4 +185,24 @@ fn verifier(authority: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCe
 
 fn contents(option: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(file).map_err(|why| TlsError::Unreadable { option, file: file.to_owned(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_an_authority_is_told_from_that_of_a_server() {
+        let made = |is_ca: IsCa| {
+            let mut params = CertificateParams::new(vec!["h".to_owned()]).unwrap();
+            params.is_ca = is_ca;
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+        };
+        assert!(is_of_authority(&made(IsCa::Ca(BasicConstraints::Unconstrained))));
+        assert!(is_of_authority(&made(IsCa::Ca(BasicConstraints::Constrained(0)))));
+        assert!(!is_of_authority(&made(IsCa::ExplicitNoCa)));
+        assert!(!is_of_authority(&made(IsCa::NoCa)));
+    }
 }

@@ -13,8 +13,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
 use duewheel_core::engine::{
-    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas,
-    RecordedCounts, Reply, Stats,
+    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Op, Quotas, RecordedCounts, Reply,
+    Stats,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -29,21 +29,20 @@ use duewheel_core::time::{EngineMs, Now};
 mod calls;
 mod confirmed;
 mod kinds;
+mod notices;
 mod remains;
 
 use self::calls::Calls;
 pub use self::calls::take_back;
 use self::confirmed::Confirmed;
 use self::kinds::is_of_one_group;
+use self::notices::Notices;
 pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
 use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
-
-/// The largest number of log lines about queues in the lifetime of a process.
-const MAX_SAID: usize = 200;
 
 /// Drives one shard. Owned by one thread, or by a simulation.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ pub struct Driver<S> {
     /// New messages that wait for the rate limit of their tenant's quota.
     pacing: Pacing,
     last_append: EngineMs,
-    said: Vec<Notice>,
+    notices: Notices,
     /// The level reached by all groups reported since an answer was last sent.
     untold: Option<Level>,
     /// The level of the most recent answers.
@@ -158,7 +157,7 @@ impl<S: Store> Driver<S> {
             held_bytes: 0,
             own: Vec::new(),
             last_append: now.engine,
-            said: Vec::new(),
+            notices: Notices::default(),
             untold: None,
             reached,
             confirmed: Confirmed::default(),
@@ -205,6 +204,7 @@ impl<S: Store> Driver<S> {
         } else if self.is_open() {
             self.store.idle(clock(now))?;
         }
+        self.notices.look(now.engine, |queue| self.engine.unattended(now, queue));
         self.answer()
     }
 
@@ -711,26 +711,10 @@ impl<S: Store> Driver<S> {
                     }
                 }
                 Effect::Load(load) => self.loads.push(load),
-                Effect::Notice(notice) => self.say(notice),
+                Effect::Notice(notice) => self.notices.take(notice),
             }
         }
         self.effects = effects;
-    }
-
-    /// Logs a notice for the operator, once per queue: a log line in every round would help nobody.
-    fn say(&mut self, notice: Notice) {
-        if self.said.len() >= MAX_SAID || self.said.contains(&notice) {
-            return;
-        }
-        match &notice {
-            Notice::Unattended(queue) => {
-                tracing::warn!(%queue, "a message is ready, and nobody has reserved from its queue; it is kept");
-            }
-            Notice::Died(queue) => {
-                tracing::warn!(%queue, "a message died: it failed as often as it may, or was buried; it is kept");
-            }
-        }
-        self.said.push(notice);
     }
 
     fn append(&mut self, now: Now) -> Result<(), StoreError> {

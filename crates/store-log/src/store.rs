@@ -89,6 +89,7 @@ pub struct LogStore {
     /// When the last of them failed.
     unread_at: Option<Instant>,
     recovered: Recovered,
+    start: StartFacts,
     next_id: u64,
     messages: u64,
     habit: SyncHabit,
@@ -97,6 +98,15 @@ pub struct LogStore {
     workers: Vec<JoinHandle<()>>,
     /// The lock of the folder; `None` once the store is closed.
     lock: Option<Box<dyn HeldLock>>,
+}
+
+/// What was found when the folder was opened.
+#[derive(Clone, Copy, Debug)]
+struct StartFacts {
+    /// The number of records that were read from the journal.
+    replayed: u64,
+    /// Whether all of the journal was proven durable, as it is after a close.
+    was_complete: bool,
 }
 
 /// The last steps of the owner.
@@ -154,8 +164,20 @@ impl LogStore {
         let options = options.sound();
         disk.make_dir("").map_err(failed("make", ""))?;
         let lock = take_lock(&*disk, LockKind::Exclusive)?;
-        let Reign { manifest, books, parts, names, mem, ledger, applied, anchor, active, journal } =
-            reign::begin(&*disk, &options)?;
+        let Reign {
+            manifest,
+            books,
+            parts,
+            names,
+            mem,
+            ledger,
+            applied,
+            anchor,
+            active,
+            journal,
+            was_complete,
+        } = reign::begin(&*disk, &options)?;
+        let start = StartFacts { replayed: mem.records(), was_complete };
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
         let work =
             Work { ledger: books, names, states: manifest.states.clone(), merging: None, merge_failures: 0 };
@@ -177,6 +199,7 @@ impl LogStore {
             next_id: recovered.next_id,
             messages: ledger.messages(),
             recovered,
+            start,
             habit: SyncHabit::Gathers,
             cut_at: EngineMs(0),
             workers: Vec::new(),
@@ -677,6 +700,8 @@ impl Store for LogStore {
             ("run_messages", of_parts(|part| part.run.rows())),
             ("run_messages_live", of_parts(LiveRun::messages)),
             ("epoch", u64::from(self.shared.epoch.0)),
+            ("start_records", self.start.replayed),
+            ("start_complete", u64::from(self.start.was_complete)),
         ]);
         figures
     }

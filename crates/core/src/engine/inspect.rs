@@ -13,7 +13,9 @@ use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, QueueIdx, QueueState};
-use super::reply::{Counts, Histogram, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView};
+use super::reply::{
+    Attended, Counts, Histogram, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView,
+};
 use super::rows::{MessageEntry, RowIdx};
 
 impl Engine {
@@ -125,6 +127,14 @@ impl Engine {
 
     /// Messages per state. The number of due messages among those that wait is exact while all due messages are in
     /// memory, and read off the histogram otherwise.
+    /// The number of ready messages of a queue from which no consumer has reserved since the start; `None` for every
+    /// other queue.
+    pub fn unattended(&self, now: Now, name: &QueueName) -> Option<u64> {
+        let queue = self.queues.get(self.queues.find(name)?);
+        let is_alone = queue.is_there() && queue.attended == Attended::No;
+        is_alone.then(|| self.counts(now, queue).ready)
+    }
+
     fn counts(&self, now: Now, queue: &QueueState) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
         let here = queue.ready.len() as u64;

@@ -1,11 +1,14 @@
-//! `duewheel import`: the command around [`duewheel_import`].
+//! `duewheel import`: from a file of `duewheel export` ([`super::import_file`]), or from a running beanstalkd
+//! ([`duewheel_import`]).
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use duewheel_import::{ImportError, ImportPlan};
 
+use super::import_file::{self, FileOptions};
 use super::remote::Remote;
 use super::table::{self, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs};
@@ -13,29 +16,46 @@ use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A job leaves the source when its copy is durable here; interrupt it when you like, and run it \
-again within a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that \
-workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, or jobs are left in the source (workers have them, or they were refused), \
-2 used wrongly.\n\ndocs/import.md tells how to move step by step."
+    after_help = "FILE: nothing is sent before the whole file was read and found right; standard input is sent as it \
+arrives. When the command says that messages are here, they are durable. Import a file again whenever you are not sure \
+that it was imported: within a day nothing doubles. Messages keep their due times and keys, and get new ids.\n\n\
+--beanstalk: a job leaves the source when its copy is durable here; interrupt it when you like, and run it again within \
+a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that workers have are \
+left to them.\n\nExit codes: 0 all is here, 1 failed, or messages were refused or are left in the source, 2 used wrongly, \
+or the file is wrong.\n\ndocs/import.md tells how to move step by step."
 )]
+#[group(id = "source", required = true, args = ["file", "beanstalk"])]
 pub(super) struct ImportArgs {
-    /// The running beanstalkd (1.10 or later)
-    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
-    beanstalk: String,
-    /// Only this tube; may be given several times
-    #[arg(long = "tube", value_name = "T")]
-    tubes: Vec<String>,
-    /// Prefix of the queues' names, in front of each tube's name
+    /// A file that `duewheel export` has written; `-` is standard input
+    #[arg(value_name = "FILE|-")]
+    file: Option<PathBuf>,
+    /// A running beanstalkd (1.10 or later), in place of a file
+    #[arg(long, value_name = "HOST:PORT|unix:PATH", conflicts_with = "file")]
+    beanstalk: Option<String>,
+    /// Prefix of the queues' names here, in front of each queue's or tube's name
     #[arg(long, value_name = "P", default_value = "")]
     prefix: String,
-    /// Leave all jobs in the source, untouched. Move them later only after purging the copies: both would run
-    #[arg(long)]
-    copy: bool,
-    /// How long to wait for jobs that workers have reserved, such as 30s, 10m
-    #[arg(long, value_name = "TIME", default_value = "0s")]
-    wait: String,
+    #[command(flatten)]
+    of_file: FileOptions,
+    #[command(flatten)]
+    of_beanstalk: BeanstalkOptions,
     #[command(flatten)]
     server: ServerArgs,
+}
+
+/// Options of an import from beanstalkd.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "From beanstalkd")]
+struct BeanstalkOptions {
+    /// Only this tube; may be given several times
+    #[arg(long = "tube", value_name = "T", conflicts_with = "file")]
+    tubes: Vec<String>,
+    /// Leave all jobs in the source, untouched. Move them later only after purging the copies: both would run
+    #[arg(long, conflicts_with = "file")]
+    copy: bool,
+    /// How long to wait for jobs that workers have reserved, such as 30s, 10m [default: 0s]
+    #[arg(long, value_name = "TIME", conflicts_with = "file")]
+    wait: Option<String>,
 }
 
 impl ClientCommand for ImportArgs {
@@ -44,17 +64,37 @@ impl ClientCommand for ImportArgs {
     }
 
     fn run(self) -> Result<(), CommandFailure> {
-        let wait: TimeSpan =
-            self.wait.parse().map_err(|what| CommandFailure::Usage(format!("--wait: {what}")))?;
-        if let Some(bad) = self.tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
+        match (&self.file, &self.beanstalk) {
+            (Some(file), _) => {
+                let remote = Remote::new(&self.server)?;
+                import_file::run(file, remote, &self.prefix, &self.of_file, &self.server)
+            }
+            (None, Some(beanstalk)) => {
+                let beanstalk = beanstalk.clone();
+                self.from_beanstalk(beanstalk)
+            }
+            (None, None) => Err(CommandFailure::Usage("FILE or --beanstalk is missing".into())),
+        }
+    }
+}
+
+impl ImportArgs {
+    fn from_beanstalk(self, beanstalk: String) -> Result<(), CommandFailure> {
+        let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
+        let wait: TimeSpan = wait
+            .as_deref()
+            .unwrap_or("0s")
+            .parse()
+            .map_err(|what| CommandFailure::Usage(format!("--wait: {what}")))?;
+        if let Some(bad) = tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
             return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));
         }
         let remote = Remote::new(&self.server)?;
         let plan = ImportPlan {
-            beanstalk: self.beanstalk,
-            tubes: self.tubes.into_iter().collect(),
+            beanstalk,
+            tubes: tubes.into_iter().collect(),
             prefix: self.prefix,
-            copies: self.copy,
+            copies: copy,
             wait: Duration::from_millis(wait.0),
         };
         let summary = duewheel_import::run(plan, remote, &self.server.server)?;

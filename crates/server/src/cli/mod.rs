@@ -13,11 +13,17 @@ mod clock;
 mod cluster;
 mod command;
 mod confirm;
+mod demo;
+mod demo_server;
 mod enqueue;
+mod export;
+mod export_file;
 mod failure;
 mod health;
 mod histogram;
 mod import;
+mod import_file;
+mod interrupt;
 mod lease;
 mod list;
 mod manual;
@@ -32,7 +38,10 @@ mod salvage;
 mod serve;
 mod server;
 mod table;
+mod tls_words;
 mod token;
+mod top;
+mod top_view;
 mod verify;
 mod when;
 mod work;
@@ -52,6 +61,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
+    /// Show in 30 seconds what duewheel does, on a server of its own
+    Demo(demo::DemoArgs),
     /// Run the server
     Serve(Box<serve::ServeArgs>),
     /// Schedule a message, or one for each line
@@ -82,6 +93,8 @@ enum CliCommand {
     Redrive(operate::RedriveArgs),
     /// Draw how many messages are due when
     Histogram(histogram::HistogramArgs),
+    /// Watch the ring, the queues and the lateness, live
+    Top(top::TopArgs),
     /// Lease messages that are due
     Reserve(lease::ReserveArgs),
     /// Settle a leased message: it is done
@@ -94,7 +107,9 @@ enum CliCommand {
     Work(work::WorkArgs),
     /// Check every byte of a data folder, without writing
     Verify(verify::VerifyArgs),
-    /// Move the jobs of a running beanstalkd here
+    /// Write all queues and messages to a file, for another server or as a copy
+    Export(export::ExportArgs),
+    /// Take in the messages of such a file, or the jobs of a running beanstalkd
     Import(import::ImportArgs),
     /// Copy the data folder of a running server, without interrupting it
     Backup(backup::BackupArgs),
@@ -125,6 +140,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let end: CommandEnd = match cli.command {
         None => first_steps().into(),
+        Some(CliCommand::Demo(args)) => args.run().into(),
         Some(CliCommand::Serve(args)) => serve::run(*args).into(),
         Some(CliCommand::Enqueue(args)) => client(args),
         Some(CliCommand::Get(args)) => client(args),
@@ -140,6 +156,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Purge(args)) => client(args),
         Some(CliCommand::Redrive(args)) => client(args),
         Some(CliCommand::Histogram(args)) => client(args),
+        Some(CliCommand::Top(args)) => client(args),
         Some(CliCommand::Reserve(args)) => client(args),
         Some(CliCommand::Ack(args)) => client(args),
         Some(CliCommand::Nack(args)) => client(args),
@@ -148,6 +165,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Quotas(args)) => client(args),
         Some(CliCommand::Health(args)) => client(args),
         Some(CliCommand::Clock(args)) => client(args),
+        Some(CliCommand::Export(args)) => client(args),
         Some(CliCommand::Import(args)) => client(args),
         Some(CliCommand::Backup(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
@@ -176,6 +194,9 @@ fn first_steps() -> Result<(), CommandFailure> {
 
 const FIRST_STEPS: &str = "\
 duewheel: durable delayed messages, said once, done when due, cancellable by your own key
+
+See in 30 seconds what it does, on a server of its own:
+  duewheel demo
 
 Start a server. Its data is in ./duewheel-data; http://localhost:7788 in a browser shows it:
   duewheel serve

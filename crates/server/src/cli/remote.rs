@@ -16,7 +16,7 @@ use ureq::http::{HeaderValue, Request};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::failure::with_flags;
-use super::{CommandFailure, ServerArgs};
+use super::{CommandFailure, ServerArgs, tls_words};
 use crate::auth::Token;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -64,6 +64,11 @@ impl Remote {
 
     pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.json(Request::get(self.url(path)).body(()), ANSWER, None)
+    }
+
+    /// The bytes of an answer, in which the members of an object keep their order.
+    pub(super) fn get_bytes(&self, path: &str) -> Result<Vec<u8>, ApiError> {
+        self.run(Request::get(self.url(path)).body(()), ANSWER)
     }
 
     /// The JSON of an answer, whatever its status, and whether that is a success.
@@ -160,6 +165,9 @@ impl Remote {
 
     fn unreachable(&self, error: &ureq::Error) -> ApiError {
         let base = &self.base;
+        if let Some(advice) = tls_words::advice(base, error) {
+            return ApiError::Unreachable(advice);
+        }
         let what = match error {
             ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 format!(

@@ -1,6 +1,6 @@
 //! `duewheel serve`.
 
-use std::io::{Write as _, stderr, stdout};
+use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::CommandFailure;
 use crate::bug::Bugs;
-use crate::config::{LogFormat, Options, Settings};
+use crate::config::{LogFormat, Options};
+use crate::log;
 use crate::serve::{ServeError, serve};
 use crate::service::GivenSockets;
 use crate::signals::keep_hang_up_from_killing;
@@ -44,7 +45,10 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    log(&settings)?;
+    let filter = EnvFilter::try_new(&settings.log)
+        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))?;
+    let format = settings.log_format;
+    log::begin(filter, format);
     // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
     let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
     let result = runtime.block_on(serve(settings, given, bugs, &mut stdout()));
@@ -59,17 +63,19 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         | ServeError::Bind { .. }
         | ServeError::System(_)
         | ServeError::Ended(_)
+        | ServeError::Shutdown(_)
+            if format == LogFormat::Json =>
+        {
+            tracing::error!("{error}");
+            CommandFailure::Said
+        }
+        ServeError::Config(_)
+        | ServeError::Tokens(_)
+        | ServeError::Tls(_)
+        | ServeError::Open { .. }
+        | ServeError::Bind { .. }
+        | ServeError::System(_)
+        | ServeError::Ended(_)
         | ServeError::Shutdown(_) => CommandFailure::failed(error),
     })
-}
-
-fn log(settings: &Settings) -> Result<(), CommandFailure> {
-    let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
-    match settings.log_format {
-        LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&stderr())).init(),
-        LogFormat::Json => subscriber.json().init(),
-    }
-    Ok(())
 }

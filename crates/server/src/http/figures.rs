@@ -72,7 +72,7 @@ const COUNTERS: [(&str, &str); 35] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 16] = [
+const GAUGES: [(&str, &str); 18] = [
     ("messages", "Unsettled messages in the store."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
@@ -84,6 +84,11 @@ const GAUGES: [(&str, &str); 16] = [
     ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),
     ("run_messages_live", "Unsettled messages in runs."),
     ("epoch", "The owner's epoch; each start and each new owner raises it."),
+    ("start_records", "Records that the start has read from the journal."),
+    (
+        "start_complete",
+        "1 when all of the journal was proven durable at the start, as it is after a regular stop; else 0.",
+    ),
     ("under_way_bytes", "Bytes of changes that Redis has not answered yet."),
     ("list_places", "Places in indexes of Redis that are kept in memory between two pages."),
     ("lease_left_ms", "Milliseconds until the lease on the shard ends."),

@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::request_id::Identified;
 use super::stall::Stall;
-use super::{App, routes};
+use super::{App, plain, routes};
 use crate::claim::Claim;
 use crate::stop::Stop;
 use crate::tls::Tls;
@@ -122,8 +122,14 @@ impl HttpListener {
             let _place = place;
             testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
-            let stream = Stall::new(stream, app.limits.body_timeout);
             let header_timeout = app.limits.header_timeout;
+            let ends = stopped(stop.clone());
+            if tls.is_some() && plain::is_plain(&stream, header_timeout, ends).await {
+                plain::answer(stream).await;
+                app.counters.connections.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            let stream = Stall::new(stream, app.limits.body_timeout);
             match tls {
                 None => talk(stream, router, header_timeout, stopped(stop)).await,
                 Some(tls) => {

@@ -35,6 +35,7 @@ mod message;
 mod metrics;
 mod ndjson;
 mod openapi;
+mod plain;
 mod queue;
 mod queue_config;
 mod queue_view;

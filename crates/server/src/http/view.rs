@@ -2,10 +2,12 @@
 
 use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
-use duewheel::core::message::PastAttempt;
+use duewheel::core::message::{Options, PastAttempt};
+use duewheel::core::policy::Backoff;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::queue_view::BackoffAnswer;
 use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
 use crate::schema::{DeadReasonSchema, EndedSchema, KeySchema, LevelSchema, QueueSchema, StateSchema};
 
@@ -73,6 +75,9 @@ pub(crate) struct MessageAnswer<'a> {
     pub(super) dead_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dead_at: Option<InstantText>,
+    /// Settings that the message has itself. All others are its queue's.
+    #[serde(skip_serializing_if = "OwnSettingsAnswer::is_empty")]
+    pub(super) own: OwnSettingsAnswer,
     /// The last attempts that have ended.
     pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
 }
@@ -94,8 +99,35 @@ impl<'a> MessageAnswer<'a> {
             lease_until: view.lease_until.map(InstantText),
             dead_reason: view.dead.map(|(reason, _)| reason.as_str()),
             dead_at: view.dead.map(|(_, at)| InstantText(at)),
+            own: OwnSettingsAnswer::of(&view.message.options),
             history: Elements::new(&view.history, PastAttemptAnswer::of),
         }
+    }
+}
+
+/// The settings that a message has itself.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "OwnSettings")]
+pub(crate) struct OwnSettingsAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) backoff: Option<BackoffAnswer>,
+}
+
+impl OwnSettingsAnswer {
+    fn of(options: &Options) -> Self {
+        OwnSettingsAnswer {
+            lease_ms: options.lease_ms,
+            max_attempts: options.max_attempts.map(|n| n.count()),
+            backoff: options.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lease_ms.is_none() && self.max_attempts.is_none() && self.backoff.is_none()
     }
 }
 

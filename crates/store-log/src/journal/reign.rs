@@ -56,6 +56,8 @@ pub(crate) struct Reign {
     pub(crate) anchor: Option<BootAnchor>,
     pub(crate) active: Active,
     pub(crate) journal: Journal,
+    /// Whether the manifest has proven the journal to its end, as it does when the last owner closed it.
+    pub(crate) was_complete: bool,
 }
 
 /// Takes over a folder. The caller has its lock.
@@ -80,6 +82,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     };
     let Kept { books, parts } = keep(disk, &old, &names, threads)?;
     let replayed = replay::replay(disk, &old, &books)?;
+    let was_complete = old.proven >= replayed.applied;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {
         write_header(disk, &entry, &header)?;
@@ -143,6 +146,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         applied: replayed.applied,
         anchor: replayed.anchor,
         manifest,
+        was_complete,
     })
 }
 

@@ -43,7 +43,7 @@ use crate::http::settle_many::{
     NackMany, NackResult, NackResults, NackedItem,
 };
 use crate::http::stats::{LatenessAnswer, LaterAnswer, RingAnswer, StatsAnswer};
-use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, PastAttemptAnswer};
+use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, OwnSettingsAnswer, PastAttemptAnswer};
 use crate::http::wheel::{OccupiedAnswer, PointersAnswer, SlotAnswer, WheelAnswer};
 use crate::json::{Elements, HeaderPairs, IdText, InstantText, Thousandths, TokenText};
 use crate::schema::{InstantSchema, QueueSchema, StateSchema};
@@ -695,6 +695,7 @@ fn message() -> MessageAnswer<'static> {
         lease_until: None,
         dead_reason: None,
         dead_at: None,
+        own: OwnSettingsAnswer { lease_ms: Some(30_000), ..Default::default() },
         history: Elements::Made(vec![past]),
     }
 }

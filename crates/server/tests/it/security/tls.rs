@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{Told, connect, listen, peak, request, say, until};
 use crate::fixture::PATIENCE;
-use crate::process::{Process, run, serve, text};
+use crate::process::{BINARY, Process, run, serve, text};
 
 /// An authority of our own.
 pub(super) struct Authority {
@@ -149,9 +149,71 @@ fn https_is_http_1_1_over_tls_and_nothing_else() {
     assert!(refused.is_err(), "HTTP/2 alone is refused");
     // Another authority's certificate would not do, so it is really this one that is shown.
     assert!(Authority::new().say(&https.address, health().as_bytes()).is_err());
-    // In the clear: an alert or the end, and no answer of HTTP.
-    assert!(say(&https.address, health().as_bytes()).is_none());
+    // In the clear: what the port is, and nothing else.
+    let plain = say(&https.address, health().as_bytes()).expect("an answer");
+    assert_eq!((plain.status, plain.code().as_str()), (400, "bad_request"));
+    assert!(
+        plain.body.contains("this is an HTTPS port") && plain.head.contains("connection: close"),
+        "{plain:?}"
+    );
+    assert!(say(&https.address, b"no HTTP at all").is_none(), "an alert or the end");
     assert_eq!(authority.say(&https.address, health().as_bytes()).expect("TLS").status, 200);
+}
+
+/// Story: people who had mistaken a scheme, or made the certificate of an authority, read names of Rust types.
+#[test]
+fn what_is_wrong_with_tls_is_told_in_words_that_help() {
+    let authority = Authority::new();
+    let https = Https::start(&authority, &[]);
+    let dir = TempDir::new().expect("dir");
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, authority.pem()).expect("ca");
+    let told = |server: &str, trusted: bool| {
+        let mut command = Command::new(BINARY);
+        command.args(["queues", "--server", server]);
+        if trusted {
+            command.arg("--ca-cert").arg(&ca);
+        }
+        let output = run(&mut command);
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let plain = told(&format!("http://{}", https.address), false);
+    assert!(plain.contains("this is an HTTPS port: say https://"), "{plain}");
+    let unknown = told(&https.server.url, false);
+    assert!(
+        unknown.contains("an authority that is not known here") && unknown.contains("--ca-cert"),
+        "{unknown}"
+    );
+    let other_name = told(&https.server.url.replace("127.0.0.1", "127.0.0.2"), true);
+    // It listens on one address alone, so this is no question of names.
+    assert!(other_name.contains("no server at"), "{other_name}");
+    let http = Process::start(&dir.path().join("data"), &["--durability", "memory"]);
+    let tls = told(&http.url.replace("http://", "https://"), false);
+    assert!(tls.contains("this is an HTTP port") && tls.contains("--server http://127"), "{tls}");
+
+    // The certificate of an authority, used as a server's: `openssl req -x509` makes such ones.
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let mut params = CertificateParams::new(names).expect("names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own = KeyPair::generate().expect("key");
+    let made = params.self_signed(&own).expect("signed").pem();
+    std::fs::write(&cert, &made).expect("cert");
+    std::fs::write(&ca, &made).expect("ca");
+    super::write_private(&key, &own.serialize_pem());
+    let log = dir.path().join("log");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"]).arg(dir.path().join("other"));
+    command.arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key);
+    let server = Process::spawn_logged(command, Stdio::from(std::fs::File::create(&log).expect("log")));
+    let of_authority = told(&server.url, true);
+    assert!(
+        of_authority.contains("the certificate is a CA's") && of_authority.contains("openssl req"),
+        "{of_authority}"
+    );
+    let log = std::fs::read_to_string(log).expect("log");
+    assert!(log.contains("is a CA's") && log.contains("CA:FALSE"), "{log}");
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! `duewheel export FILE|-`: all queues and messages of a running server as lines of JSON.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use duewheel::core::QueueName;
+use duewheel::core::policy::Defaults;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::{Value, json};
+
+use super::export_file::{ExportEnd, ExportHead, ExportLine, ExportedQueue, ListedMessage, ListedPage};
+use super::queue::{path, queue_name};
+use super::remote::{Remote, segment};
+use super::{ClientCommand, CommandFailure, ServerArgs};
+
+/// Messages of one page.
+const PAGE: usize = 1_000;
+const OWNER_ONLY: u32 = 0o600;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The file has a line of JSON for each queue and each message, and a last line that counts them. \
+`duewheel import FILE` reads it. Bodies and headers are in it as they are: keep it like the data folder.\n\n\
+The export changes nothing. Messages that are enqueued, moved or settled while it runs may be in the file or not; \
+docs/import.md tells what travels and what does not."
+)]
+pub(super) struct ExportArgs {
+    /// The file, which must not exist; `-` writes to standard output
+    #[arg(value_name = "FILE|-")]
+    file: PathBuf,
+    /// Only this queue; may be given several times
+    #[arg(long = "queue", value_name = "QUEUE", value_parser = queue_name)]
+    queues: Vec<QueueName>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for ExportArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let remote = Remote::new(&self.server)?;
+        if self.file.as_os_str() == "-" {
+            let mut exporter = Exporter::new(remote, BufWriter::new(io::stdout().lock()));
+            let end = exporter.run(&self.queues)?;
+            let counts = json!({"queues": end.queues, "messages": end.messages});
+            if self.server.json {
+                eprintln!("{counts}");
+            } else {
+                eprintln!("{} messages of {} queues", end.messages, end.queues);
+            }
+            return Ok(());
+        }
+        let part = PartFile::create(&self.file)?;
+        let mut exporter = Exporter::new(remote, BufWriter::new(&part.file));
+        let end = exporter.run(&self.queues)?;
+        drop(exporter);
+        let file = self.file.display().to_string();
+        part.finish()?;
+        let mut out = io::stdout().lock();
+        if self.server.json {
+            writeln!(out, "{}", json!({"queues": end.queues, "messages": end.messages, "file": file}))?;
+        } else {
+            writeln!(out, "{} messages of {} queues are in {file}", end.messages, end.queues)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes what a server has.
+struct Exporter<W> {
+    remote: Remote,
+    out: W,
+    queues: u64,
+    messages: u64,
+    progress: ProgressBar,
+}
+
+impl<W: Write> Exporter<W> {
+    fn new(remote: Remote, out: W) -> Self {
+        let progress = ProgressBar::new_spinner();
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {human_pos} exported, {per_sec}, {elapsed}")
+        {
+            progress.set_style(style);
+        }
+        Exporter { remote, out, queues: 0, messages: 0, progress }
+    }
+
+    /// Writes all queues, or only these.
+    fn run(&mut self, only: &[QueueName]) -> Result<ExportEnd, CommandFailure> {
+        self.line(&ExportLine::Export(ExportHead::now()))?;
+        for queue in self.names(only)? {
+            self.queue(&queue)?;
+        }
+        let end = ExportEnd::new(self.queues, self.messages);
+        self.line(&ExportLine::End(end))?;
+        self.out.flush()?;
+        self.progress.finish_and_clear();
+        Ok(end)
+    }
+
+    fn names(&self, only: &[QueueName]) -> Result<Vec<QueueName>, CommandFailure> {
+        if !only.is_empty() {
+            return Ok(only.to_vec());
+        }
+        let mut names = Vec::new();
+        let mut path = "/v1/queues".to_owned();
+        loop {
+            let page = self.remote.get(&path)?;
+            let queues = page["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+            for queue in queues {
+                let name = queue["queue"].as_str().unwrap_or_default();
+                names.push(QueueName::new(name).map_err(CommandFailure::failed)?);
+            }
+            match page.get("next").and_then(Value::as_str) {
+                Some(next) => path = format!("/v1/queues?after={}", segment(next)),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Writes one queue. Dead messages come first, in the order in which they died, because a listing of all states is in
+    /// due order.
+    fn queue(&mut self, name: &QueueName) -> Result<(), CommandFailure> {
+        let mut seen = self.remote.get(&path(name))?;
+        let mut line = ExportedQueue::new(name.clone());
+        if let Value::Object(config) = seen["config"].take() {
+            line.config = config.into_iter().filter(|(_, value)| !value.is_null()).collect();
+        }
+        line.paused = seen["paused"] == true;
+        line.pause_left_ms = seen["pause_left_ms"].as_u64();
+        let priority = line.config.get("priority").and_then(Value::as_u64);
+        let priority = priority.and_then(|n| u32::try_from(n).ok()).unwrap_or(Defaults::default().priority);
+        self.queues += 1;
+        self.line(&ExportLine::Queue(line))?;
+        let mut dead = HashSet::new();
+        self.pages(name, Some("dead"), |exporter, message| {
+            dead.insert(message.id.clone());
+            exporter.message(name, message, priority)
+        })?;
+        self.pages(name, None, |exporter, message| {
+            // One that was redriven meanwhile is in the file already, as it was.
+            if dead.contains(&message.id) { Ok(()) } else { exporter.message(name, message, priority) }
+        })
+    }
+
+    fn pages(
+        &mut self,
+        name: &QueueName,
+        state: Option<&str>,
+        mut each: impl FnMut(&mut Self, ListedMessage) -> Result<(), CommandFailure>,
+    ) -> Result<(), CommandFailure> {
+        let mut base = format!("{}/messages?limit={PAGE}", path(name));
+        if let Some(state) = state {
+            base.push_str(&format!("&state={state}"));
+        }
+        let mut at = base.clone();
+        loop {
+            let bytes = self.remote.get_bytes(&at)?;
+            let page: ListedPage = serde_json::from_slice(&bytes).map_err(|error| {
+                CommandFailure::Failed(format!(
+                    "the server lists the messages of {name} in a strange form: {error}"
+                ))
+            })?;
+            for message in page.messages {
+                each(self, message)?;
+            }
+            self.progress.set_position(self.messages);
+            match page.next {
+                Some(next) => at = format!("{base}&after={}", segment(&next)),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        queue: &QueueName,
+        message: ListedMessage,
+        priority: u32,
+    ) -> Result<(), CommandFailure> {
+        self.messages += 1;
+        self.line(&ExportLine::Message(Box::new(message.exported(queue, priority))))
+    }
+
+    fn line(&mut self, line: &ExportLine) -> Result<(), CommandFailure> {
+        serde_json::to_writer(&mut self.out, line).map_err(io::Error::from)?;
+        self.out.write_all(b"\n")?;
+        Ok(())
+    }
+}
+
+/// A file that has its name only once it is whole.
+struct PartFile {
+    file: File,
+    part: PathBuf,
+    whole: PathBuf,
+    is_finished: bool,
+}
+
+impl PartFile {
+    fn create(whole: &Path) -> Result<PartFile, CommandFailure> {
+        let usage = |path: &Path, what: &dyn std::fmt::Display| {
+            CommandFailure::Usage(format!("FILE {}: {what}", path.display()))
+        };
+        if whole.symlink_metadata().is_ok() {
+            return Err(usage(whole, &"exists already; an export replaces no file"));
+        }
+        let mut part = whole.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&part);
+        let file = file.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                usage(&part, &"exists: another export is writing it, or was interrupted; then remove it")
+            }
+            _ => usage(&part, &error),
+        })?;
+        Ok(PartFile { file, part, whole: whole.to_owned(), is_finished: false })
+    }
+
+    /// Gives the file its name when it is on the disk.
+    fn finish(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        renameat_with(CWD, &self.part, CWD, &self.whole, RenameFlags::NOREPLACE)?;
+        self.is_finished = true;
+        let folder = self.whole.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            let _ = std::fs::remove_file(&self.part);
+        }
+    }
+}

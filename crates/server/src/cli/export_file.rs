@@ -1,0 +1,500 @@
+//! The file of `duewheel export`: a JSON object on each line.
+//!
+//! | line | what |
+//! |---|---|
+//! | first | `{"type":"export","version":1,…}` |
+//! | before the messages of a queue | `{"type":"queue",…}` with its settings |
+//! | one for each message | `{"type":"message",…}` |
+//! | last | `{"type":"end","queues":N,"messages":N}`; without it the file is cut off |
+
+use std::fmt;
+use std::io::{self, BufRead, Read};
+
+use duewheel::core::QueueName;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::table::plain;
+
+/// The version of the format, which a later one raises when an earlier reader would lose something.
+pub(super) const VERSION: u32 = 1;
+/// The longest line that is read, in bytes: a message of the largest size.
+const MAX_LINE: u64 = 1 << 30;
+
+/// One line of the file.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum ExportLine {
+    Export(ExportHead),
+    Queue(ExportedQueue),
+    Message(Box<ExportedMessage>),
+    End(ExportEnd),
+}
+
+/// Where the file comes from.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportHead {
+    #[serde(rename = "type", skip_serializing, default)]
+    _kind: LineKind,
+    pub(super) version: u32,
+    /// The program that has written it.
+    pub(super) program: String,
+    /// When it began, by the clock of the machine that ran the command.
+    pub(super) at: String,
+}
+
+impl ExportHead {
+    pub(super) fn now() -> ExportHead {
+        let program = concat!("duewheel ", env!("CARGO_PKG_VERSION")).to_owned();
+        let at = format!("{:.3}", jiff::Timestamp::now());
+        ExportHead { _kind: LineKind, version: VERSION, program, at }
+    }
+}
+
+/// A queue and its settings.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportedQueue {
+    #[serde(rename = "type", skip_serializing, default)]
+    _kind: LineKind,
+    pub(super) queue: QueueText,
+    /// The settings that differ from the server's defaults.
+    #[serde(default)]
+    pub(super) config: Map<String, Value>,
+    #[serde(default)]
+    pub(super) paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pause_left_ms: Option<u64>,
+}
+
+impl ExportedQueue {
+    pub(super) fn new(queue: QueueName) -> ExportedQueue {
+        ExportedQueue {
+            _kind: LineKind,
+            queue: QueueText(queue),
+            config: Map::new(),
+            paused: false,
+            pause_left_ms: None,
+        }
+    }
+}
+
+/// A message. Members that no import uses are for people.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportedMessage {
+    #[serde(rename = "type", skip_serializing, default)]
+    _kind: LineKind,
+    pub(super) queue: QueueText,
+    pub(super) id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) body_base64: Option<String>,
+    #[serde(default, skip_serializing_if = "HeaderList::is_empty")]
+    pub(super) headers: HeaderList,
+    pub(super) state: ExportedState,
+    pub(super) due_at: String,
+    pub(super) enqueued_at: String,
+    /// The priority, if it is not the queue's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) priority: Option<u32>,
+    /// The message's own settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) own: Option<OwnFields>,
+    #[serde(default)]
+    pub(super) attempt: u32,
+    #[serde(default)]
+    pub(super) forgiven: u32,
+    /// The effective number of attempts after which it is dead.
+    pub(super) max_attempts: u32,
+    #[serde(default)]
+    pub(super) generation: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) dead_reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) dead_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) history: Vec<Value>,
+}
+
+/// The state of an exported message.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ExportedState {
+    Scheduled,
+    Ready,
+    Leased,
+    Dead,
+}
+
+/// Settings that a message has itself.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OwnFields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lease_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) backoff: Option<Value>,
+}
+
+/// The last line.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportEnd {
+    #[serde(rename = "type", skip_serializing, default)]
+    _kind: LineKind,
+    pub(super) queues: u64,
+    pub(super) messages: u64,
+}
+
+impl ExportEnd {
+    pub(super) fn new(queues: u64, messages: u64) -> ExportEnd {
+        ExportEnd { _kind: LineKind, queues, messages }
+    }
+}
+
+/// The type of a line, where it has been read already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LineKind;
+
+impl<'de> Deserialize<'de> for LineKind {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(d).map(|_| LineKind)
+    }
+}
+
+/// A page of a listing, as far as it is exported. Later servers may say more.
+#[derive(Debug, Deserialize)]
+pub(super) struct ListedPage {
+    pub(super) messages: Vec<ListedMessage>,
+    pub(super) next: Option<String>,
+}
+
+/// A message of a listing.
+#[derive(Debug, Deserialize)]
+pub(super) struct ListedMessage {
+    pub(super) id: String,
+    key: Option<String>,
+    body: Option<String>,
+    body_base64: Option<String>,
+    headers: HeaderList,
+    pub(super) state: ExportedState,
+    due_at: String,
+    enqueued_at: String,
+    priority: u32,
+    own: Option<OwnFields>,
+    attempt: u32,
+    forgiven: u32,
+    max_attempts: u32,
+    generation: u32,
+    dead_reason: Option<String>,
+    dead_at: Option<String>,
+    history: Vec<Value>,
+}
+
+impl ListedMessage {
+    /// The message as a line; `priority` is that of its queue.
+    pub(super) fn exported(self, queue: &QueueName, priority: u32) -> ExportedMessage {
+        ExportedMessage {
+            _kind: LineKind,
+            queue: QueueText(queue.clone()),
+            id: self.id,
+            key: self.key,
+            body: self.body,
+            body_base64: self.body_base64,
+            headers: self.headers,
+            state: self.state,
+            due_at: self.due_at,
+            enqueued_at: self.enqueued_at,
+            priority: (self.priority != priority).then_some(self.priority),
+            own: self.own,
+            attempt: self.attempt,
+            forgiven: self.forgiven,
+            max_attempts: self.max_attempts,
+            generation: self.generation,
+            dead_reason: self.dead_reason,
+            dead_at: self.dead_at,
+            history: self.history,
+        }
+    }
+}
+
+/// The name of a queue, checked when it is read.
+#[derive(Clone, Debug)]
+pub(super) struct QueueText(pub(super) QueueName);
+
+impl Serialize for QueueText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.0.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for QueueText {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        QueueName::new(&text).map(QueueText).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Headers, in their order.
+#[derive(Debug, Default)]
+pub(super) struct HeaderList(Vec<(String, String)>);
+
+impl HeaderList {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for HeaderList {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for HeaderList {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = HeaderList;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HeaderList, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(HeaderList(pairs))
+            }
+        }
+        d.deserialize_map(Pairs)
+    }
+}
+
+/// Why a file cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExportFileError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A line is wrong.
+    #[error("line {line}: {what}")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// The fault, with the field where there is one.
+        what: String,
+    },
+    /// It ends before its last line.
+    #[error("the file is cut off behind line {0}: its last line, which counts the others, is missing")]
+    Cut(u64),
+}
+
+/// Reads a file line by line, and checks that it is whole.
+#[derive(Debug)]
+pub(super) struct ExportReader<R> {
+    input: R,
+    line: u64,
+    seen: ExportEnd,
+    has_ended: bool,
+    text: Vec<u8>,
+}
+
+impl<R: BufRead> ExportReader<R> {
+    pub(super) fn new(input: R) -> Self {
+        ExportReader { input, line: 0, seen: ExportEnd::default(), has_ended: false, text: Vec::new() }
+    }
+
+    /// The number of the line that was read last.
+    pub(super) fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// What was read so far.
+    pub(super) fn seen(&self) -> ExportEnd {
+        self.seen
+    }
+
+    /// The next line; `None` behind the last one of a file that is whole.
+    ///
+    /// # Errors
+    /// See [`ExportFileError`].
+    pub(super) fn next(&mut self) -> Result<Option<ExportLine>, ExportFileError> {
+        self.text.clear();
+        self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.text)?;
+        let is_whole = self.text.last() == Some(&b'\n');
+        if self.text.trim_ascii().is_empty() {
+            return match (self.has_ended, is_whole) {
+                (true, false) => Ok(None),
+                (false, false) => Err(ExportFileError::Cut(self.line)),
+                (_, true) => {
+                    self.line += 1;
+                    Err(self.wrong("is empty"))
+                }
+            };
+        }
+        if !is_whole && !self.has_ended && serde_json::from_slice::<IgnoredAny>(&self.text).is_err() {
+            return Err(ExportFileError::Cut(self.line));
+        }
+        self.line += 1;
+        if self.has_ended {
+            return Err(self.wrong("follows the last line, which counts the others"));
+        }
+        let line = self.parse()?;
+        match &line {
+            ExportLine::Export(_) => {}
+            ExportLine::Queue(_) => self.seen.queues += 1,
+            ExportLine::Message(_) => self.seen.messages += 1,
+            ExportLine::End(end) => {
+                self.has_ended = true;
+                if *end != self.seen {
+                    let what = format!(
+                        "counts {} queues and {} messages, and there are {} and {}",
+                        end.queues, end.messages, self.seen.queues, self.seen.messages
+                    );
+                    return Err(self.wrong(&what));
+                }
+            }
+        }
+        Ok(Some(line))
+    }
+
+    fn wrong(&self, what: &str) -> ExportFileError {
+        ExportFileError::Line { line: self.line, what: what.to_owned() }
+    }
+
+    fn parse(&self) -> Result<ExportLine, ExportFileError> {
+        #[derive(Deserialize)]
+        struct TypeOfLine {
+            r#type: String,
+        }
+        let kind = self.fields::<TypeOfLine>()?.r#type;
+        let line = match (self.line, kind.as_str()) {
+            (1, "export") => {
+                let head: ExportHead = self.fields()?;
+                if head.version != VERSION {
+                    let what = format!(
+                        "version: the file is of version {}, and this program reads version {VERSION}",
+                        head.version
+                    );
+                    return Err(self.wrong(&what));
+                }
+                ExportLine::Export(head)
+            }
+            (1, _) => return Err(self.wrong("type: a file of `duewheel export` begins with \"export\"")),
+            (_, "queue") => ExportLine::Queue(self.fields()?),
+            (_, "message") => ExportLine::Message(Box::new(self.fields()?)),
+            (_, "end") => ExportLine::End(self.fields()?),
+            (_, _) => return Err(self.wrong("type: must be \"queue\", \"message\" or \"end\"")),
+        };
+        if let ExportLine::Message(message) = &line {
+            match (&message.body, &message.body_base64) {
+                (None, None) => return Err(self.wrong("body: is missing")),
+                (Some(_), Some(_)) => {
+                    return Err(self.wrong("body_base64: goes instead of body, not with it"));
+                }
+                (Some(_), None) | (None, Some(_)) => {}
+            }
+        }
+        Ok(line)
+    }
+
+    fn fields<T: DeserializeOwned>(&self) -> Result<T, ExportFileError> {
+        let mut json = serde_json::Deserializer::from_slice(&self.text);
+        let parsed = serde_path_to_error::deserialize(&mut json).and_then(|value| {
+            json.end().map(|()| value).map_err(|error| serde_path_to_error::Error::new(no_path(), error))
+        });
+        parsed.map_err(|error| {
+            let path = error.path().to_string();
+            // The position within the line tells people less than the field.
+            let inner = error.inner().to_string();
+            let what = inner.split(" at line ").next().unwrap_or_default();
+            let what = if path == "." { plain(what) } else { format!("{path}: {}", plain(what)) };
+            self.wrong(&what)
+        })
+    }
+}
+
+/// The path of the whole line.
+fn no_path() -> serde_path_to_error::Path {
+    serde_path_to_error::Track::new().path()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str =
+        r#"{"type":"export","version":1,"program":"duewheel 0.1.0","at":"2026-01-01T00:00:00.000Z"}"#;
+    const QUEUE: &str = r#"{"type":"queue","queue":"q","config":{"lease_ms":5},"paused":true}"#;
+    const MESSAGE: &str = r#"{"type":"message","queue":"q","id":"7","body":"b","headers":{"z":"1","a":"2"},"state":"leased","due_at":"2026-01-01T00:00:00.000Z","enqueued_at":"2026-01-01T00:00:00.000Z","max_attempts":3}"#;
+    const END: &str = r#"{"type":"end","queues":1,"messages":1}"#;
+
+    fn read(text: &str) -> Result<Vec<ExportLine>, String> {
+        let mut reader = ExportReader::new(text.as_bytes());
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next().map_err(|error| error.to_string())? {
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
+    #[test]
+    fn a_file_comes_back_with_its_headers_in_order() {
+        let text = format!("{HEAD}\n{QUEUE}\n{MESSAGE}\n{END}\n");
+        let lines = read(&text).unwrap();
+        let again: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        assert_eq!(again[0], HEAD);
+        assert_eq!(again[1], QUEUE);
+        assert!(again[2].contains(r#""headers":{"z":"1","a":"2"},"state":"leased""#), "{}", again[2]);
+        assert_eq!(again[3], END);
+        assert_eq!(read(text.trim_end()).unwrap().len(), 4, "the last newline may be missing");
+    }
+
+    /// Whatever is missing at the end, nobody takes the file for a whole one.
+    #[test]
+    fn a_file_cut_at_any_byte_is_refused() {
+        let text = format!("{HEAD}\n{QUEUE}\n{MESSAGE}\n{END}\n");
+        for cut in 0..text.len() - 1 {
+            let error = read(&text[..cut]).expect_err("it is cut");
+            assert!(error.starts_with("the file is cut off behind line "), "{cut}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_with_its_field() {
+        let told = |line: &str| read(&format!("{HEAD}\n{line}\n{END}\n")).expect_err("wrong");
+        for (line, says) in [
+            ("{}", "line 2: missing field `type`"),
+            ("[1]", "line 2: "),
+            ("", "line 2: is empty"),
+            ("{\"type\":\"job\"}", "line 2: type: must be"),
+            (&*MESSAGE.replace("\"q\"", "\"-q\""), "line 2: queue: "),
+            (&*MESSAGE.replace("\"leased\"", "\"gone\""), "line 2: state: unknown variant `gone`"),
+            (&*MESSAGE.replace(":3}", ":\"3\"}"), "line 2: max_attempts: invalid type"),
+            (&*MESSAGE.replace("\"body\":\"b\",", ""), "line 2: body: is missing"),
+            (&*MESSAGE.replace("\"z\":\"1\"", "\"z\":1"), "line 2: headers.z: invalid type"),
+            (&*MESSAGE.replace("\"id\"", "\"extra\":1,\"id\""), "line 2: extra: unknown field `extra`"),
+            (&*format!("{MESSAGE}{MESSAGE}"), "line 2: trailing characters"),
+            (QUEUE, "line 3: counts 1 queues and 1 messages, and there are 1 and 0"),
+        ] {
+            let error = told(line);
+            assert!(error.starts_with(says), "{line}: {error}");
+        }
+        assert!(
+            read("{\"type\":\"end\",\"queues\":0,\"messages\":0}\n").unwrap_err().contains("begins with")
+        );
+        let newer = HEAD.replace(":1,", ":2,");
+        assert!(read(&format!("{newer}\n")).unwrap_err().contains("version 2"), "{newer}");
+        let more = read(&format!("{HEAD}\n{QUEUE}\n{MESSAGE}\n{END}\n{MESSAGE}\n")).unwrap_err();
+        assert!(more.starts_with("line 5: follows the last line"), "{more}");
+    }
+}

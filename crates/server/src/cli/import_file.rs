@@ -1,0 +1,518 @@
+//! `duewheel import FILE`: takes in what `duewheel export` has written.
+//!
+//! Each message gets a `dedupe_id` made of its id and its time of enqueue in the source, so that the same message, of the
+//! same file or of a later one, is taken once, as long as the queue remembers dedupe ids. So a request whose answer was
+//! lost is sent again, and so may people do with a file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use duewheel::core::QueueName;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::export_file::{
+    ExportEnd, ExportFileError, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedState,
+    HeaderList, OwnFields,
+};
+use super::queue::{path, queue_name};
+use super::remote::{ApiError, Remote, ServerRefusal};
+use super::table::plain;
+use super::{CommandFailure, ServerArgs};
+
+/// Lines and bytes of one request.
+const BATCH_LINES: usize = 1_000;
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// How long an import goes on without any progress, because the server is unreachable or full.
+const PATIENCE: Duration = Duration::from_secs(30);
+const REST: Duration = Duration::from_millis(500);
+
+/// Options of an import from a file.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "From a file")]
+pub(super) struct FileOptions {
+    /// Only this queue of the file; may be given several times
+    #[arg(long = "queue", value_name = "QUEUE", value_parser = queue_name, conflicts_with = "beanstalk")]
+    queues: Vec<QueueName>,
+    /// What to do with a message whose key is taken here: refuse it, keep the one that is here, or replace that
+    #[arg(long, value_name = "WHAT", default_value = "reject", conflicts_with = "beanstalk")]
+    if_exists: TakenKey,
+    /// Leave settings and pauses of queues as they are here
+    #[arg(long, conflicts_with = "beanstalk")]
+    no_settings: bool,
+    /// Take messages even if they were imported within the last day
+    #[arg(long, conflicts_with = "beanstalk")]
+    again: bool,
+    /// Only check the file, without a server
+    #[arg(long, conflicts_with = "beanstalk")]
+    check: bool,
+}
+
+/// What happens to a message whose key is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TakenKey {
+    Reject,
+    Keep,
+    Replace,
+}
+
+impl TakenKey {
+    fn word(self) -> &'static str {
+        match self {
+            TakenKey::Reject => "reject",
+            TakenKey::Keep => "keep",
+            TakenKey::Replace => "replace",
+        }
+    }
+}
+
+/// Imports a file, or standard input.
+pub(super) fn run(
+    file: &Path,
+    remote: Remote,
+    prefix: &str,
+    options: &FileOptions,
+    server: &ServerArgs,
+) -> Result<(), CommandFailure> {
+    let from_stdin = file.as_os_str() == "-";
+    let usage =
+        |error: &dyn std::fmt::Display| CommandFailure::Usage(format!("FILE {}: {error}", file.display()));
+    let mut importer = FileImporter::new(remote, prefix, options);
+    let result = if from_stdin {
+        let reader = ExportReader::new(BufReader::with_capacity(256 * 1024, io::stdin().lock()));
+        if options.check {
+            checked(reader).map(|end| importer.seen(end)).map_err(ImportEnd::from)
+        } else {
+            importer.take(reader)
+        }
+    } else {
+        let mut opened = File::open(file).map_err(|error| usage(&error))?;
+        let end = checked(ExportReader::new(BufReader::new(&opened))).map_err(|error| usage(&error))?;
+        importer.seen(end);
+        if options.check {
+            Ok(())
+        } else {
+            opened.rewind()?;
+            importer.take(ExportReader::new(BufReader::with_capacity(256 * 1024, opened)))
+        }
+    };
+    importer.progress.finish_and_clear();
+    match result {
+        Ok(()) => importer.tell(options.check, server),
+        Err(ImportEnd::File(error)) => {
+            let so_far = importer.accepted;
+            let note = if options.check || so_far == 0 {
+                String::new()
+            } else {
+                format!(
+                    "; {so_far} messages in front of it are here. Import the whole input again: nothing doubles"
+                )
+            };
+            Err(usage(&format_args!("{error}{note}")))
+        }
+        Err(ImportEnd::Failure(failure)) => Err(failure),
+    }
+}
+
+/// Reads a file to its end.
+fn checked<R: BufRead>(mut reader: ExportReader<R>) -> Result<ExportEnd, ExportFileError> {
+    while reader.next()?.is_some() {}
+    Ok(reader.seen())
+}
+
+/// Why an import ended early.
+#[derive(Debug)]
+enum ImportEnd {
+    /// The file is wrong.
+    File(ExportFileError),
+    /// The server, or the connection to it, failed.
+    Failure(CommandFailure),
+}
+
+impl From<ExportFileError> for ImportEnd {
+    fn from(error: ExportFileError) -> Self {
+        ImportEnd::File(error)
+    }
+}
+
+impl From<CommandFailure> for ImportEnd {
+    fn from(failure: CommandFailure) -> Self {
+        ImportEnd::Failure(failure)
+    }
+}
+
+/// A message as it is enqueued.
+#[derive(Debug, Serialize)]
+struct ImportedLine<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<&'a str>,
+    due_at: &'a str,
+    past: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    if_exists: Option<&'static str>,
+    dedupe_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
+    #[serde(skip_serializing_if = "HeaderList::is_empty")]
+    headers: &'a HeaderList,
+    #[serde(flatten)]
+    own: OwnFields,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+}
+
+impl<'a> ImportedLine<'a> {
+    fn of(message: &'a ExportedMessage, if_exists: TakenKey, salt: Option<&str>) -> ImportedLine<'a> {
+        let is_dead = message.state == ExportedState::Dead;
+        let mut own = message.own.clone().unwrap_or_default();
+        let used = message.attempt.saturating_sub(message.forgiven);
+        // A message without end of attempts has no attempts left that could be counted.
+        if !is_dead && used > 0 && message.max_attempts != u32::MAX {
+            own.max_attempts = Some(message.max_attempts.saturating_sub(used).max(1));
+        }
+        let salt = salt.map(|salt| format!(":{salt}")).unwrap_or_default();
+        ImportedLine {
+            body: message.body.as_deref(),
+            body_base64: message.body_base64.as_deref(),
+            due_at: &message.due_at,
+            past: "fire",
+            key: message.key.as_deref(),
+            // The dead hold no keys.
+            if_exists: message.key.as_ref().filter(|_| !is_dead).map(|_| if_exists.word()),
+            dedupe_id: format!("import:{}:{}{salt}", message.enqueued_at, message.id),
+            priority: message.priority,
+            headers: &message.headers,
+            own,
+            state: is_dead.then_some("dead"),
+        }
+    }
+}
+
+/// Lines that wait to be sent, all of one queue.
+#[derive(Debug, Default)]
+struct ImportBatch {
+    queue: Option<QueueName>,
+    /// The number of each line in the file, and its request.
+    lines: Vec<(u64, String)>,
+    bytes: usize,
+}
+
+/// An import under way.
+struct FileImporter<'a> {
+    remote: Remote,
+    prefix: &'a str,
+    options: &'a FileOptions,
+    salt: Option<String>,
+    batch: ImportBatch,
+    in_file: ExportEnd,
+    accepted: u64,
+    refused: u64,
+    kept: u64,
+    leased: u64,
+    /// The durability that answers told.
+    levels: BTreeSet<String>,
+    /// Queues whose settings stay as they are here, with the reason.
+    settings_left: BTreeMap<String, String>,
+    settings_failed: u64,
+    progress: ProgressBar,
+}
+
+impl<'a> FileImporter<'a> {
+    fn new(remote: Remote, prefix: &'a str, options: &'a FileOptions) -> Self {
+        let progress = ProgressBar::new(0);
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {human_pos} imported, {per_sec}, {elapsed}")
+        {
+            progress.set_style(style);
+        }
+        let salt = options.again.then(|| format!("{}", jiff::Timestamp::now()));
+        FileImporter {
+            remote,
+            prefix,
+            options,
+            salt,
+            batch: ImportBatch::default(),
+            in_file: ExportEnd::default(),
+            accepted: 0,
+            refused: 0,
+            kept: 0,
+            leased: 0,
+            levels: BTreeSet::new(),
+            settings_left: BTreeMap::new(),
+            settings_failed: 0,
+            progress,
+        }
+    }
+
+    fn seen(&mut self, end: ExportEnd) {
+        self.in_file = end;
+    }
+
+    /// Sends all lines.
+    fn take<R: BufRead>(&mut self, mut reader: ExportReader<R>) -> Result<(), ImportEnd> {
+        loop {
+            let line = match reader.next() {
+                Ok(line) => line,
+                Err(error) => {
+                    // What is in front of a wrong line is right, and the same when it comes again.
+                    self.send()?;
+                    return Err(error.into());
+                }
+            };
+            match line {
+                None => break,
+                Some(ExportLine::Export(_) | ExportLine::End(_)) => {}
+                Some(ExportLine::Queue(queue)) => {
+                    if self.wants(&queue.queue.0) && !self.options.no_settings {
+                        self.send()?;
+                        self.settings(reader.line(), &queue)?;
+                    }
+                }
+                Some(ExportLine::Message(message)) => {
+                    if self.wants(&message.queue.0) {
+                        self.add(reader.line(), &message)?;
+                    }
+                }
+            }
+        }
+        self.send()?;
+        self.in_file = reader.seen();
+        Ok(())
+    }
+
+    fn wants(&self, queue: &QueueName) -> bool {
+        self.options.queues.is_empty() || self.options.queues.contains(queue)
+    }
+
+    /// The name of a queue here.
+    fn name(&self, line: u64, queue: &QueueName) -> Result<QueueName, CommandFailure> {
+        let name = format!("{}{queue}", self.prefix);
+        QueueName::new(&name).map_err(|what| {
+            CommandFailure::Usage(format!("--prefix {:?}: line {line}: queue {name}: {what}", self.prefix))
+        })
+    }
+
+    fn add(&mut self, line: u64, message: &ExportedMessage) -> Result<(), ImportEnd> {
+        let queue = self.name(line, &message.queue.0)?;
+        let is_full = self.batch.lines.len() >= BATCH_LINES || self.batch.bytes >= BATCH_BYTES;
+        if is_full || self.batch.queue.as_ref() != Some(&queue) {
+            self.send()?;
+        }
+        self.leased += u64::from(message.state == ExportedState::Leased);
+        let request = ImportedLine::of(message, self.options.if_exists, self.salt.as_deref());
+        let request = serde_json::to_string(&request).map_err(CommandFailure::failed)?;
+        self.batch.queue = Some(queue);
+        self.batch.bytes += request.len() + 1;
+        self.batch.lines.push((line, request));
+        Ok(())
+    }
+
+    /// Sends what waits until every line has its answer. A request without an answer is sent again, because dedupe ids
+    /// make that the same as once.
+    fn send(&mut self) -> Result<(), CommandFailure> {
+        let ImportBatch { queue, mut lines, .. } = std::mem::take(&mut self.batch);
+        let Some(queue) = queue else { return Ok(()) };
+        let path = format!("{}/messages", path(&queue));
+        let mut since = Instant::now();
+        while !lines.is_empty() {
+            let mut bytes = Vec::new();
+            for (_, request) in &lines {
+                bytes.extend_from_slice(request.as_bytes());
+                bytes.push(b'\n');
+            }
+            let (left, trouble) = match self.remote.post_lines(&path, bytes) {
+                Ok(results) => {
+                    let before = lines.len();
+                    let (left, trouble) = self.judge(lines, results)?;
+                    if left.len() < before {
+                        since = Instant::now();
+                    }
+                    (left, trouble)
+                }
+                Err(trouble) if may_pass(&trouble) => (lines, Some(trouble)),
+                Err(trouble) => return Err(self.unfinished(trouble)),
+            };
+            lines = left;
+            self.progress.set_position(self.accepted);
+            if let Some(trouble) = trouble.filter(|_| !lines.is_empty()) {
+                if since.elapsed() >= PATIENCE {
+                    return Err(self.unfinished(trouble));
+                }
+                self.progress.set_message(trouble.to_string());
+                thread::sleep(REST);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the results. Returns the lines to be sent again, and why.
+    #[allow(clippy::type_complexity, reason = "a pair that one caller takes apart")]
+    fn judge(
+        &mut self,
+        lines: Vec<(u64, String)>,
+        results: Vec<Value>,
+    ) -> Result<(Vec<(u64, String)>, Option<ApiError>), CommandFailure> {
+        let mut left = Vec::new();
+        let mut trouble = None;
+        let mut results = results.into_iter();
+        for (number, request) in lines {
+            let Some(result) = results.next() else {
+                trouble = Some(ApiError::Unreachable("the connection ended before all answers".to_owned()));
+                left.push((number, request));
+                continue;
+            };
+            if result.get("id").is_some() {
+                self.accepted += 1;
+                self.kept += u64::from(result["created"] == false);
+                if let Some(level) = result["durability"].as_str()
+                    && !self.levels.contains(level)
+                {
+                    self.levels.insert(level.to_owned());
+                }
+                continue;
+            }
+            let refusal = ApiError::Refused(ServerRefusal::from_json(&result));
+            if may_pass(&refusal) {
+                trouble = Some(refusal);
+                left.push((number, request));
+                continue;
+            }
+            self.refused += 1;
+            // It names the field, as the file does.
+            let what = plain(&ServerRefusal::from_json(&result).to_string());
+            self.progress.suspend(|| writeln!(io::stderr(), "line {number}: {what}"))?;
+        }
+        Ok((left, trouble))
+    }
+
+    /// The settings and the pause of a queue, before its messages. Settings that the queue has here stay.
+    fn settings(&mut self, line: u64, queue: &ExportedQueue) -> Result<(), CommandFailure> {
+        if queue.config.is_empty() && !queue.paused {
+            return Ok(());
+        }
+        let name = self.name(line, &queue.queue.0)?;
+        match self.set(&name, queue) {
+            Ok(None) => {}
+            Ok(Some(why)) => {
+                self.settings_left.insert(name.to_string(), why);
+            }
+            Err(ApiError::Refused(refusal)) => {
+                self.settings_failed += 1;
+                let what = plain(&refusal.to_string());
+                self.progress
+                    .suspend(|| writeln!(io::stderr(), "line {line}: the settings of {name}: {what}"))?;
+            }
+            Err(trouble @ ApiError::Unreachable(_)) => return Err(self.unfinished(trouble)),
+        }
+        Ok(())
+    }
+
+    /// Returns why settings stay as they are, if they do.
+    fn set(&self, name: &QueueName, queue: &ExportedQueue) -> Result<Option<String>, ApiError> {
+        let path = path(name);
+        let here = self.remote.get(&path)?;
+        if queue.paused && here["paused"] != true {
+            let length = queue.pause_left_ms.map(|ms| ("for_ms".to_owned(), Value::from(ms)));
+            let length: Map<String, Value> = length.into_iter().collect();
+            self.remote.post(&format!("{path}/pause"), &Value::Object(length))?;
+        }
+        let config: Map<String, Value> = match &here["config"] {
+            Value::Object(config) => config
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
+            _ => Map::new(),
+        };
+        if queue.config.is_empty() || config == queue.config {
+            return Ok(None);
+        }
+        if !config.is_empty() {
+            return Ok(Some("has settings of its own here, which stay".to_owned()));
+        }
+        self.remote.put(&format!("{path}/config"), &Value::Object(queue.config.clone()))?;
+        Ok(None)
+    }
+
+    /// The failure of an import that ends early.
+    fn unfinished(&self, trouble: ApiError) -> CommandFailure {
+        let here = self.accepted;
+        CommandFailure::Failed(format!(
+            "{trouble}; {here} messages are here. Import the file again: within a day nothing doubles"
+        ))
+    }
+
+    fn tell(&self, is_check: bool, server: &ServerArgs) -> Result<(), CommandFailure> {
+        let mut out = io::stdout().lock();
+        let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
+        if server.json {
+            let told = json!({
+                "in_file": {"queues": self.in_file.queues, "messages": self.in_file.messages},
+                "imported": self.accepted, "kept": self.kept, "refused": self.refused, "leased": self.leased,
+                "durability": levels, "settings_left": self.settings_left.keys().collect::<Vec<_>>(),
+                "settings_failed": self.settings_failed,
+            });
+            writeln!(out, "{told}")?;
+        } else if is_check {
+            writeln!(
+                out,
+                "the file is whole: {} messages of {} queues",
+                self.in_file.messages, self.in_file.queues
+            )?;
+        } else {
+            let durability =
+                if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
+            writeln!(
+                out,
+                "{} of {} messages are imported to {}{durability}",
+                self.accepted, self.in_file.messages, server.server
+            )?;
+            if self.kept > 0 {
+                writeln!(
+                    out,
+                    "{} of them have keys that were taken; the messages that were here stay",
+                    self.kept
+                )?;
+            }
+            if self.leased > 0 {
+                writeln!(
+                    out,
+                    "{} of them had a consumer in the source, which may finish them there; here they are ready",
+                    self.leased
+                )?;
+            }
+            for (queue, why) in &self.settings_left {
+                writeln!(out, "{queue} {why}")?;
+            }
+        }
+        let mut bad = Vec::new();
+        if self.refused > 0 {
+            bad.push(format!("{} messages were refused", self.refused));
+        }
+        if self.settings_failed > 0 {
+            bad.push(format!("the settings of {} queues were refused", self.settings_failed));
+        }
+        if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
+    }
+}
+
+/// Whether the same request may be taken a little later.
+fn may_pass(trouble: &ApiError) -> bool {
+    match trouble {
+        ApiError::Unreachable(_) => true,
+        ApiError::Refused(refusal) => {
+            refusal.is_passing()
+                || matches!(refusal.code.as_str(), "unknown" | "storage_unavailable" | "request_timeout")
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `duewheel top`: the ring, the queues and the lateness of a running server, live in the terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use serde_json::{Value, json};
+
+use super::interrupt::Interrupt;
+use super::remote::{ApiError, Remote};
+use super::top_view::{self, Palette, TopFigures, TopScreen};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
+
+/// How long the keyboard is awaited before the screen is looked at again.
+const LOOK: Duration = Duration::from_millis(100);
+/// The queues that are asked for, the first by name.
+const QUEUES: usize = 1_000;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Keys: q ends, p or space stops and goes on, s sorts queues by name, ready, dead or overdue, d shows only \
+queues with dead messages, h changes the span of the histogram, arrows and page keys scroll.\n\n\
+The token needs the scope metrics for all queues. With NO_COLOR in the environment there are no colours."
+)]
+pub(super) struct TopArgs {
+    /// Time between two looks at the server
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::span)]
+    interval: TimeSpan,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for TopArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        if self.interval.0 < 100 {
+            return Err(CommandFailure::Usage("--interval: must be at least 100ms".into()));
+        }
+        let remote = Remote::new(&self.server)?;
+        // A wrong address or token is an error of the command, and no picture.
+        let first = figures(&remote)?;
+        if self.server.json {
+            writeln!(io::stdout(), "{}", json!({"stats": first.stats, "queues": first.queues}))?;
+            return Ok(());
+        }
+        if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+            let what = "top draws in a terminal, and this is none; --json prints the figures once";
+            return Err(CommandFailure::Usage(what.into()));
+        }
+        let interrupt = Interrupt::watch()?;
+        let screen = TopScreen::new(self.server.server.clone(), Palette::of_environment(), first);
+        let looks = Looks::start(remote, Duration::from_millis(self.interval.0));
+        let mut terminal = ratatui::try_init()?;
+        let result = watch(&mut terminal, screen, &looks, &interrupt);
+        ratatui::try_restore()?;
+        Ok(result?)
+    }
+}
+
+/// What a server says of itself now.
+fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
+    let stats = remote.get("/v1/stats")?;
+    let mut queues = remote.get(&format!("/v1/queues?limit={QUEUES}"))?;
+    let queues = match queues["queues"].take() {
+        Value::Array(queues) => queues,
+        _ => Vec::new(),
+    };
+    Ok(TopFigures { stats, queues })
+}
+
+/// A thread that asks the server again and again: a server that does not answer stops no key.
+struct Looks {
+    found: Receiver<Result<TopFigures, ApiError>>,
+    is_paused: Arc<AtomicBool>,
+}
+
+impl Looks {
+    fn start(remote: Remote, interval: Duration) -> Looks {
+        let (sender, found) = sync_channel(1);
+        let is_paused = Arc::new(AtomicBool::new(false));
+        let paused = Arc::clone(&is_paused);
+        // It ends with the process.
+        thread::spawn(move || look(&remote, interval, &sender, &paused));
+        Looks { found, is_paused }
+    }
+}
+
+fn look(
+    remote: &Remote,
+    interval: Duration,
+    sender: &SyncSender<Result<TopFigures, ApiError>>,
+    is_paused: &AtomicBool,
+) {
+    loop {
+        thread::sleep(interval);
+        if !is_paused.load(Ordering::Relaxed) {
+            let found: Result<(), mpsc::SendError<_>> = sender.send(figures(remote));
+            if found.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Draws until `q` or a signal.
+fn watch(
+    terminal: &mut DefaultTerminal,
+    mut screen: TopScreen,
+    looks: &Looks,
+    interrupt: &Interrupt,
+) -> io::Result<()> {
+    let mut drawn = None::<Instant>;
+    loop {
+        let mut has_news = false;
+        match looks.found.try_recv() {
+            Ok(found) => {
+                has_news = true;
+                screen.take(found.map_err(|trouble| trouble.to_string()), Instant::now());
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+        // The age of the figures is on the screen.
+        if has_news || drawn.is_none_or(|at| at.elapsed() >= Duration::from_millis(500)) {
+            terminal.draw(|frame| top_view::draw(frame, &mut screen, Instant::now()))?;
+            drawn = Some(Instant::now());
+        }
+        if interrupt.has_come() {
+            return Ok(());
+        }
+        if !event::poll(LOOK)? {
+            continue;
+        }
+        drawn = None;
+        let Event::Key(key) = event::read()? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+            KeyCode::Char('p' | ' ') => {
+                screen.is_paused = !screen.is_paused;
+                looks.is_paused.store(screen.is_paused, Ordering::Relaxed);
+            }
+            KeyCode::Char('s') => screen.sort = screen.sort.next(),
+            KeyCode::Char('d') => screen.only_dead = !screen.only_dead,
+            KeyCode::Char('h') => screen.span = (screen.span + 1) % 3,
+            KeyCode::Up | KeyCode::Char('k') => screen.scroll(-1),
+            KeyCode::Down | KeyCode::Char('j') => screen.scroll(1),
+            KeyCode::PageUp => screen.scroll(-10),
+            KeyCode::PageDown => screen.scroll(10),
+            KeyCode::Home => screen.scroll(isize::MIN),
+            _ => {}
+        }
+    }
+}

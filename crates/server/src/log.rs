@@ -1,0 +1,156 @@
+//! Log lines of `duewheel serve`: text for people, or a JSON object a line (docs/adr/0027-log-lines.md).
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::LogFormat;
+
+/// From the call on, everything that is logged goes to standard error in this format; with [`LogFormat::Json`] a panic
+/// does, too.
+pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => subscriber.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => {
+            subscriber.event_format(JsonLines).init();
+            std::panic::set_hook(Box::new(|info| tracing::error!(panic = %info, "a thread has panicked")));
+        }
+    }
+}
+
+/// One line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`.
+#[derive(Debug, Serialize)]
+struct JsonLine<'a> {
+    time: String,
+    level: &'a str,
+    area: &'a str,
+    message: String,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    fields: Map<String, Value>,
+}
+
+/// Writes [`JsonLine`]s.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut values = JsonValues::default();
+        event.record(&mut values);
+        let line = JsonLine {
+            time: format!("{:.3}", jiff::Timestamp::now()),
+            level: &event.metadata().level().as_str().to_ascii_lowercase(),
+            area: event.metadata().target(),
+            message: values.message,
+            fields: values.fields,
+        };
+        let text = serde_json::to_string(&line).map_err(|_| fmt::Error)?;
+        writeln!(out, "{text}")
+    }
+}
+
+/// The values of one event.
+#[derive(Debug, Default)]
+struct JsonValues {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl JsonValues {
+    fn put(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => {
+                self.fields.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for JsonValues {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}").into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Lines {
+        type Writer = Lines;
+        fn make_writer(&'a self) -> Lines {
+            self.clone()
+        }
+    }
+
+    #[test]
+    fn a_line_has_its_values_with_their_types() {
+        let lines = Lines::default();
+        let subscriber =
+            tracing_subscriber::fmt().event_format(JsonLines).with_writer(lines.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(queue = %"a\"b\nc", n = 3_u64, part = 0.5, is = true, "it {}", "is so");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let mut line: Value = serde_json::from_str(&text).unwrap();
+        let time = line["time"].take();
+        assert!(time.as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{time}");
+        let expected = serde_json::json!({
+            "time": null, "level": "warn", "area": module_path!(), "message": "it is so",
+            "fields": {"queue": "a\"b\nc", "n": 3, "part": 0.5, "is": true},
+        });
+        assert_eq!(line, expected);
+    }
+}

@@ -1,0 +1,106 @@
+//! What a server logs of its start and its end, as text and as JSON.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::{Process, run, serve, text};
+
+fn start(dir: &Path, log: &str, more: &[&str]) -> Process {
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--data"]).arg(dir.join("data")).args(more);
+    Process::spawn_logged(command, Stdio::from(File::create(dir.join(log)).expect("log")))
+}
+
+fn read(dir: &Path, log: &str) -> String {
+    std::fs::read_to_string(dir.join(log)).expect("log")
+}
+
+#[test]
+fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
+    let dir = TempDir::new().expect("dir");
+    let dir = dir.path();
+    let enqueue = |server: &Process| {
+        server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay": "1h"}"#);
+    };
+    let mut server = start(dir, "first", &["--log-format", "text"]);
+    enqueue(&server);
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let first = read(dir, "first");
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    for words in [
+        "started ",
+        &version,
+        "durability=\"fsync\"",
+        "messages=0",
+        "the folder is new",
+        "stopped: everything",
+    ] {
+        assert!(first.contains(words), "{words}: {first}");
+    }
+    let server = start(dir, "second", &[]);
+    enqueue(&server);
+    server.kill();
+    let second = read(dir, "second");
+    assert!(second.contains("messages=1") && second.contains("last_end=\"complete\""), "{second}");
+    assert!(!second.contains("stopped"), "{second}");
+    let server = start(dir, "third", &[]);
+    server.kill();
+    let third = read(dir, "third");
+    assert!(third.contains("messages=2") && third.contains("last_end=\"cut off\""), "{third}");
+    assert!(!third.contains("journal_records=0"), "{third}");
+}
+
+/// All lines, the last error among them, have the same five words.
+#[test]
+fn every_line_is_json_if_that_is_asked_for() {
+    let dir = TempDir::new().expect("dir");
+    let dir = dir.path();
+    let lines = |text: &str| -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        text.lines().map(parse).collect()
+    };
+    let json = ["--log-format", "json"];
+    let mut server = start(dir, "log", &json);
+    let mut second = serve();
+    second.args(["--http", "127.0.0.1:0", "--beanstalk", "off", "--data"]).arg(dir.join("data")).args(json);
+    let refused = run(&mut second);
+    assert_eq!(refused.status.code(), Some(1));
+    let errors = lines(&text(&refused.stderr));
+    let last = errors.last().expect("a line");
+    assert_eq!(last["level"], "error");
+    assert!(last["message"].as_str().expect("message").starts_with("cannot open "), "{last}");
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let all = lines(&read(dir, "log"));
+    let started = all.iter().find(|line| line["message"] == "started").expect("a start");
+    assert_eq!(started["fields"]["messages"], 0);
+    assert_eq!(started["fields"]["last_end"], "none: the folder is new");
+    for line in all.iter().chain(&errors) {
+        let words: Vec<&String> = line.as_object().expect("object").keys().collect();
+        assert!(
+            words.iter().all(|word| ["time", "level", "area", "message", "fields"].contains(&word.as_str())),
+            "{line}"
+        );
+        assert!(line["time"].as_str().expect("time").ends_with('Z'), "{line}");
+    }
+}
+
+#[test]
+fn the_password_of_redis_is_in_no_line() {
+    let dir = TempDir::new().expect("dir");
+    for format in ["text", "json"] {
+        let mut command = serve();
+        command.args(["--http", "127.0.0.1:0", "--beanstalk", "off", "--data"]).arg(dir.path().join("data"));
+        command.args(["--store", "redis://user:hunter2@127.0.0.1:1", "--redis-start-timeout", "100ms"]);
+        command.args(["--log", "trace", "--log-format", format]);
+        let ended = run(&mut command);
+        let log = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{log}");
+        assert!(log.contains("Redis") && !log.contains("hunter2"), "{log}");
+    }
+}

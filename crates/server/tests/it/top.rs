@@ -1,0 +1,191 @@
+//! `duewheel top` in a pseudo-terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::json;
+use vt100::Parser;
+
+use crate::fixture::PATIENCE;
+use crate::process::{BINARY, Process, serve};
+use crate::shell::Shell;
+
+/// A terminal with `duewheel top` in it.
+struct TopTerminal {
+    master: File,
+    child: Child,
+    screen: Arc<Mutex<Parser>>,
+}
+
+fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+impl TopTerminal {
+    fn start(server: &str, (columns, rows): (u16, u16), more: &[(&str, &str)]) -> TopTerminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&master).expect("grant");
+        unlockpt(&master).expect("unlock");
+        let name = ptsname(&master, Vec::new()).expect("name");
+        tcsetwinsize(&master, size(columns, rows)).expect("size");
+        let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("open");
+        let end = || Stdio::from(slave.try_clone().expect("clone"));
+        // It makes the terminal the controlling one, so that a change of its size is signalled.
+        let mut command = Command::new("setsid");
+        command.args(["-c", BINARY, "top", "--interval", "100ms", "--server", server]);
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(more.iter().copied());
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("spawn");
+        drop(slave);
+        let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
+        let master = File::from(OwnedFd::from(master));
+        let mut output = master.try_clone().expect("clone");
+        let parser = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                parser.lock().expect("parser").process(&bytes[..n]);
+            }
+        });
+        TopTerminal { master, child, screen }
+    }
+
+    fn text(&self) -> String {
+        self.screen.lock().expect("parser").screen().contents()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let begun = Instant::now();
+        while !is_so(&self.text()) {
+            assert!(begun.elapsed() < PATIENCE, "never: {what}:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn shows(&self, words: &str) {
+        self.until(words, |text| text.contains(words));
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).expect("write");
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        self.screen.lock().expect("parser").screen_mut().set_size(rows, columns);
+        tcsetwinsize(&self.master, size(columns, rows)).expect("size");
+    }
+
+    fn ends(mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn colours(&self) -> bool {
+        let screen = self.screen.lock().expect("parser");
+        let (rows, columns) = screen.screen().size();
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        cells
+            .filter_map(|(row, column)| screen.screen().cell(row, column))
+            .any(|cell| cell.fgcolor() != vt100::Color::Default || cell.bgcolor() != vt100::Color::Default)
+    }
+}
+
+impl Drop for TopTerminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn filled() -> Shell {
+    let shell = Shell::new();
+    for delay in ["10m", "20m", "30h", "0s"] {
+        shell.ok(&["enqueue", "orders", "x", "--delay", delay]);
+    }
+    shell.ok(&["enqueue", "sms", "x"]);
+    let lease = shell.json(&["reserve", "sms", "--json"])["messages"][0].take();
+    let (id, token) = (lease["id"].as_str().expect("id"), lease["lease_token"].as_str().expect("token"));
+    shell.ok(&["nack", id, token, "--dead"]);
+    shell
+}
+
+#[test]
+fn it_draws_follows_keys_and_sizes_and_ends() {
+    let shell = filled();
+    let mut top = TopTerminal::start(&shell.server.url, (100, 30), &[]);
+    top.shows("scheduled 3  ready 1  leased 0  dead 1");
+    top.shows(" due within 1d");
+    top.shows("later 1 ");
+    top.shows("lateness of 1 first grants");
+    assert!(top.text().contains("orders") && top.text().contains("q end") && top.colours(), "{}", top.text());
+    shell.ok(&["enqueue", "later", "x", "--delay", "1h"]);
+    top.shows("scheduled 4");
+    top.press("d");
+    top.until("only queues with dead messages", |text| text.contains("sms") && !text.contains("orders"));
+    top.press("dh");
+    top.shows(" due within 30d");
+    // Narrow and low: no ring, fewer columns.
+    top.resize(50, 16);
+    top.until("a narrow screen", |text| text.contains("DEAD") && !text.contains("OVERDUE"));
+    assert!(!top.text().contains("lateness"), "{}", top.text());
+    top.resize(30, 4);
+    top.shows("duewheel http");
+    top.resize(120, 40);
+    top.shows("OVERDUE");
+    top.press("p");
+    top.shows("paused; p goes on");
+    top.press("q");
+    assert_eq!(top.ends(), Some(0));
+}
+
+#[test]
+fn a_server_that_goes_away_and_comes_back_is_told() {
+    let shell = Shell::with(&[]);
+    shell.ok(&["enqueue", "orders", "x", "--delay", "10m"]);
+    let top = TopTerminal::start(&shell.server.url, (140, 30), &[("NO_COLOR", "1")]);
+    top.shows("scheduled 1");
+    assert!(!top.colours(), "NO_COLOR");
+    let (data, address) = (shell.dir.path().join("data"), shell.server.url.replace("http://", ""));
+    shell.server.kill();
+    top.shows("no server at http://");
+    assert!(top.text().contains("scheduled 1"), "the last figures stay:\n{}", top.text());
+    let mut again = serve();
+    again.args(["--http", &address, "--data"]).arg(&data);
+    let _again = Process::spawn(again);
+    top.shows("the server is back");
+    let id = top.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    assert_eq!(top.ends(), Some(0));
+}
+
+#[test]
+fn a_token_is_needed_where_it_is_and_without_a_terminal_there_is_json() {
+    let dir = tempfile::TempDir::new().expect("dir");
+    let tokens = dir.path().join("tokens.toml");
+    let new = |scope: &str| {
+        let args = ["token", "new", "--name", scope, "--scope", scope];
+        let output =
+            Command::new(BINARY).args(args).env("DUEWHEEL_TOKENS", &tokens).output().expect("output");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    let (metrics, enqueue) = (new("metrics"), new("enqueue"));
+    let shell = Shell::with(&["--durability", "memory", "--tokens", tokens.to_str().expect("path")]);
+    let top = TopTerminal::start(&shell.server.url, (100, 30), &[("DUEWHEEL_TOKEN", &metrics)]);
+    top.shows("scheduled 0");
+    assert_eq!(shell.json(&["top", "--json", "--token", &metrics])["stats"]["counts"]["dead"], json!(0));
+    assert!(shell.fails(&["top", "--token", &enqueue], 6).contains("forbidden"));
+    assert!(shell.fails(&["top", "--token", &metrics], 2).contains("this is none"));
+    assert!(shell.fails(&["top", "--token", &metrics, "--interval", "1ms"], 2).contains("--interval"));
+}
