@@ -67,6 +67,32 @@ impl QueueName {
         Ok(QueueName(name.into()))
     }
 
+    /// The name of a queue that belongs to the server: a `#` and a name. No front end accepts one from its callers.
+    ///
+    /// # Errors
+    /// [`BadName`] says which rule the name breaks.
+    pub fn system(name: &str) -> Result<Self, BadName> {
+        let rest = name.strip_prefix('#').ok_or(BadName::BadCharacter)?;
+        QueueName::new(rest)?;
+        if name.len() > Self::MAX {
+            return Err(BadName::TooLong(Self::MAX));
+        }
+        Ok(QueueName(name.into()))
+    }
+
+    /// Checks a name that a store or another node has: one of a caller, or one of the server.
+    ///
+    /// # Errors
+    /// [`BadName`] says which rule the name breaks.
+    pub fn stored(name: &str) -> Result<Self, BadName> {
+        if name.starts_with('#') { QueueName::system(name) } else { QueueName::new(name) }
+    }
+
+    /// Whether the queue belongs to the server.
+    pub fn is_system(&self) -> bool {
+        self.0.starts_with('#')
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -130,6 +156,13 @@ mod tests {
         assert!(QueueName::new(&"q".repeat(200)).is_ok());
         assert_eq!(QueueName::new(&"q".repeat(201)), Err(BadName::TooLong(200)));
         assert!(QueueName::new("A-z0+/;.$_()").is_ok());
+        assert_eq!(QueueName::new("#a"), Err(BadName::BadCharacter));
+        assert!(QueueName::system("#a").is_ok_and(|name| name.is_system()));
+        assert_eq!(QueueName::system("a"), Err(BadName::BadCharacter));
+        assert_eq!(QueueName::system("#"), Err(BadName::Empty));
+        assert!(
+            QueueName::stored("#a").is_ok() && QueueName::stored("a").is_ok_and(|name| !name.is_system())
+        );
         assert_eq!(Key::new(""), Err(BadName::Empty));
         assert!(Key::new(&"k".repeat(512)).is_ok());
         assert_eq!(Key::new(&"k".repeat(513)), Err(BadName::TooLong(512)));

@@ -24,7 +24,7 @@ impl<T> Visitor<'_> for Checked<T> {
 }
 
 macro_rules! checked {
-    ($t:ty) => {
+    ($t:ty, $check:expr) => {
         impl Serialize for $t {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.serialize_str(self.as_str())
@@ -32,13 +32,13 @@ macro_rules! checked {
         }
         impl<'de> Deserialize<'de> for $t {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_str(Checked(<$t>::new))
+                from.deserialize_str(Checked($check))
             }
         }
     };
 }
-checked!(QueueName);
-checked!(Key);
+checked!(QueueName, QueueName::stored);
+checked!(Key, Key::new);
 
 /// The field that [`crate::engine::SettingsRefusal::OutOfRange`] names: one of a closed list.
 pub(crate) mod settings_field {

@@ -19,7 +19,7 @@ impl Interner {
         if let Some(name) = names.get(text) {
             return Ok(name.clone());
         }
-        let name = QueueName::new(text)?;
+        let name = QueueName::stored(text)?;
         names.insert(name.clone());
         Ok(name)
     }

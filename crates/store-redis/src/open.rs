@@ -282,7 +282,7 @@ fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {
 
 fn queue_name(key: &str, name: &[u8]) -> Result<QueueName, StoreError> {
     let text = std::str::from_utf8(name).ok();
-    text.and_then(|text| QueueName::new(text).ok())
+    text.and_then(|text| QueueName::stored(text).ok())
         .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is not the name of a queue"))
 }
 

@@ -456,7 +456,7 @@ impl Reader {
 
     /// A queue's name.
     pub fn queue_name(&mut self) -> Decoded<QueueName> {
-        QueueName::new(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
+        QueueName::stored(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
     }
 
     fn key(&mut self) -> Decoded<Option<Key>> {

@@ -238,7 +238,7 @@ fn read_queues(mut bytes: &[u8], count: u32) -> Option<(Vec<QueueName>, u64)> {
         let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;
         let (name, rest) = bytes.split_at_checked(length)?;
         bytes = rest;
-        queues.push(QueueName::new(std::str::from_utf8(name).ok()?).ok()?);
+        queues.push(QueueName::stored(std::str::from_utf8(name).ok()?).ok()?);
         rows = rows.saturating_add(varint(&mut bytes).ok()?);
         varint(&mut bytes).ok()?;
     }
