@@ -33,6 +33,9 @@ pub use error::ServeError;
 /// How long connections may take for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long looks at schedules may take to end before the wheel is closed.
+const SCHEDULES_STOP: Duration = Duration::from_secs(2);
+
 /// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
 
@@ -130,14 +133,19 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         writeln!(out, "listening on {address}")?;
     }
     out.flush()?;
+    app.start_schedules();
 
     let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
     let result = match turn {
         StopReason::Told => {
             tracing::info!("stopping");
             app.set_draining();
+            let shutdown = async {
+                app.stop_schedules(SCHEDULES_STOP.min(settings.drain_timeout)).await;
+                wheel.shutdown(settings.drain_timeout).await
+            };
             tokio::select! {
-                result = wheel.shutdown(settings.drain_timeout) => result.map_err(ServeError::from),
+                result = shutdown => result.map_err(ServeError::from),
                 () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
             }
         }

@@ -28,6 +28,7 @@ mod queues;
 mod remote;
 mod restore;
 mod salvage;
+mod schedule;
 mod serve;
 mod server;
 mod table;
@@ -99,6 +100,8 @@ enum CliCommand {
     Backup(backup::BackupArgs),
     /// Make a data folder from a copy
     Restore(restore::RestoreArgs),
+    /// Put, list and remove schedules: messages that come again and again
+    Schedule(schedule::ScheduleArgs),
     /// Show limits and use of tenants
     Quotas(health::QuotasArgs),
     /// Tell whether the server is well
@@ -149,6 +152,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Clock(args)) => client(args),
         Some(CliCommand::Import(args)) => client(args),
         Some(CliCommand::Backup(args)) => client(args),
+        Some(CliCommand::Schedule(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
         Some(CliCommand::Verify(args)) => args.run().into(),

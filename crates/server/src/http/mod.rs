@@ -41,6 +41,8 @@ mod reach;
 mod reading;
 mod reserve;
 mod routes;
+mod schedule;
+mod schedule_view;
 mod settle;
 mod stall;
 mod starting;
