@@ -123,10 +123,9 @@ impl Schedules {
         reaches: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<ScheduleView, ScheduleError> {
         ScheduleRecord::check_name(name)?;
-        let mut created = false;
         loop {
             let now = self.shelf.now();
-            if self.shelf.read(name).await?.is_none() && !created {
+            if self.shelf.read(name).await?.is_none() {
                 let record = ScheduleRecord::new(random_text(), now, settings.clone(), remaining);
                 record.timetable()?;
                 record.check_size(self.shelf.max_body)?;
@@ -135,9 +134,6 @@ impl Schedules {
                     return Err(ScheduleError::TooMany(count));
                 }
                 if self.shelf.create(name, record.bytes()).await? {
-                    created = true;
-                }
-                if created {
                     return Ok(ScheduleView::of(name, record, now));
                 }
             }

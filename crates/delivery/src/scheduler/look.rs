@@ -143,6 +143,10 @@ impl Look<'_> {
 
     async fn enter(&mut self, entries: Vec<ScheduleEntry>) -> Result<(), ScheduleError> {
         self.hold().await?;
+        if self.shelf.now() >= self.record.state.held_until {
+            // The write took so long that others may have the record by now.
+            return Err(ScheduleError::Busy);
+        }
         let mut lacking = entries;
         for keyed in [true, false] {
             let ops: Result<Vec<_>, _> = lacking

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duewheel::Demand;
 use duewheel::core::engine::{Attempt, Grant, Op, Reserved};
 use duewheel::core::time::ceil_ms;
+use duewheel::{CallError, Demand};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -174,6 +174,8 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
             _ = stop.wait_for(|stop| *stop) => break,
             granted = inner.next(&mut active, &hands) => granted,
         };
+        // Without a store there is nothing to look at.
+        let Some(granted) = granted else { break };
         for (grant, hand) in granted {
             let inner = inner.clone();
             looks.spawn(async move {
@@ -188,16 +190,16 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
 }
 
 impl WorkerInner {
-    /// Waits for records that are due, each with a hand.
+    /// Waits for records that are due, each with a hand. `None`: the wheel is closed.
     async fn next(
         &self,
         active: &mut watch::Receiver<bool>,
         hands: &Arc<Semaphore>,
-    ) -> Vec<(Grant, OwnedSemaphorePermit)> {
+    ) -> Option<Vec<(Grant, OwnedSemaphorePermit)>> {
         if active.wait_for(|active| *active).await.is_err() {
             return std::future::pending().await;
         }
-        let Ok(hand) = hands.clone().acquire_owned().await else { return Vec::new() };
+        let hand = hands.clone().acquire_owned().await.ok()?;
         let mut free = vec![hand];
         while let Ok(hand) = hands.clone().try_acquire_owned() {
             free.push(hand);
@@ -211,15 +213,16 @@ impl WorkerInner {
         };
         let reserved = tokio::select! {
             biased;
-            _ = active.wait_for(|active| !*active) => return Vec::new(),
+            _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
             reserved = shelf.client.reserve(demand) => reserved,
         };
         match reserved {
-            Ok(Reserved::Grants(grants)) => grants.into_iter().zip(free).collect(),
-            Ok(_) => Vec::new(),
+            Ok(Reserved::Grants(grants)) => Some(grants.into_iter().zip(free).collect()),
+            Ok(_) => Some(Vec::new()),
+            Err(CallError::Closed(_)) => None,
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
-                Vec::new()
+                Some(Vec::new())
             }
         }
     }
