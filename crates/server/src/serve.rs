@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use duewheel::{Duewheel, VirtualClock};
+use duewheel::{Duewheel, ShutdownError, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -140,12 +140,8 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         StopReason::Told => {
             tracing::info!("stopping");
             app.set_draining();
-            let shutdown = async {
-                app.stop_schedules(SCHEDULES_STOP.min(settings.drain_timeout)).await;
-                wheel.shutdown(settings.drain_timeout).await
-            };
             tokio::select! {
-                result = shutdown => result.map_err(ServeError::from),
+                result = shut_down(&app, &wheel, settings.drain_timeout) => result.map_err(ServeError::from),
                 () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
             }
         }
@@ -163,6 +159,12 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         () = stop.next(&drain) => {}
     }
     result
+}
+
+/// Ends the worker of schedules, then the wheel.
+async fn shut_down(app: &App, wheel: &Duewheel, time: Duration) -> Result<(), ShutdownError> {
+    app.stop_schedules(SCHEDULES_STOP.min(time)).await;
+    wheel.shutdown(time).await
 }
 
 /// The reason why a running server stops.
