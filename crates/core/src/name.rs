@@ -80,8 +80,8 @@ impl QueueName {
         Ok(stored)
     }
 
-    /// A name that was checked when it was stored. A later version of Unicode may have more letters: a name of one
-    /// build can be read by another one, whose [`QueueName::new`] refuses it.
+    /// A name that was checked when it was stored: of a caller, or of the server. A later version of Unicode may have more
+    /// letters: a name of one build can be read by another one, whose [`QueueName::new`] refuses it.
     ///
     /// # Errors
     /// [`BadName`] if it is empty or too long.
@@ -96,6 +96,24 @@ impl QueueName {
     /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.
     pub fn is_plain(&self) -> bool {
         self.0.bytes().all(is_plain)
+    }
+
+    /// The name of a queue that belongs to the server: a `#` and a name. No front end accepts one from its callers.
+    ///
+    /// # Errors
+    /// [`BadName`] says which rule the name breaks.
+    pub fn system(name: &str) -> Result<Self, BadName> {
+        let rest = name.strip_prefix('#').ok_or(BadName::BadCharacter)?;
+        QueueName::new(rest)?;
+        if name.len() > Self::MAX {
+            return Err(BadName::TooLong(Self::MAX));
+        }
+        Ok(QueueName(name.into()))
+    }
+
+    /// Whether the queue belongs to the server.
+    pub fn is_system(&self) -> bool {
+        self.0.starts_with('#')
     }
 
     /// The name as text.
@@ -186,6 +204,13 @@ mod tests {
         assert!(QueueName::new(&"q".repeat(200)).is_ok());
         assert_eq!(QueueName::new(&"q".repeat(201)), Err(BadName::TooLong(200)));
         assert!(QueueName::new("A-z0+/;.$_()").is_ok());
+        assert_eq!(QueueName::new("#a"), Err(BadName::BadCharacter));
+        assert!(QueueName::system("#a").is_ok_and(|name| name.is_system()));
+        assert_eq!(QueueName::system("a"), Err(BadName::BadCharacter));
+        assert_eq!(QueueName::system("#"), Err(BadName::Empty));
+        assert!(
+            QueueName::stored("#a").is_ok() && QueueName::stored("a").is_ok_and(|name| !name.is_system())
+        );
         assert_eq!(Key::new(""), Err(BadName::Empty));
         assert!(Key::new(&"k".repeat(512)).is_ok());
         assert_eq!(Key::new(&"k".repeat(513)), Err(BadName::TooLong(512)));

@@ -342,6 +342,15 @@ impl Policy {
     }
 }
 
+/// The first character of a `dedupe_id` that duewheel itself makes, for occurrences of schedules. Its answer is remembered
+/// for [`OWN_DEDUPE_WINDOW_MS`], whatever the window of the queue is: a schedule has to know later whether an occurrence
+/// has entered its queue.
+pub const OWN_DEDUPE: char = '\u{1}';
+
+/// How long the answer to an enqueue with such a `dedupe_id` is remembered, in ms; at most
+/// [`Policy::max_dedupe_window_ms`].
+pub const OWN_DEDUPE_WINDOW_MS: u64 = 7 * DAY;
+
 impl Default for Defaults {
     fn default() -> Self {
         Defaults {

@@ -20,6 +20,8 @@ mod pusher;
 mod rate;
 mod recurrence;
 mod request;
+mod schedule;
+mod scheduler;
 mod signing;
 mod target;
 mod trust;
@@ -34,5 +36,14 @@ pub use plan::RetryPlan;
 pub use pusher::{PushCounts, Pusher, PusherError, Stopped};
 pub use recurrence::{BadRecurrence, Occurrence, Recurrence, RecurrenceSettings};
 pub use request::{PushRequest, webhook_id};
+pub use schedule::{
+    AfterTaking, BadRecord, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
+    PastOccurrence, PreviousRun, ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleRecord,
+    ScheduleSettings, ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
+};
+pub use scheduler::{
+    Backfilled, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules, WorkerCounts,
+    zone_data,
+};
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};

@@ -100,3 +100,64 @@ pub const MIN_EVERY: Duration = Duration::from_secs(1);
 pub const MAX_AT: usize = 1_000;
 /// Longest jitter of an occurrence.
 pub const MAX_OCCURRENCE_JITTER: Duration = Duration::from_secs(86_400);
+
+/// Longest name of a schedule, in bytes.
+pub const MAX_SCHEDULE_NAME: usize = 128;
+/// Most schedules of a store.
+pub const MAX_SCHEDULES: u64 = 10_000;
+/// Longest note of a schedule, in bytes.
+pub const MAX_SCHEDULE_NOTE: usize = 1_024;
+/// How late a missed occurrence still enters its queue.
+pub const CATCHUP: Duration = Duration::from_secs(86_400);
+/// The longest such time that a schedule may ask for.
+pub const MAX_CATCHUP: Duration = Duration::from_secs(366 * 86_400);
+/// An occurrence that is looked at within this time is on time; a later one was missed.
+pub const ON_TIME: Duration = Duration::from_secs(10);
+/// Most missed occurrences that enter their queue; older ones are counted only.
+pub const MAX_LATE: usize = 1_000;
+/// The distance at which missed occurrences enter, so that they are no burst.
+pub const LATE_SPREAD: Duration = Duration::from_millis(100);
+/// By how much longer than `catchup` an occurrence may wait that was accepted in time: what the distance needs.
+pub const LATE_GRACE: Duration = Duration::from_secs(300);
+/// Most occurrences that one look at a schedule enters.
+pub const MAX_ENTERED: usize = 32;
+/// Most instants that one look at a schedule judges.
+pub const MAX_JUDGED: usize = 5_000;
+/// Most occurrences that wait in their queue for a jitter to pass; further ones are put later.
+pub const MAX_PENDING: usize = 32;
+/// How many of the latest occurrences are remembered, and of the next ones shown.
+pub const SHOWN_OCCURRENCES: usize = 10;
+/// Most instants of one backfill.
+pub const MAX_BACKFILL: usize = 10_000;
+/// How long the answer to the enqueue of an occurrence is remembered at most; less if the engine's limit is lower.
+pub const REMEMBERED: Duration = Duration::from_secs(7 * 86_400);
+/// By how much earlier a remembered answer is not relied on any more: clocks may be moved by that.
+pub const REMEMBERED_MARGIN: Duration = Duration::from_secs(86_400);
+/// How long a worker has a record for itself. It looks at most that long.
+pub const HELD: Duration = Duration::from_secs(10);
+/// How often a schedule whose occurrence waits for an earlier one looks at that.
+pub const OVERLAP_POLL: Duration = Duration::from_secs(1);
+/// The pause after a queue has refused an occurrence; it doubles.
+pub const FIRST_REFUSED: Duration = Duration::from_secs(1);
+/// The longest such pause.
+pub const LONGEST_REFUSED: Duration = Duration::from_secs(60);
+/// When a schedule is looked at again that has nothing to do.
+pub const IDLE_LOOK: Duration = Duration::from_secs(30 * 86_400);
+/// Bytes of a record that are kept free for what the worker adds to it.
+pub const WORKER_ROOM: usize = 40 * 1024;
+/// Schedules that a worker looks at at a time.
+pub const LOOKS: usize = 16;
+/// Steps of one look; more work waits for the next one, so that others get their turn.
+pub const LOOK_STEPS: u32 = 6;
+/// Most instants that an edit judges by the former settings.
+pub const MAX_JUDGED_AT_EDIT: usize = 100_000;
+/// How long an edit waits for a worker that looks at the schedule.
+pub const EDIT_WAIT: Duration = Duration::from_secs(20);
+/// The pause before a schedule is looked at again whose store gave no answer.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Most bytes of an id that a caller gives to a trigger or a backfill.
+pub const MAX_RUN_ID: usize = 48;
+/// The pause after which a worker that has ended by a bug begins again; it doubles.
+pub const FIRST_RESTART: Duration = Duration::from_secs(1);
+/// The longest such pause.
+pub const LONGEST_RESTART: Duration = Duration::from_secs(60);

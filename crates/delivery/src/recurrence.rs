@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote};
@@ -12,36 +12,36 @@ use crate::length::parse_length;
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecurrenceSettings {
     /// A cron expression: minute, hour, day, month, weekday; seconds before and a year behind them are optional.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// An interval such as `90s` or `1h30m`, counted from `start`, else from the creation. Elapsed time, whatever
     /// clocks show.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<String>,
     /// Instants in RFC 3339.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<String>,
     /// The time zone of the expression, by its IANA name; `UTC` by default.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// `shift` (default) or `skip`: a fixed hour that is missing because clocks are put forward.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dst_gap: Option<String>,
     /// `first` (default) or `both`: a fixed hour that comes twice because clocks are put back.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dst_fold: Option<String>,
     /// Nothing occurs before this instant, in RFC 3339.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<String>,
     /// Nothing occurs after this instant, in RFC 3339.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<String>,
     /// The most by which occurrences come later than they nominally would, such as `30s`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
 }
 
@@ -160,6 +160,28 @@ impl Recurrence {
         let hash = xxh3_64(&[name.as_bytes(), &ms.to_le_bytes()].concat());
         let drawn = (u128::from(hash) * (u128::from(jitter) + 1)) >> 64;
         occurrence.at + Duration::from_millis(u64::try_from(drawn).unwrap_or(jitter))
+    }
+
+    /// The longest jitter, in ms.
+    pub(crate) fn jitter_ms(&self) -> u64 {
+        u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How many occurrences of an interval lie behind `after` and not behind `until`, and the last of them, in ms since
+    /// 1970, without a look at each. `None`: there is none, or it is no interval.
+    pub(crate) fn intervals_between(&self, after: u64, until: u64) -> Option<(u64, u64)> {
+        let RecurrenceRule::Every { first, interval } = &self.rule else { return None };
+        let until = match self.end {
+            Some(end) => until.min(u64::try_from(end.as_millisecond()).unwrap_or(0)),
+            None => until,
+        };
+        let passed = |at: u64| {
+            let since = i128::from(at) - i128::from(*first);
+            if since < 0 { 0 } else { since / i128::from(*interval) + 1 }
+        };
+        let count = u64::try_from(passed(until) - passed(after)).ok().filter(|count| *count > 0)?;
+        let last = i128::from(*first) + (passed(until) - 1) * i128::from(*interval);
+        Some((count, u64::try_from(last).ok()?))
     }
 
     fn next_after(&self, after: Timestamp) -> Option<Occurrence> {

@@ -78,6 +78,12 @@ named! {
         "description": "The name of a queue: 1 to 200 bytes of UTF-8 in NFC, of letters, marks and digits of any script \
             and - + / : ; . $ _ ( ), not starting with -. A queue needs no creation.",
     });
+    /// The name of a schedule.
+    ScheduleNameSchema "ScheduleName" json_schema!({
+        "type": "string", "minLength": 1, "maxLength": 128, "examples": ["weekly-report"],
+        "pattern": "^[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*$",
+        "description": "The name of a schedule.",
+    });
     /// A key.
     KeySchema "Key" json_schema!({
         "type": "string", "minLength": 1, "maxLength": Key::MAX, "format": "duewheel-key", "examples": ["order-42"],

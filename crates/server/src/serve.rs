@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use duewheel::{Duewheel, VirtualClock};
+use duewheel::{Duewheel, ShutdownError, VirtualClock};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -37,6 +37,8 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// How long requests in progress may take before the drain begins, when a successor gets the new connections.
 const HAND_OVER: Duration = Duration::from_secs(1);
+/// How long looks at schedules may take to end before the wheel is closed.
+const SCHEDULES_STOP: Duration = Duration::from_secs(2);
 
 /// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
@@ -150,6 +152,7 @@ pub async fn serve(
         writeln!(out, "listening on {address}")?;
     }
     out.flush()?;
+    app.start_schedules();
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
     let server = RunningServer { app, settings, wheel, drain, manager, is_given };
@@ -190,7 +193,9 @@ impl RunningServer {
                 }
                 self.app.set_draining();
                 tokio::select! {
-                    result = self.wheel.shutdown(self.settings.drain_timeout) => result.map_err(ServeError::from),
+                    result = shut_down(&self.app, &self.wheel, self.settings.drain_timeout) => {
+                        result.map_err(ServeError::from)
+                    }
                     () = stop.next(&self.drain) => {
                         Err(ServeError::Ended("a second signal came while draining".into()))
                     }
@@ -234,6 +239,12 @@ impl RunningServer {
             turn = self.turn(stop, bugs, listeners) => turn,
         }
     }
+}
+
+/// Ends the worker of schedules, then the wheel.
+async fn shut_down(app: &App, wheel: &Duewheel, time: Duration) -> Result<(), ShutdownError> {
+    app.stop_schedules(SCHEDULES_STOP.min(time)).await;
+    wheel.shutdown(time).await
 }
 
 /// The reason why a running server stops.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Life, MessageContent, Row, Stage};
 use crate::mutant::{self, Mutant};
+use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::{Capacity, Level};
 use crate::time::{Due, Now};
@@ -243,8 +244,11 @@ impl Engine {
             self.check_capacity(e)?;
         }
         let settings = self.queues.find(&e.queue).map(|idx| &self.queues.get(idx).settings);
-        let window =
-            settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms);
+        let window = if dedupe_id.starts_with(OWN_DEDUPE) {
+            OWN_DEDUPE_WINDOW_MS.min(self.policy.max_dedupe_window_ms)
+        } else {
+            settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
+        };
         let row = DedupeRow {
             queue: e.queue.clone(),
             dedupe_id: dedupe_id.clone(),

@@ -83,7 +83,8 @@ impl Engine {
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
-        let queues: Vec<&QueueState> = self.queues.after(after).take(limit).collect();
+        let queues: Vec<&QueueState> =
+            self.queues.after(after).filter(|queue| !queue.name.is_system()).take(limit).collect();
         self.worked(queues.len());
         // All requests of one step together examine no more messages than a step may.
         let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
@@ -233,14 +234,15 @@ impl Engine {
             dead: self.kinds[Kind::Dead as usize],
             estimated: !exact,
         };
+        let (own, own_queues, own_waiters) = self.own_counts(now);
         Stats {
-            counts,
+            counts: without(counts, own),
             urgent: self.urgent,
             bytes: self.pending.weight,
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),
-            queues: self.queues.len() as u64,
-            waiters: self.waiters.len() as u64,
+            queues: (self.queues.len() as u64).saturating_sub(own_queues),
+            waiters: (self.waiters.len() as u64).saturating_sub(own_waiters),
             totals: self.totals,
             lease_expired: self.lease_expired,
             lease_lost: self.lease_lost,
@@ -248,6 +250,22 @@ impl Engine {
             lateness: self.lateness.to_vec(),
             lateness_sum_ms: self.lateness_sum_ms,
         }
+    }
+
+    /// What the server keeps in queues of its own, which nobody asked it to count: messages, queues and waiters. These
+    /// queues are the first ones by name.
+    fn own_counts(&self, now: Now) -> (Counts, u64, u64) {
+        let (mut sum, mut queues, mut waiters) = (Counts::default(), 0, 0);
+        for queue in self.queues.after(None).take_while(|queue| queue.name.is_system()) {
+            let counts = self.counts(now, queue);
+            sum.scheduled += counts.scheduled;
+            sum.ready += counts.ready;
+            sum.leased += counts.leased;
+            sum.dead += counts.dead;
+            queues += 1;
+            waiters += queue.waiters.len() as u64;
+        }
+        (sum, queues, waiters)
     }
 
     /// The counts that rise with records, up to the last one decided.
@@ -258,6 +276,16 @@ impl Engine {
             lateness: self.lateness,
             lateness_sum_ms: self.lateness_sum_ms,
         }
+    }
+}
+
+fn without(all: Counts, own: Counts) -> Counts {
+    Counts {
+        scheduled: all.scheduled.saturating_sub(own.scheduled),
+        ready: all.ready.saturating_sub(own.ready),
+        leased: all.leased.saturating_sub(own.leased),
+        dead: all.dead.saturating_sub(own.dead),
+        ..all
     }
 }
 

@@ -6,5 +6,7 @@ mod deliveries;
 mod occurrences;
 mod pushers;
 mod receiver;
+mod scheduled;
+mod schedules;
 mod spellings;
 mod targets;

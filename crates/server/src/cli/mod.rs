@@ -35,6 +35,7 @@ mod queues;
 mod remote;
 mod restore;
 mod salvage;
+mod schedule;
 mod serve;
 mod server;
 mod table;
@@ -115,6 +116,8 @@ enum CliCommand {
     Backup(backup::BackupArgs),
     /// Make a data folder from a copy
     Restore(restore::RestoreArgs),
+    /// Put, list and remove schedules: messages that come again and again
+    Schedule(schedule::ScheduleArgs),
     /// Show limits and use of tenants
     Quotas(health::QuotasArgs),
     /// Tell whether the server is well
@@ -168,6 +171,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Export(args)) => client(args),
         Some(CliCommand::Import(args)) => client(args),
         Some(CliCommand::Backup(args)) => client(args),
+        Some(CliCommand::Schedule(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
         Some(CliCommand::Verify(args)) => args.run().into(),

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
-use tokio::sync::Mutex;
+use duewheel_delivery::{ScheduleWorker, Schedules, WorkerCounts};
 
 use super::answer_budget::AnswerBudget;
 use super::durations::RouteDurations;
@@ -20,6 +20,9 @@ use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
+
+/// How often the worker of schedules looks whether the server is in drain mode.
+const DRAIN_POLL: Duration = Duration::from_secs(1);
 
 /// The state that all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -52,7 +55,9 @@ pub struct AppState {
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
     /// Held by a request that changes the settings of a queue: a change is made of what was read before.
-    pub(super) settings: Mutex<()>,
+    pub(super) settings: tokio::sync::Mutex<()>,
+    /// The worker of schedules, while it runs.
+    pub(super) schedules: Mutex<Option<ScheduleWorker>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -136,7 +141,8 @@ impl App {
             data: OnceLock::new(),
             clock: OnceLock::new(),
             feed: Feed::default(),
-            settings: Mutex::new(()),
+            settings: tokio::sync::Mutex::new(()),
+            schedules: Mutex::new(None),
             description: OnceLock::new(),
         }))
     }
@@ -150,6 +156,41 @@ impl App {
     pub fn set_clock(&self, clock: VirtualClock) {
         // There is one wheel, and so one clock.
         let _ = self.0.clock.set(clock);
+    }
+
+    /// Starts the worker of schedules. In drain mode it begins nothing new; other nodes do.
+    pub fn start_schedules(&self) {
+        let Ok(schedules) = Schedules::new(&self.wheel, &self.policy) else { return };
+        *self.schedule_worker() = Some(ScheduleWorker::start(&schedules));
+        let app = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(DRAIN_POLL).await;
+                let Some(app) = app.upgrade().map(App) else { return };
+                if app.drain.is_on() {
+                    // It stays on until the server is started again.
+                    app.schedule_worker().as_ref().inspect(|worker| worker.pause());
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Ends the worker of schedules. What it was about to do is done by others, or at the next start.
+    pub(crate) async fn stop_schedules(&self, deadline: Duration) {
+        let worker = self.schedule_worker().take();
+        if let Some(worker) = worker {
+            worker.stop(deadline).await;
+        }
+    }
+
+    /// What the worker of schedules has done, while it runs.
+    pub(super) fn schedule_counts(&self) -> Option<WorkerCounts> {
+        self.schedule_worker().as_ref().map(ScheduleWorker::counts)
+    }
+
+    fn schedule_worker(&self) -> MutexGuard<'_, Option<ScheduleWorker>> {
+        self.0.schedules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses new messages in drain mode.

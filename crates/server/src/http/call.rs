@@ -133,7 +133,7 @@ impl Call {
 
     // ----- path -----
 
-    /// The n-th segment of the path, decoded. `{queue}` and `{id}` are always the third, `{key}` the fifth.
+    /// The n-th segment of the path, decoded. `{queue}`, `{id}` and `{name}` are always the third, `{key}` the fifth.
     fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
         let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
         percent::decode(raw).map_err(|bad| Problem::field(field, bad))
@@ -147,6 +147,11 @@ impl Call {
     pub(crate) fn id(&self) -> Result<MessageId, Problem> {
         let text = self.segment(3, "id")?;
         strict::id(&text).ok_or_else(|| Problem::field("id", "must be a decimal number"))
+    }
+
+    /// The name of a schedule.
+    pub(crate) fn name(&self) -> Result<String, Problem> {
+        self.segment(3, "name").map(Cow::into_owned)
     }
 
     pub(crate) fn key(&self) -> Result<Target, Problem> {

@@ -45,6 +45,8 @@ mod reading;
 mod request_id;
 mod reserve;
 mod routes;
+mod schedule;
+mod schedule_view;
 mod settle;
 mod settle_many;
 mod stall;

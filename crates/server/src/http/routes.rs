@@ -19,11 +19,11 @@ use serde_json::Value;
 use super::call::Call;
 use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
-use super::openapi::{self, Described, Security, operations as doc};
+use super::openapi::{self, Described, Security, operations as doc, schedules as doc_schedules};
 use super::{
     Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
-    identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve, settle,
-    settle_many, stats, typed, wheel,
+    identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
+    schedule as schedules, settle, settle_many, stats, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -96,6 +96,16 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume, doc::resume),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive, doc::redrive),
+
+        get("/v1/schedules", &["after", "limit"], several(Admin), schedules::list, doc_schedules::list),
+        put("/v1/schedules/{name}", NO, several(Admin), schedules::put, doc_schedules::put),
+        get("/v1/schedules/{name}", NO, several(Admin), schedules::show, doc_schedules::get),
+        patch("/v1/schedules/{name}", NO, several(Admin), schedules::change, doc_schedules::change),
+        delete("/v1/schedules/{name}", NO, several(Admin), schedules::remove, doc_schedules::remove),
+        post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger, doc_schedules::trigger),
+        post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill, doc_schedules::backfill),
+        post("/v1/schedules/preview", NO, several(Admin), schedules::preview, doc_schedules::preview),
+
         get("/v1/quotas", NO, several(Metrics), quota::quotas, doc::quotas),
         get("/v1/histogram", &["from", "to", "buckets"], server(Metrics), histogram::all_queues, doc::histogram_of_all),
         get("/v1/stats", NO, server(Metrics), stats::stats, doc::stats),

@@ -31,6 +31,7 @@ mod quotas;
 mod redis;
 mod refused_groups;
 mod salvage;
+mod schedules;
 mod schema;
 mod security;
 mod service_manager;

@@ -3,7 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, ShardId};
 use duewheel_core::message::*;
-use duewheel_core::policy::{Backoff, Policy};
+use duewheel_core::policy::{Backoff, OWN_DEDUPE_WINDOW_MS, Policy, QueueSettings};
 use duewheel_core::record::{Created, Gone, Record};
 use duewheel_core::store::{Capacity, Level};
 use duewheel_core::time::{EngineMs, WallMs};
@@ -191,6 +191,38 @@ fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
     assert_eq!(mismatch, Reply::Enqueue(Err(EnqueueRefusal::DedupeMismatch(MessageId(1)))));
     rig.pass(24 * 3_600_000);
     assert_ne!(rig.call(Op::Enqueue(Box::new(e))), first, "forgotten after its window");
+}
+
+/// A queue that forgets at once must not make a schedule enter an occurrence twice.
+#[test]
+fn the_answer_to_an_enqueue_of_our_own_outlasts_the_window_of_its_queue() {
+    let mut rig = rig();
+    let settings = QueueSettings { dedupe_window_ms: Some(1), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    let of = |id: &str| Op::Enqueue(Box::new(Enqueue { dedupe_id: Some(id.into()), ..message("q", 0) }));
+    let (own, other) = (rig.call(of("\u{1}schedule/x")), rig.call(of("schedule/x")));
+    rig.pass(OWN_DEDUPE_WINDOW_MS - 1);
+    rig.restart();
+    assert_eq!(rig.call(of("\u{1}schedule/x")), own);
+    assert_ne!(rig.call(of("schedule/x")), other);
+    rig.pass(1);
+    assert_ne!(rig.call(of("\u{1}schedule/x")), own);
+}
+
+/// Queues of the server itself are in no list and no figure.
+#[test]
+fn a_system_queue_is_not_shown() {
+    let mut rig = rig();
+    let name = duewheel_core::QueueName::system("#records").unwrap();
+    rig.call(Op::Enqueue(Box::new(Enqueue::new(name.clone(), "x"))));
+    rig.put("q", 0, None);
+    rig.restart();
+    let Reply::Queues(all) = rig.call(Op::Queues { after: None, limit: 10 }) else { panic!() };
+    assert_eq!(all.iter().map(|queue| queue.name.as_str()).collect::<Vec<_>>(), ["q"]);
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!((stats.counts.ready, stats.queues), (1, 1));
+    let Reply::Queues(one) = rig.call(Op::Queue { queue: name }) else { panic!() };
+    assert_eq!(one[0].counts.ready, 1);
 }
 
 #[test]

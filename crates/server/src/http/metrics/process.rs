@@ -26,6 +26,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         "1 while new messages are refused: in drain mode, and while the server stops.",
         u64::from(app.refuses_new()),
     );
+    write_schedules(page, app);
     let counters = &app.counters;
     page.one(
         "duewheel_http_connections",
@@ -115,4 +116,32 @@ pub(super) fn write_process(page: &mut MetricsPage) {
     {
         page.one("process_max_fds", "gauge", "Files that may be open.", most);
     }
+}
+
+/// What the worker of schedules of this node has done.
+fn write_schedules(page: &mut MetricsPage, app: &App) {
+    let Some(counts) = app.schedule_counts() else { return };
+    let name = "duewheel_schedule_occurrences_total";
+    page.head(name, "counter", "Occurrences of schedules, by what this node made of them.");
+    let outcomes = [
+        ("entered", counts.entered),
+        ("missed", counts.missed),
+        ("skipped", counts.skipped),
+        ("blocked", counts.blocked),
+    ];
+    for (outcome, count) in outcomes {
+        page.line(name, &format!("outcome=\"{outcome}\""), count);
+    }
+    page.one(
+        "duewheel_schedule_looks_failed_total",
+        "counter",
+        "Looks at schedules that did not end: no answer of the store, or a record that cannot be read.",
+        counts.failed,
+    );
+    page.one(
+        "duewheel_schedule_restarts_total",
+        "counter",
+        "Times that the worker of schedules began again after a bug.",
+        counts.restarts,
+    );
 }

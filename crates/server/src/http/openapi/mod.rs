@@ -14,11 +14,12 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::AccessRule;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
-use crate::schema::{IdSchema, KeySchema, QueueSchema};
+use crate::schema::{IdSchema, KeySchema, QueueSchema, ScheduleNameSchema};
 use operation::{Link, MediaDoc, OperationDoc, Tag};
 
 pub(crate) mod operation;
 pub(crate) mod operations;
+pub(crate) mod schedules;
 
 /// Whether a server requires tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +206,7 @@ impl Assembly {
         let parameters = json!({
             "queue": path_parameter::<QueueSchema>(&mut self.requests, "queue", "Percent-encoded; a / as %2F.", "close-review"),
             "key": path_parameter::<KeySchema>(&mut self.requests, "key", "Percent-encoded; a / as %2F.", "order-42"),
+            "name": path_parameter::<ScheduleNameSchema>(&mut self.requests, "name", "Percent-encoded; a / as %2F.", "weekly-report"),
             "id": path_parameter::<IdSchema>(&mut self.requests, "id", "The id of a message.", "17"),
         });
         let mut schemas = self.answers.take_definitions(true);

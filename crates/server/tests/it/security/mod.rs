@@ -81,7 +81,7 @@ fn request(method: &str, path: &str, head: &str, body: &str) -> String {
     )
 }
 
-fn bearer(token: &str) -> String {
+pub(crate) fn bearer(token: &str) -> String {
     format!("authorization: Bearer {token}\r\n")
 }
 
@@ -93,7 +93,7 @@ fn write_private(file: &Path, text: &str) {
 }
 
 /// `duewheel token new` with these arguments, into this file; the token.
-fn new_token(file: &Path, args: &[&str]) -> String {
+pub(crate) fn new_token(file: &Path, args: &[&str]) -> String {
     let mut command = Command::new(BINARY);
     let output = run(command.args(["token", "new"]).args(args).arg("--tokens").arg(file));
     assert!(output.status.success(), "{}", text(&output.stderr));

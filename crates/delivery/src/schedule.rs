@@ -1,0 +1,18 @@
+//! Schedules: what makes occurrences of a recurrence messages of a queue, each exactly once.
+//!
+//! Everything here is pure: the present is an argument, and what touches a store is data ([`ScheduleStep`]).
+
+mod plan;
+mod record;
+mod settings;
+mod state;
+
+pub use plan::{EnterOutcome, LookFacts, PreviousRun, ScheduleStep, TakeOutcome};
+pub(crate) use plan::{to_ms, to_time};
+pub use record::{BadRecord, ScheduleRecord};
+pub(crate) use record::{instant_text, occurrence_key};
+pub use settings::{MissedPolicy, OverlapPolicy, ScheduleSettings, Timetable};
+pub use state::{
+    AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleState,
+    TakeBack,
+};

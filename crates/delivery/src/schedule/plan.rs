@@ -1,0 +1,607 @@
+//! What a look at a schedule does: a pure function of its record, the present, and answers.
+//!
+//! A worker that has a record for itself asks for a step, writes the record, does what the step says, and reports the
+//! answers. So what is about to happen is durable before it happens, and a crash in between repeats it: an enqueue
+//! under the same id, which its queue remembers, and a removal of the same message.
+//!
+//! ```text
+//!   advance ─► Enter │ Take │ Erase ─► write the record ─► act ─► entered │ took │ erased ─┐
+//!      ▲                                                                                   │
+//!      └───────────────────────────────────────────────────────────────────────────────────┘
+//!   advance ─► Sleep ─► write the record, due then
+//! ```
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::settings::{MissedPolicy, OverlapPolicy, Timetable};
+use super::state::{
+    AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleEntry, ScheduleState, TakeBack,
+};
+use crate::limits::{
+    FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED, MAX_LATE,
+    MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
+};
+use crate::recurrence::Occurrence;
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScheduleStep {
+    /// Write the record, enqueue these, report each with [`ScheduleState::entered`].
+    Enter(Vec<ScheduleEntry>),
+    /// Write the record, take the messages back, report each with [`ScheduleState::took`].
+    Take(Vec<TakeBack>),
+    /// Write the record, remove the messages, report with [`ScheduleState::erased`].
+    Erase(Vec<u64>),
+    /// Ask whether this message is settled, and advance with the answer.
+    Look(u64),
+    /// Write the record: the next look is at this instant.
+    Sleep(u64),
+    /// The schedule is to be removed.
+    Remove,
+}
+
+/// Whether the previous occurrence is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreviousRun {
+    /// It was not looked at.
+    #[default]
+    Unknown,
+    /// It is scheduled, ready or leased.
+    Unsettled,
+    /// It is done, dead or removed.
+    Settled,
+}
+
+/// What a look knows.
+#[derive(Clone, Copy, Debug)]
+pub struct LookFacts<'a> {
+    /// The name of the schedule.
+    pub name: &'a str,
+    /// The present, in ms since 1970.
+    pub now: u64,
+    /// Whether the previous occurrence is settled.
+    pub previous: PreviousRun,
+    /// How long an answer is remembered, in ms.
+    pub remembered: u64,
+}
+
+/// The answer to the enqueue of an occurrence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnterOutcome {
+    /// It is in its queue: now, or since an earlier enqueue.
+    Entered {
+        /// The message.
+        id: u64,
+        /// The generation of the message.
+        generation: u32,
+        /// Whether it has its key.
+        keyed: bool,
+    },
+    /// It was refused, for this reason.
+    Refused(String),
+    /// It is not known whether it is in its queue.
+    Unknown,
+}
+
+/// The answer to taking a message back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOutcome {
+    /// It cannot be delivered any more.
+    Taken,
+    /// It was delivered, or a caller has changed or removed it: it counts as entered.
+    Gone,
+    /// It is not known.
+    Unknown,
+}
+
+impl ScheduleState {
+    /// A schedule that was created at this instant.
+    pub fn new(created: u64, remaining: Option<u64>) -> Self {
+        ScheduleState { cursor: created, remaining, ..ScheduleState::default() }
+    }
+
+    /// What is to be done before anything new begins: what an earlier step, or a crash, has left. `None`: nothing.
+    pub fn unfinished(&mut self, now: u64) -> Option<ScheduleStep> {
+        if !self.taking.is_empty() {
+            return Some(ScheduleStep::Take(self.taking.clone()));
+        }
+        if !self.erasing.is_empty() {
+            return Some(ScheduleStep::Erase(self.erasing.clone()));
+        }
+        self.forget_unsure(now);
+        if !self.entering.is_empty() {
+            return Some(ScheduleStep::Enter(self.entering.clone()));
+        }
+        self.removing.then_some(ScheduleStep::Remove)
+    }
+
+    /// What is to be done next. The work of one step is bounded.
+    pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
+        let now = facts.now;
+        if let Some(step) = self.unfinished(now) {
+            return step;
+        }
+        if table.paused {
+            return ScheduleStep::Sleep(now.saturating_add(ms(IDLE_LOOK)));
+        }
+        if !self.judge(table, facts, MAX_JUDGED) {
+            return ScheduleStep::Sleep(now);
+        }
+        self.pending.retain(|entry| entry.due > now);
+        if let Some(block) = &self.block
+            && block.until > now
+        {
+            return ScheduleStep::Sleep(block.until);
+        }
+        self.drop_stale(table, facts);
+        match table.overlap {
+            OverlapPolicy::Allow => self.advance_many(table, facts),
+            OverlapPolicy::Skip | OverlapPolicy::BufferOne => self.advance_one(table, facts),
+        }
+    }
+
+    /// Judges the instants up to the present, `most` at a time. Whether all are judged.
+    pub fn judge(&mut self, table: &Timetable, facts: LookFacts<'_>, most: usize) -> bool {
+        let judged = self.cursor.min(facts.now);
+        self.done_ahead.retain(|done| *done > judged);
+        self.skip_long_past(table, facts);
+        for _ in 0..most {
+            let Some((at, due)) = self.next_of(table, facts.name, self.cursor) else { break };
+            // One at a time is judged when it is due; else they are put ahead of their time.
+            let comes = if table.overlap == OverlapPolicy::Allow { at } else { due };
+            if comes > facts.now {
+                break;
+            }
+            self.cursor = at;
+            if self.done_ahead.contains(&at) {
+                continue;
+            }
+            self.judge_one(table, facts.now, at, due);
+        }
+        let done = match self.next_of(table, facts.name, self.cursor) {
+            None => true,
+            Some((at, due)) => facts.now < if table.overlap == OverlapPolicy::Allow { at } else { due },
+        };
+        if done && let Some(last) = self.candidate.take() {
+            self.queue_up(last);
+        }
+        done
+    }
+
+    fn judge_one(&mut self, table: &Timetable, now: u64, at: u64, due: u64) {
+        if self.remaining.is_some_and(|left| left <= self.backlog.len() as u64) {
+            return; // It has no more occurrences than remain.
+        }
+        let late = now.saturating_sub(due);
+        if late <= ms(ON_TIME) {
+            return self.queue_up(at);
+        }
+        if table.missed == MissedPolicy::None || late > ms(table.catchup) {
+            return self.miss(at);
+        }
+        match table.missed {
+            MissedPolicy::None => {}
+            MissedPolicy::Last => {
+                if let Some(former) = self.candidate.replace(at) {
+                    self.miss(former);
+                }
+            }
+            MissedPolicy::All => self.queue_up(at),
+        }
+    }
+
+    /// Counts intervals that passed long ago without a look at each of them.
+    fn skip_long_past(&mut self, table: &Timetable, facts: LookFacts<'_>) {
+        if self.done_ahead.iter().any(|done| *done <= facts.now) || self.remaining.is_some() {
+            return;
+        }
+        let beyond = ms(table.catchup) + ms(ON_TIME) + table.recurrence.jitter_ms();
+        let Some(until) = facts.now.checked_sub(beyond) else { return };
+        if until <= self.cursor {
+            return;
+        }
+        if let Some((passed, last)) = table.recurrence.intervals_between(self.cursor, until) {
+            self.counts.missed = self.counts.missed.saturating_add(passed);
+            self.cursor = last;
+            self.remember(last, OccurrenceEnd::Missed, None);
+        }
+    }
+
+    /// Lets an occurrence enter; the oldest one is missed if too many wait.
+    fn queue_up(&mut self, at: u64) {
+        let place = self.backlog.partition_point(|other| *other < at);
+        self.backlog.insert(place, at);
+        if self.backlog.len() > MAX_LATE {
+            let oldest = self.backlog.remove(0);
+            self.miss(oldest);
+        }
+    }
+
+    fn miss(&mut self, at: u64) {
+        self.counts.missed = self.counts.missed.saturating_add(1);
+        self.remember(at, OccurrenceEnd::Missed, None);
+    }
+
+    fn skip(&mut self, at: u64) {
+        self.counts.skipped = self.counts.skipped.saturating_add(1);
+        self.remember(at, OccurrenceEnd::Skipped, None);
+    }
+
+    fn remember(&mut self, at: u64, end: OccurrenceEnd, id: Option<u64>) {
+        let place = self.latest.partition_point(|past| past.at <= at);
+        self.latest.insert(place, PastOccurrence { at, end, id });
+        if self.latest.len() > SHOWN_OCCURRENCES {
+            self.latest.remove(0);
+        }
+    }
+
+    /// Occurrences whose answer is lost and not remembered any more: nothing can be said about them.
+    fn forget_unsure(&mut self, now: u64) {
+        let (known, unsure): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.entering).into_iter().partition(|entry| entry.until > now);
+        self.entering = known;
+        for entry in unsure {
+            self.counts.unsure = self.counts.unsure.saturating_add(1);
+            self.remember(entry.at, OccurrenceEnd::Unsure, None);
+        }
+    }
+
+    /// Occurrences that have waited for longer than their time to catch up.
+    fn drop_stale(&mut self, table: &Timetable, facts: LookFacts<'_>) {
+        let most = ms(table.catchup).saturating_add(ms(LATE_GRACE));
+        while let Some(at) = self.backlog.first().copied()
+            && facts.now.saturating_sub(self.due_of(table, facts.name, at)) > most
+        {
+            self.backlog.remove(0);
+            self.miss(at);
+        }
+        if self.remaining == Some(0) {
+            // They were judged while one was left that has entered since.
+            self.backlog.clear();
+            self.buffered = None;
+        }
+    }
+
+    /// Every occurrence enters; the next one is put ahead of its time.
+    fn advance_many(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
+        let now = facts.now;
+        if let Some(at) = self.buffered.take() {
+            self.queue_up(at);
+        }
+        if !self.backlog.is_empty() {
+            let entries = self.take_from_backlog(table, facts);
+            if entries.is_empty() {
+                let next = self.next_of(table, facts.name, self.cursor).map_or(u64::MAX, |(at, _)| at);
+                return ScheduleStep::Sleep(self.spread_until.min(next));
+            }
+            return self.enter(entries);
+        }
+        let Some((at, due)) = self.next_to_put(table, facts.name) else {
+            return ScheduleStep::Sleep(now.saturating_add(ms(IDLE_LOOK)));
+        };
+        if self.cursor > now {
+            return ScheduleStep::Sleep(self.cursor);
+        }
+        if self.pending.len() >= MAX_PENDING {
+            return ScheduleStep::Sleep(self.pending.iter().map(|entry| entry.due).min().unwrap_or(now));
+        }
+        self.cursor = at;
+        let entry = self.entry(facts, at, due);
+        self.enter(vec![entry])
+    }
+
+    /// What enters now of the occurrences that wait. Missed ones enter at a distance; others need not wait for them.
+    fn take_from_backlog(&mut self, table: &Timetable, facts: LookFacts<'_>) -> Vec<ScheduleEntry> {
+        let (now, spreads) = (facts.now, self.backlog.len() > 1);
+        let waits = self.spread_until > now;
+        let mut entries = Vec::new();
+        for at in std::mem::take(&mut self.backlog) {
+            let mut due = self.due_of(table, facts.name, at);
+            let is_late = now.saturating_sub(due) > ms(ON_TIME);
+            if entries.len() == self.room() || (is_late && waits) {
+                self.backlog.push(at);
+                continue;
+            }
+            if is_late && spreads {
+                due = now.max(self.spread_until);
+                self.spread_until = due + ms(LATE_SPREAD);
+            }
+            entries.push(self.entry(facts, at, due));
+        }
+        entries
+    }
+
+    /// One occurrence at a time: it enters at its time, if the previous one is settled.
+    fn advance_one(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
+        let now = facts.now;
+        let due: Vec<u64> =
+            self.backlog.iter().copied().filter(|at| self.due_of(table, facts.name, *at) <= now).collect();
+        let Some(first) = self.buffered.or(due.first().copied()) else {
+            return ScheduleStep::Sleep(self.next_look(table, facts));
+        };
+        let unsettled = match (self.last_id, facts.previous) {
+            (None, _) | (Some(_), PreviousRun::Settled) => false,
+            (Some(id), PreviousRun::Unknown) => return ScheduleStep::Look(id),
+            (Some(_), PreviousRun::Unsettled) => true,
+        };
+        if !unsettled {
+            self.buffered = None;
+            self.backlog.retain(|other| *other != first);
+            let entry = self.entry(facts, first, self.due_of(table, facts.name, first));
+            return self.enter(vec![entry]);
+        }
+        self.backlog.retain(|at| !due.contains(at));
+        for at in due {
+            if table.overlap == OverlapPolicy::BufferOne && self.buffered.is_none() {
+                self.buffered = Some(at);
+            } else {
+                self.skip(at);
+            }
+        }
+        let next = self.next_look(table, facts);
+        ScheduleStep::Sleep(if self.buffered.is_some() { next.min(now + ms(OVERLAP_POLL)) } else { next })
+    }
+
+    /// When the next occurrence is due that enters at its time.
+    fn next_look(&self, table: &Timetable, facts: LookFacts<'_>) -> u64 {
+        let waiting = self.backlog.iter().map(|at| self.due_of(table, facts.name, *at)).min();
+        let next =
+            if self.remaining == Some(0) { None } else { self.next_of(table, facts.name, self.cursor) };
+        let idle = facts.now.saturating_add(ms(IDLE_LOOK));
+        waiting.into_iter().chain(next.map(|(_, due)| due)).min().map_or(idle, |due| due.min(idle))
+    }
+
+    fn room(&self) -> usize {
+        let left = self.remaining.map_or(MAX_ENTERED, |left| usize::try_from(left).unwrap_or(MAX_ENTERED));
+        left.min(MAX_ENTERED)
+    }
+
+    fn entry(&self, facts: LookFacts<'_>, at: u64, due: u64) -> ScheduleEntry {
+        let until = facts.now.saturating_add(facts.remembered).saturating_sub(ms(REMEMBERED_MARGIN));
+        ScheduleEntry { at, due, round: self.round, until, id: None, generation: 0 }
+    }
+
+    fn enter(&mut self, entries: Vec<ScheduleEntry>) -> ScheduleStep {
+        if let Some(left) = &mut self.remaining {
+            *left = left.saturating_sub(entries.len() as u64);
+        }
+        self.entering.extend(entries);
+        ScheduleStep::Enter(self.entering.clone())
+    }
+
+    /// The answer to the enqueue of an occurrence.
+    pub fn entered(&mut self, now: u64, entry: &ScheduleEntry, outcome: EnterOutcome) {
+        let Some(place) = self.entering.iter().position(|other| other.at == entry.at) else { return };
+        match outcome {
+            EnterOutcome::Unknown => {}
+            EnterOutcome::Entered { id, generation, keyed } => {
+                let entry = self.entering.remove(place);
+                self.block = None;
+                self.counts.entered = self.counts.entered.saturating_add(1);
+                self.counts.keyless = self.counts.keyless.saturating_add(u64::from(!keyed));
+                self.remember(entry.at, OccurrenceEnd::Entered, Some(id));
+                self.last_id = Some(id);
+                if entry.due > now {
+                    self.pending.push(ScheduleEntry { id: Some(id), generation, ..entry });
+                }
+            }
+            EnterOutcome::Refused(why) => {
+                let entry = self.entering.remove(place);
+                self.remaining = self.remaining.map(|left| left.saturating_add(1));
+                self.queue_up(entry.at);
+                self.refused(now, entry.at, why);
+            }
+        }
+    }
+
+    fn refused(&mut self, now: u64, at: u64, why: String) {
+        let former = self.block.take();
+        if former.as_ref().is_none_or(|former| former.at < at) {
+            self.counts.blocked = self.counts.blocked.saturating_add(1);
+        }
+        let (highest, tries) = former.map_or((at, 0), |former| (former.at.max(at), former.tries));
+        let pause = ms(FIRST_REFUSED).saturating_mul(1 << tries.min(10)).min(ms(LONGEST_REFUSED));
+        let until = now.saturating_add(pause);
+        self.block = Some(ScheduleBlock { at: highest, why, tries: tries.saturating_add(1), until });
+    }
+
+    /// The answer to taking an occurrence back.
+    pub fn took(&mut self, now: u64, take: &TakeBack, outcome: TakeOutcome) {
+        let at = take.entry.at;
+        let Some(place) = self.taking.iter().position(|other| other.entry.at == at) else { return };
+        match outcome {
+            TakeOutcome::Unknown => {}
+            TakeOutcome::Taken => {
+                let take = self.taking.remove(place);
+                self.erasing.extend(take.entry.id);
+                self.remaining = self.remaining.map(|left| left.saturating_add(1));
+                self.counts.entered = self.counts.entered.saturating_sub(1);
+                self.latest.retain(|past| past.at != at);
+                match take.then {
+                    AfterTaking::EntersAgain => self.queue_up(at),
+                    AfterTaking::Missed => self.miss(at),
+                    AfterTaking::Dropped => {}
+                }
+            }
+            TakeOutcome::Gone => {
+                self.taking.remove(place);
+                if at > now && !self.done_ahead.contains(&at) {
+                    // A later edit may move the cursor back to the present.
+                    self.done_ahead.push(at);
+                    self.done_ahead.sort_unstable();
+                }
+                if self.done_ahead.len() > MAX_PENDING {
+                    // More than a caller and edits bring about; what must not happen is that one enters twice.
+                    self.cursor = self.cursor.max(self.done_ahead.remove(0));
+                }
+            }
+        }
+    }
+
+    /// These messages are removed.
+    pub fn erased(&mut self, ids: &[u64]) {
+        self.erasing.retain(|id| !ids.contains(id));
+    }
+
+    /// Whether nothing is under way whose answer could be lost, so that settings may be changed.
+    pub fn is_quiet(&self) -> bool {
+        self.entering.is_empty() && self.taking.is_empty() && self.erasing.is_empty()
+    }
+
+    /// Goes over from one timetable to another. What was due by the old one must be judged, and the state
+    /// [quiet](ScheduleState::is_quiet).
+    pub fn change(&mut self, old: &Timetable, new: &Timetable, same_recurrence: bool, facts: LookFacts<'_>) {
+        let now = facts.now;
+        self.pending.retain(|entry| entry.due > now);
+        if old.paused {
+            // What was due meanwhile did not occur.
+            self.cursor = now;
+        } else if new.paused {
+            self.withdraw(now);
+            self.give_up_waiting(now);
+        } else if !same_recurrence {
+            self.queue_up_passed(old, facts);
+            self.take_back(|entry| (entry.at > now).then_some(AfterTaking::Dropped));
+            self.backlog.retain(|at| *at <= now);
+            self.cursor = now;
+        } else if changes_messages(old, new) {
+            self.take_back(|entry| (entry.at > now).then_some(AfterTaking::EntersAgain));
+        }
+    }
+
+    /// Goes over to a timetable from settings that cannot be read any more: nothing has occurred meanwhile.
+    pub fn change_unreadable(&mut self, now: u64) {
+        self.pending.retain(|entry| entry.due > now);
+        self.withdraw(now);
+        self.give_up_waiting(now);
+        self.cursor = now;
+    }
+
+    /// Occurrences whose instant has passed, and whose jitter has not, enter although the recurrence is another now.
+    fn queue_up_passed(&mut self, old: &Timetable, facts: LookFacts<'_>) {
+        while let Some((at, _)) =
+            self.next_of(old, facts.name, self.cursor).filter(|(at, _)| *at <= facts.now)
+        {
+            self.cursor = at;
+            self.queue_up(at);
+        }
+    }
+
+    /// Begins to remove the schedule: no occurrence of it comes any more that is not due yet.
+    pub fn remove(&mut self, now: u64) {
+        self.removing = true;
+        self.pending.retain(|entry| entry.due > now);
+        self.withdraw(now);
+        self.backlog.clear();
+        self.candidate = None;
+        self.buffered = None;
+    }
+
+    fn withdraw(&mut self, now: u64) {
+        self.take_back(|entry| Some(if entry.at > now { AfterTaking::Dropped } else { AfterTaking::Missed }));
+        self.cursor = self.cursor.min(now);
+    }
+
+    /// Counts what waits to enter as missed.
+    fn give_up_waiting(&mut self, now: u64) {
+        let waiting: Vec<u64> =
+            self.backlog.drain(..).chain(self.candidate.take()).chain(self.buffered.take()).collect();
+        for at in waiting.into_iter().filter(|at| *at <= now) {
+            self.miss(at);
+        }
+        self.block = None;
+    }
+
+    fn take_back(&mut self, then: impl Fn(&ScheduleEntry) -> Option<AfterTaking>) {
+        let mut kept = Vec::new();
+        let before = self.taking.len();
+        for entry in std::mem::take(&mut self.pending) {
+            match then(&entry) {
+                Some(then) => self.taking.push(TakeBack { entry, then }),
+                None => kept.push(entry),
+            }
+        }
+        self.pending = kept;
+        if self.taking.len() > before {
+            self.round = self.round.saturating_add(1);
+        }
+    }
+
+    /// Takes back what another reading of the recurrence has put ahead: its zone may have other data now.
+    pub fn compute_again(&mut self, table: &Timetable, facts: LookFacts<'_>) {
+        let now = facts.now;
+        let stale = |entry: &ScheduleEntry| {
+            entry.at > now
+                && self.next_of(table, facts.name, entry.at - 1).map(|(at, _)| at) != Some(entry.at)
+        };
+        let earlier = self.next_of(table, facts.name, now).map(|(at, _)| at);
+        let first = self.pending.iter().map(|entry| entry.at).filter(|at| *at > now).min();
+        let another_is_first = first.is_some() && earlier.is_some_and(|earlier| Some(earlier) < first);
+        let any_stale = self.pending.iter().any(stale);
+        if self.is_quiet()
+            && (any_stale || (another_is_first && self.done_ahead.is_empty() && self.backlog.is_empty()))
+        {
+            self.take_back(|entry| (entry.at > now).then_some(AfterTaking::Dropped));
+            self.backlog.retain(|at| *at <= now);
+            self.cursor = self.cursor.min(now);
+        }
+    }
+
+    /// The next occurrences that have not entered, and those in the queue that are not due.
+    pub fn upcoming(&self, table: &Timetable, now: u64) -> Vec<Occurrence> {
+        if table.paused || self.removing {
+            return Vec::new();
+        }
+        let left = self.remaining.map_or(SHOWN_OCCURRENCES, |left| {
+            let ahead = self.pending.iter().filter(|entry| entry.at > now).count() as u64;
+            usize::try_from(left.saturating_add(ahead)).unwrap_or(SHOWN_OCCURRENCES)
+        });
+        let from = to_time(now);
+        table.recurrence.upcoming(from).take(left.min(SHOWN_OCCURRENCES)).collect()
+    }
+
+    fn next_to_put(&self, table: &Timetable, name: &str) -> Option<(u64, u64)> {
+        if self.remaining == Some(0) {
+            return None;
+        }
+        let mut after = self.cursor;
+        loop {
+            let (at, due) = self.next_of(table, name, after)?;
+            if !self.done_ahead.contains(&at) {
+                return Some((at, due));
+            }
+            after = at;
+        }
+    }
+
+    /// The first instant after another, and when its message is due.
+    fn next_of(&self, table: &Timetable, name: &str, after: u64) -> Option<(u64, u64)> {
+        let next = table.recurrence.next(to_time(after))?;
+        Some((to_ms(next.at), to_ms(table.recurrence.due_at(name, &next))))
+    }
+
+    fn due_of(&self, table: &Timetable, name: &str, at: u64) -> u64 {
+        let occurrence = Occurrence { at: to_time(at), offset: 0, note: None };
+        to_ms(table.recurrence.due_at(name, &occurrence))
+    }
+}
+
+/// Whether messages in their queue differ from those that enter from now on.
+fn changes_messages(old: &Timetable, new: &Timetable) -> bool {
+    old.queue != new.queue || old.body != new.body || old.headers != new.headers || old.overlap != new.overlap
+}
+
+fn ms(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The instant of a number of ms since 1970.
+pub(crate) fn to_time(ms: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
+}
+
+/// The number of ms since 1970, rounded up.
+pub(crate) fn to_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

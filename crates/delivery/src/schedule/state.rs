@@ -1,0 +1,150 @@
+//! What is durable of the progress of a schedule.
+
+use serde::{Deserialize, Serialize};
+
+/// The progress of a schedule. Instants are ms since 1970.
+///
+/// Every instant of the recurrence up to the cursor has one place: it entered its queue, it is about to (`entering`),
+/// it waits to enter (`backlog`, `buffered`, `candidate`), or it is counted as missed or skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleState {
+    /// Instants up to this one are judged.
+    pub cursor: u64,
+    /// Instants that enter, oldest first. Those behind the present were taken back by an edit.
+    pub backlog: Vec<u64>,
+    /// The last missed occurrence so far, while older ones are still being judged.
+    pub candidate: Option<u64>,
+    /// The occurrence that waits until the previous one is settled.
+    pub buffered: Option<u64>,
+    /// Occurrences that may be in their queue already: a crash may have hidden the answer.
+    pub entering: Vec<ScheduleEntry>,
+    /// Occurrences in their queue that are not due yet.
+    pub pending: Vec<ScheduleEntry>,
+    /// Occurrences that are being taken back.
+    pub taking: Vec<TakeBack>,
+    /// Messages that were taken back and are to be removed.
+    pub erasing: Vec<u64>,
+    /// Instants behind the cursor that an earlier recurrence has entered already.
+    pub done_ahead: Vec<u64>,
+    /// Raised when occurrences are taken back, so that entering them again is another enqueue.
+    pub round: u32,
+    /// The occurrence that entered last: its message.
+    pub last_id: Option<u64>,
+    /// When the last of the missed occurrences that have entered is due: the next ones come after it.
+    pub spread_until: u64,
+    /// Occurrences that may still enter; `None`: any number.
+    pub remaining: Option<u64>,
+    /// The counts.
+    pub counts: ScheduleCounts,
+    /// The latest occurrences, oldest first.
+    pub latest: Vec<PastOccurrence>,
+    /// Why an occurrence waits that its queue has refused.
+    pub block: Option<ScheduleBlock>,
+    /// Until when a worker has the record for itself.
+    pub held_until: u64,
+    /// Whether the schedule is being removed.
+    pub removing: bool,
+}
+
+/// An occurrence that enters its queue, or has entered it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleEntry {
+    /// Its nominal instant.
+    pub at: u64,
+    /// When its message is due.
+    pub due: u64,
+    /// The round of [`ScheduleState::round`].
+    pub round: u32,
+    /// Until when its queue remembers the answer; later it is not known whether it has entered.
+    #[serde(default)]
+    pub until: u64,
+    /// The message, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// The generation of the message.
+    #[serde(default)]
+    pub generation: u32,
+}
+
+/// An occurrence that is being taken back out of its queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TakeBack {
+    /// The occurrence.
+    pub entry: ScheduleEntry,
+    /// What becomes of its instant.
+    pub then: AfterTaking,
+}
+
+/// What becomes of the instant of an occurrence that was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterTaking {
+    /// It enters again, with other content.
+    EntersAgain,
+    /// It has passed, and is counted as missed.
+    Missed,
+    /// It is judged anew, if it still occurs.
+    Dropped,
+}
+
+/// What has become of occurrences.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleCounts {
+    /// Have entered the queue.
+    pub entered: u64,
+    /// Were missed and did not enter.
+    pub missed: u64,
+    /// Were skipped, because the previous one was not settled.
+    pub skipped: u64,
+    /// Were refused by their queue at first, by a quota for example, and waited.
+    pub blocked: u64,
+    /// Have entered without a key, because another message has it.
+    pub keyless: u64,
+    /// May or may not have entered: the answer was lost, and is not remembered any more.
+    pub unsure: u64,
+}
+
+/// The end of an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OccurrenceEnd {
+    /// It entered its queue.
+    Entered,
+    /// It was missed.
+    Missed,
+    /// It was skipped.
+    Skipped,
+    /// It is not known whether it entered.
+    Unsure,
+}
+
+/// One of the latest occurrences.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PastOccurrence {
+    /// Its nominal instant.
+    pub at: u64,
+    /// How it ended.
+    pub end: OccurrenceEnd,
+    /// Its message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+}
+
+/// Why an occurrence waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleBlock {
+    /// The first occurrence that was refused.
+    pub at: u64,
+    /// Why, in words that name no queue.
+    pub why: String,
+    /// How often it was refused in a row.
+    pub tries: u32,
+    /// When it is tried again.
+    pub until: u64,
+}

@@ -1,0 +1,324 @@
+//! What people do with schedules: put, read, list, change, remove.
+
+use std::time::Instant;
+
+use duewheel::core::Policy;
+use duewheel::core::name::{BadName, QueueName};
+use duewheel::{CallError, Duewheel};
+use ring::rand::SecureRandom;
+
+use super::error::ScheduleError;
+use super::look::{EditJob, Look, LookEnd, ScheduleEdit};
+use super::shelf::{Shelf, ShelfRow};
+use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
+use crate::recurrence::{BadRecurrence, Occurrence};
+use crate::schedule::{ScheduleRecord, ScheduleSettings, to_time};
+
+/// The queue of the records.
+const QUEUE: &str = "#schedules";
+/// The pause before a record is read again that a worker holds.
+const HELD_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// The schedules of a store. Cheap to clone.
+///
+/// A schedule is durable when a call has returned. A [`crate::ScheduleWorker`] lets its occurrences enter their queue;
+/// one or several may run, in any node.
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use duewheel::{Duewheel, Policy};
+/// use duewheel_delivery::{RecurrenceSettings, ScheduleSettings, ScheduleWorker, Schedules};
+///
+/// let wheel = Duewheel::builder().in_memory().open().await?;
+/// let schedules = Schedules::new(&wheel, &Policy::default())?;
+/// let worker = ScheduleWorker::start(&schedules);
+/// let settings = ScheduleSettings {
+///     queue: "reports".into(),
+///     recurrence: RecurrenceSettings { cron: Some("0 9 * * MON".into()), ..Default::default() },
+///     body: "weekly".into(),
+///     ..Default::default()
+/// };
+/// let schedule = schedules.put("weekly-report", settings, None).await?;
+/// assert_eq!(schedule.next.len(), 10);
+/// worker.stop(Duration::from_secs(10)).await;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedules {
+    pub(crate) shelf: Shelf,
+}
+
+/// A schedule as it is.
+#[derive(Clone, Debug)]
+pub struct ScheduleView {
+    /// Its name.
+    pub name: String,
+    /// Its record.
+    pub record: ScheduleRecord,
+    /// Its next ten occurrences.
+    pub next: Vec<Occurrence>,
+    /// Why it does not run although its record can be read.
+    pub error: Option<BadRecurrence>,
+}
+
+/// A schedule in a list.
+#[derive(Clone, Debug)]
+pub struct ScheduleListed {
+    /// Its name.
+    pub name: String,
+    /// What it is, or why its record cannot be read.
+    pub view: Result<Box<ScheduleView>, String>,
+}
+
+impl ScheduleView {
+    /// A schedule as its record says, at this instant in ms since 1970.
+    fn of(name: &str, record: ScheduleRecord, now: u64) -> Self {
+        let (next, error) = match record.timetable() {
+            Ok(table) => (record.state.upcoming(&table, now), None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        ScheduleView { name: name.to_owned(), record, next, error }
+    }
+}
+
+impl Schedules {
+    /// The schedules in the store of a wheel, whose limits are `policy`.
+    ///
+    /// # Errors
+    /// The store of records has no valid name, which is a bug.
+    pub fn new(wheel: &Duewheel, policy: &Policy) -> Result<Self, BadName> {
+        Ok(Schedules { shelf: Shelf::new(wheel, QueueName::system(QUEUE)?, policy) })
+    }
+
+    /// Creates a schedule, or gives one other settings. What an existing one owes stays owed: occurrences that were due
+    /// by the former settings enter or are counted. `remaining` limits the occurrences from now on.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the schedule may be changed or not; it is never damaged.
+    pub async fn put(
+        &self,
+        name: &str,
+        settings: ScheduleSettings,
+        remaining: Option<u64>,
+    ) -> Result<ScheduleView, ScheduleError> {
+        self.put_within(name, settings, remaining, &|_| true).await
+    }
+
+    /// Like [`Schedules::put`], for a caller who reaches some queues only.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`]; [`ScheduleError::Taken`] if another tenant has the name.
+    ///
+    /// # Cancel safety
+    /// As [`Schedules::put`].
+    pub async fn put_within(
+        &self,
+        name: &str,
+        settings: ScheduleSettings,
+        remaining: Option<u64>,
+        reaches: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<ScheduleView, ScheduleError> {
+        ScheduleRecord::check_name(name)?;
+        loop {
+            let now = self.shelf.now();
+            if self.shelf.read(name).await?.is_none() {
+                let record = ScheduleRecord::new(random_text(), now, settings.clone(), remaining);
+                record.timetable()?;
+                record.check_size(self.shelf.max_body)?;
+                let count = self.shelf.count().await?;
+                if count >= MAX_SCHEDULES {
+                    return Err(ScheduleError::TooMany(count));
+                }
+                if self.shelf.create(name, record.bytes()).await? {
+                    return Ok(ScheduleView::of(name, record, now));
+                }
+            }
+            let mut save = |record: &ScheduleRecord| {
+                if !reaches(&record.settings.queue) {
+                    return Err(ScheduleError::Taken);
+                }
+                Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining)))
+            };
+            match self.edit(name, &mut save).await {
+                // It was removed meanwhile.
+                Err(ScheduleError::NotFound) => continue,
+                other => return other.and_then(|view| view.ok_or(ScheduleError::NotFound)),
+            }
+        }
+    }
+
+    /// Changes the settings of a schedule, or the number of occurrences that remain: `change` gets the present ones,
+    /// and may be called again.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`], and what `change` returns.
+    ///
+    /// # Cancel safety
+    /// As [`Schedules::put`].
+    pub async fn change(
+        &self,
+        name: &str,
+        change: &mut (
+                 dyn FnMut(&ScheduleSettings, &mut Option<u64>) -> Result<ScheduleSettings, ScheduleError>
+                     + Send
+             ),
+    ) -> Result<ScheduleView, ScheduleError> {
+        let mut save = |record: &ScheduleRecord| {
+            let mut remaining = record.state.remaining;
+            let settings = change(&record.settings, &mut remaining)?;
+            let remaining = (remaining != record.state.remaining).then_some(remaining);
+            Ok(ScheduleEdit::Save(Box::new(settings), remaining))
+        };
+        self.edit(name, &mut save).await?.ok_or(ScheduleError::NotFound)
+    }
+
+    /// Removes a schedule, and its occurrence that is not due yet. `reaches` says which queues the caller reaches.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped after it has begun, the worker completes it.
+    pub async fn remove(
+        &self,
+        name: &str,
+        reaches: &(dyn Fn(Option<&str>) -> bool + Sync),
+    ) -> Result<(), ScheduleError> {
+        let mut remove = |record: &ScheduleRecord| {
+            if !reaches(Some(&record.settings.queue)) {
+                return Err(ScheduleError::NotFound);
+            }
+            Ok(ScheduleEdit::Remove)
+        };
+        match self.edit(name, &mut remove).await {
+            Ok(_) => Ok(()),
+            // Nothing is known of what it has entered.
+            Err(ScheduleError::Unreadable(_)) if reaches(None) => match self.shelf.read(name).await? {
+                Some(row) if ScheduleRecord::read(&row.body).is_err() => {
+                    Ok(self.shelf.remove(row.id).await?)
+                }
+                Some(_) | None => Err(ScheduleError::Busy),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One schedule.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or no answer came.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn get(&self, name: &str) -> Result<ScheduleView, ScheduleError> {
+        let row = self.shelf.read(name).await?.ok_or(ScheduleError::NotFound)?;
+        let record = read(&row)?;
+        if record.state.removing {
+            return Err(ScheduleError::NotFound);
+        }
+        Ok(ScheduleView::of(name, record, self.shelf.now()))
+    }
+
+    /// Schedules by name, behind the name `after`, at most `limit`. `shown` gets the queue of each; `None` for one that
+    /// cannot be read.
+    ///
+    /// # Errors
+    /// No answer came.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn list(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        shown: &(dyn Fn(Option<&str>) -> bool + Sync),
+    ) -> Result<Vec<ScheduleListed>, CallError> {
+        let within = |name: &str, row: ShelfRow| {
+            let record = ScheduleRecord::read(&row.body);
+            let queue = record.as_ref().ok().map(|record| record.settings.queue.as_str());
+            let is_shown = after.is_none_or(|after| name > after) && shown(queue);
+            is_shown.then_some(())
+        };
+        let names = self.shelf.scan(within).await?;
+        let mut page = Vec::new();
+        for name in names.into_keys() {
+            if page.len() == limit {
+                break;
+            }
+            let Some(row) = self.shelf.read(&name).await? else { continue };
+            let view = match ScheduleRecord::read(&row.body) {
+                Ok(record) if record.state.removing => continue,
+                Ok(record) => Ok(Box::new(ScheduleView::of(&name, record, self.shelf.now()))),
+                Err(error) => Err(error.to_string()),
+            };
+            page.push(ScheduleListed { name, view });
+        }
+        Ok(page)
+    }
+
+    /// The next occurrences of settings, without saving anything.
+    ///
+    /// # Errors
+    /// [`BadRecurrence`] names the field.
+    pub fn preview(
+        &self,
+        settings: &ScheduleSettings,
+        from: Option<std::time::SystemTime>,
+        count: usize,
+    ) -> Result<Vec<Occurrence>, BadRecurrence> {
+        let now = to_time(self.shelf.now());
+        let table = crate::schedule::Timetable::new(settings, now)?;
+        Ok(table.recurrence.upcoming(from.unwrap_or(now)).take(count).collect())
+    }
+
+    /// Applies an edit to a record that no worker holds. `None`: it is removed.
+    async fn edit(&self, name: &str, job: &mut EditJob<'_>) -> Result<Option<ScheduleView>, ScheduleError> {
+        let deadline = Instant::now() + EDIT_WAIT;
+        loop {
+            let row = self.shelf.read(name).await?.ok_or(ScheduleError::NotFound)?;
+            let record = read(&row)?;
+            if record.state.removing && record.state.held_until <= self.shelf.now() {
+                // A removal that was interrupted: it is completed first.
+                let _ = self.look(name, &row, record).run(None).await?;
+                continue;
+            }
+            // What the caller may not do is refused at once, and without effect.
+            job(&record)?;
+            if record.state.held_until <= self.shelf.now() {
+                let mut look = self.look(name, &row, record);
+                match look.run(Some(job)).await {
+                    Ok(LookEnd::Removed) => return Ok(None),
+                    Ok(LookEnd::Written) => {
+                        return Ok(Some(ScheduleView::of(name, look.record, self.shelf.now())));
+                    }
+                    Err(ScheduleError::Busy) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(ScheduleError::Busy);
+            }
+            tokio::time::sleep(HELD_PAUSE).await;
+        }
+    }
+
+    pub(crate) fn look<'a>(&'a self, name: &'a str, row: &ShelfRow, record: ScheduleRecord) -> Look<'a> {
+        Look { shelf: &self.shelf, name, id: row.id, generation: row.generation, record }
+    }
+}
+
+fn read(row: &ShelfRow) -> Result<ScheduleRecord, ScheduleError> {
+    ScheduleRecord::read(&row.body).map_err(|error| ScheduleError::Unreadable(error.to_string()))
+}
+
+/// 128 random bits in hexadecimal digits.
+pub(crate) fn random_text() -> String {
+    let mut bytes = [0u8; 16];
+    // Without a random source neither TLS nor tokens work, either; a constant would only make ids predictable.
+    let _ = ring::rand::SystemRandom::new().fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

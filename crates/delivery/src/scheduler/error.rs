@@ -1,0 +1,42 @@
+//! Why something was not done with a schedule.
+
+use duewheel::CallError;
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
+
+use crate::recurrence::BadRecurrence;
+
+/// Why something was not done with a schedule.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The settings are not valid.
+    #[error(transparent)]
+    Bad(#[from] BadRecurrence),
+    /// There is no schedule of this name within reach.
+    #[error("there is no schedule of this name")]
+    NotFound,
+    /// Another tenant has a schedule of this name.
+    #[error("the name is taken by a schedule that is not within reach")]
+    Taken,
+    /// There are too many schedules.
+    #[error("there are {0} schedules, and no more are accepted")]
+    TooMany(u64),
+    /// The record cannot be read: it can only be removed.
+    #[error("the schedule cannot be read, and can only be removed: {0}")]
+    Unreadable(String),
+    /// Others work on the schedule. Nothing was changed; try again.
+    #[error("the schedule is being looked at; try again shortly")]
+    Busy,
+    /// So many instants have passed that the worker has not judged them yet. Nothing was changed; try again.
+    #[error("the schedule has not caught up with the time it was not looked at; try again shortly")]
+    Behind,
+    /// A queue refused a message of a trigger or a backfill.
+    #[error("the queue refused the message: {0:?}")]
+    Refused(EnqueueRefusal),
+    /// The store refused the record.
+    #[error("the record was refused: {0:?}")]
+    RecordRefused(ChangeRefusal),
+    /// The store gave no answer; what was begun is completed once it does.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}

@@ -1,0 +1,236 @@
+//! A look at one schedule: the steps of its plan, one after the other, on its record.
+
+use std::time::Duration;
+
+use duewheel::core::MessageId;
+
+use super::error::ScheduleError;
+use super::message::{self, OccurrenceMessage};
+use super::shelf::{NextLook, NotWritten, Shelf};
+use crate::limits::{IDLE_LOOK, LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT};
+use crate::schedule::{
+    EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
+    TakeBack, TakeOutcome,
+};
+
+/// What an edit makes of a schedule.
+#[derive(Clone, Debug)]
+pub(crate) enum ScheduleEdit {
+    /// These settings. The outer `None` leaves the number of occurrences that remain.
+    Save(Box<ScheduleSettings>, Option<Option<u64>>),
+    /// Nothing.
+    Remove,
+}
+
+/// Decides about an edit once the record is at rest.
+pub(crate) type EditJob<'a> = dyn FnMut(&ScheduleRecord) -> Result<ScheduleEdit, ScheduleError> + Send + 'a;
+
+/// How a look has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LookEnd {
+    /// The record says when the next one is.
+    Written,
+    /// The schedule is removed.
+    Removed,
+}
+
+/// A look at one schedule. Nobody else writes the record while it is held.
+#[derive(Debug)]
+pub(crate) struct Look<'a> {
+    pub(crate) shelf: &'a Shelf,
+    pub(crate) name: &'a str,
+    pub(crate) id: MessageId,
+    pub(crate) generation: u32,
+    pub(crate) record: ScheduleRecord,
+}
+
+impl Look<'_> {
+    /// Takes the steps of the plan, until it sleeps.
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the record is looked at again once nobody holds it.
+    pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
+        let mut previous = PreviousRun::Unknown;
+        for _ in 0..LOOK_STEPS {
+            let now = self.shelf.now();
+            let step = match self.record.state.unfinished(now) {
+                Some(step) => step,
+                None => match job.take() {
+                    Some(job) => {
+                        self.edit(job).await?;
+                        continue;
+                    }
+                    None => self.next_step(now, previous),
+                },
+            };
+            previous = PreviousRun::Unknown;
+            match step {
+                ScheduleStep::Enter(entries) => self.enter(entries).await?,
+                ScheduleStep::Take(list) => self.take(list).await?,
+                ScheduleStep::Erase(ids) => self.erase(ids).await?,
+                ScheduleStep::Look(id) => match message::is_settled(&self.shelf.client, id).await {
+                    Some(answer) => previous = answer,
+                    None => return self.give_up().await,
+                },
+                ScheduleStep::Sleep(until) => {
+                    self.write(0, NextLook::At(until)).await?;
+                    return Ok(LookEnd::Written);
+                }
+                ScheduleStep::Remove => {
+                    self.hold().await?;
+                    self.shelf.remove(self.id).await?;
+                    return Ok(LookEnd::Removed);
+                }
+            }
+        }
+        if job.is_some() {
+            return Err(ScheduleError::Busy);
+        }
+        // Others get their turn.
+        self.write(0, NextLook::After(Duration::ZERO)).await?;
+        Ok(LookEnd::Written)
+    }
+
+    fn next_step(&mut self, now: u64, previous: PreviousRun) -> ScheduleStep {
+        let table = match self.record.timetable() {
+            Ok(table) => table,
+            Err(error) => {
+                tracing::warn!(schedule = self.name, %error, "the settings of a schedule do not check any more");
+                let idle = u64::try_from(IDLE_LOOK.as_millis()).unwrap_or(u64::MAX);
+                return ScheduleStep::Sleep(now.saturating_add(idle));
+            }
+        };
+        let facts = LookFacts { name: self.name, now, previous, remembered: self.shelf.remembered };
+        self.record.state.compute_again(&table, facts);
+        self.record.state.advance(&table, facts)
+    }
+
+    /// Changes the settings of a record at rest, and writes it.
+    async fn edit(&mut self, job: &mut EditJob<'_>) -> Result<(), ScheduleError> {
+        let now = self.shelf.now();
+        let facts = LookFacts {
+            name: self.name,
+            now,
+            previous: PreviousRun::Unknown,
+            remembered: self.shelf.remembered,
+        };
+        match job(&self.record)? {
+            ScheduleEdit::Remove => self.record.state.remove(now),
+            ScheduleEdit::Save(settings, remaining) => {
+                let old = self.record.timetable();
+                let same = settings.recurrence == self.record.settings.recurrence;
+                let mut after = self.record.clone();
+                after.settings = *settings;
+                let new = after.timetable()?;
+                after.check_size(self.shelf.max_body)?;
+                match &old {
+                    Ok(old) => {
+                        if !old.paused && !after.state.judge(old, facts, MAX_JUDGED_AT_EDIT) {
+                            return Err(ScheduleError::Behind);
+                        }
+                        after.state.change(old, &new, same, facts);
+                    }
+                    Err(_) => after.state.change_unreadable(now),
+                }
+                if let Some(remaining) = remaining {
+                    after.state.remaining = remaining;
+                }
+                self.record = after;
+            }
+        }
+        self.hold().await
+    }
+
+    async fn enter(&mut self, entries: Vec<ScheduleEntry>) -> Result<(), ScheduleError> {
+        self.hold().await?;
+        if self.shelf.now() >= self.record.state.held_until {
+            // The write took so long that others may have the record by now.
+            return Err(ScheduleError::Busy);
+        }
+        let mut lacking = entries;
+        for keyed in [true, false] {
+            let ops: Result<Vec<_>, _> = lacking
+                .iter()
+                .map(|entry| OccurrenceMessage::of(self.name, &self.record, entry).enqueue(keyed))
+                .collect();
+            let answers = match ops {
+                Ok(ops) => match self.shelf.client.ask_many(ops).await {
+                    Ok(answers) => answers,
+                    Err(error) => return self.stop(ScheduleError::Call(error)).await,
+                },
+                Err(bad) => {
+                    // Settings that were valid once. The occurrences wait for others.
+                    let now = self.shelf.now();
+                    for entry in &lacking {
+                        self.record.state.entered(now, entry, EnterOutcome::Refused(bad.to_string()));
+                    }
+                    return Ok(());
+                }
+            };
+            let mut taken = Vec::new();
+            let mut unknown = None;
+            for (entry, answer) in lacking.into_iter().zip(answers) {
+                let error = answer.as_ref().err().cloned();
+                match message::outcome(answer, keyed) {
+                    Some(outcome) => self.record.state.entered(self.shelf.now(), &entry, outcome),
+                    None => taken.push(entry),
+                }
+                unknown = unknown.or(error);
+            }
+            if let Some(error) = unknown {
+                return self.stop(ScheduleError::Call(error)).await;
+            }
+            lacking = taken;
+            if lacking.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, list: Vec<TakeBack>) -> Result<(), ScheduleError> {
+        self.hold().await?;
+        for take in list {
+            let outcome = message::take(&self.shelf.client, self.record.mark(), &take.entry).await;
+            if outcome == TakeOutcome::Unknown {
+                return self.stop(ScheduleError::Busy).await;
+            }
+            self.record.state.took(self.shelf.now(), &take, outcome);
+        }
+        Ok(())
+    }
+
+    async fn erase(&mut self, ids: Vec<u64>) -> Result<(), ScheduleError> {
+        self.hold().await?;
+        for id in ids {
+            if !message::erase(&self.shelf.client, id).await {
+                return self.stop(ScheduleError::Busy).await;
+            }
+            self.record.state.erased(&[id]);
+        }
+        Ok(())
+    }
+
+    async fn give_up(&mut self) -> Result<LookEnd, ScheduleError> {
+        self.stop(ScheduleError::Busy).await.map(|()| LookEnd::Written)
+    }
+
+    /// Ends a look whose store gave no answer: what is under way stays in the record, and is completed later.
+    async fn stop(&mut self, why: ScheduleError) -> Result<(), ScheduleError> {
+        // If this fails, too, the record is due when it is no longer held.
+        let _ = self.write(0, NextLook::After(LOOK_AGAIN)).await;
+        Err(why)
+    }
+
+    /// Writes what is about to be done, and keeps others away meanwhile.
+    async fn hold(&mut self) -> Result<(), ScheduleError> {
+        let until = self.shelf.held_until();
+        Ok(self.write(until, NextLook::After(crate::limits::HELD)).await?)
+    }
+
+    async fn write(&mut self, held_until: u64, next: NextLook) -> Result<(), NotWritten> {
+        self.record.state.held_until = held_until;
+        self.generation = self.shelf.write((self.id, self.generation), self.record.bytes(), next).await?;
+        Ok(())
+    }
+}

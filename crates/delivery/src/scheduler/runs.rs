@@ -1,0 +1,162 @@
+//! Occurrences that people ask for: a run now, and runs of times past.
+
+use duewheel::core::engine::{Answered, EnqueueRefusal, Enqueued};
+use duewheel::core::time::WallMs;
+
+use super::edits::{Schedules, random_text};
+use super::error::ScheduleError;
+use super::message::OccurrenceMessage;
+use crate::limits::{MAX_BACKFILL, MAX_RUN_ID};
+use crate::recurrence::BadRecurrence;
+use crate::schedule::{ScheduleRecord, occurrence_key, to_ms, to_time};
+
+/// Messages of a backfill that are enqueued together.
+const TOGETHER: usize = 200;
+
+/// What a backfill has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backfilled {
+    /// Its id: with the same one each instant enters once.
+    pub id: String,
+    /// The instants.
+    pub instants: usize,
+}
+
+fn bad(field: &str, what: impl Into<String>) -> ScheduleError {
+    ScheduleError::Bad(BadRecurrence { field: field.into(), what: what.into() })
+}
+
+fn check_id(field: &str, id: &str) -> Result<(), ScheduleError> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if id.is_empty() || id.len() > MAX_RUN_ID || !id.bytes().all(allowed) {
+        return Err(bad(
+            field,
+            format!("must be 1 to {MAX_RUN_ID} letters, digits, dots, hyphens and underscores"),
+        ));
+    }
+    Ok(())
+}
+
+impl Schedules {
+    /// Enters one message of a schedule, due now. It moves no cursor and skips no occurrence; `paused`, `overlap` and
+    /// `remaining` do not concern it. With the same `id` it enters once within a week.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the message may have entered; try again with the same id.
+    pub async fn trigger(&self, name: &str, id: Option<&str>) -> Result<Enqueued, ScheduleError> {
+        if let Some(id) = id {
+            check_id("dedupe_id", id)?;
+        }
+        let record = self.get(name).await?.record;
+        let now = self.shelf.now();
+        let own = id.map_or_else(random_text, str::to_owned);
+        let message = OccurrenceMessage {
+            name,
+            record: &record,
+            at: now,
+            due: now,
+            key: format!("{name}@trigger/{own}"),
+            dedupe_id: Some(record.trigger_id(name, &own)),
+        };
+        for keyed in [true, false] {
+            match self.shelf.client.ask(message.enqueue(keyed)?).await? {
+                Ok(entered) => return Ok(entered),
+                // The same trigger, some time ago.
+                Err(EnqueueRefusal::DedupeMismatch(id)) => {
+                    return Ok(Enqueued {
+                        id,
+                        due_at: WallMs(now),
+                        generation: 1,
+                        created: duewheel::core::record::Created::New,
+                        level: self.shelf.client.level(),
+                        answered: Answered::Before,
+                    });
+                }
+                Err(EnqueueRefusal::KeyExists(_)) if keyed => {}
+                Err(refusal) => return Err(ScheduleError::Refused(refusal)),
+            }
+        }
+        Err(ScheduleError::Busy)
+    }
+
+    /// Enters the occurrences from one instant to another, both included, due now, whether they have run before or
+    /// not. It moves no cursor. With the same `id` each instant enters once within a week, so that a backfill that was
+    /// interrupted can be repeated.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`]; more than 10,000 instants are an error, and then none enters.
+    ///
+    /// # Cancel safety
+    /// When it is dropped, some may have entered; try again with the same id.
+    pub async fn backfill(
+        &self,
+        name: &str,
+        (from, to): (std::time::SystemTime, std::time::SystemTime),
+        id: Option<&str>,
+    ) -> Result<Backfilled, ScheduleError> {
+        if let Some(id) = id {
+            check_id("id", id)?;
+        }
+        if to < from {
+            return Err(bad("to", "is before from"));
+        }
+        let record = self.get(name).await?.record;
+        let instants = instants(&record, to_ms(from), to_ms(to))?;
+        let id = id.map_or_else(random_text, str::to_owned);
+        for some in instants.chunks(TOGETHER) {
+            self.enter_some(name, &record, &id, some).await?;
+        }
+        Ok(Backfilled { id, instants: instants.len() })
+    }
+
+    async fn enter_some(
+        &self,
+        name: &str,
+        record: &ScheduleRecord,
+        id: &str,
+        instants: &[u64],
+    ) -> Result<(), ScheduleError> {
+        let now = self.shelf.now();
+        let message = |at: &u64| OccurrenceMessage {
+            name,
+            record,
+            at: *at,
+            due: now,
+            key: format!("{}/{id}", occurrence_key(name, *at)),
+            dedupe_id: Some(record.backfill_id(name, id, *at)),
+        };
+        let mut lacking: Vec<_> = instants.iter().map(message).collect();
+        for keyed in [true, false] {
+            let ops = lacking.iter().map(|m| m.enqueue(keyed)).collect::<Result<Vec<_>, _>>()?;
+            let answers = self.shelf.client.ask_many(ops).await?;
+            let mut taken = Vec::new();
+            for (message, answer) in lacking.into_iter().zip(answers) {
+                match answer? {
+                    Ok(_) | Err(EnqueueRefusal::DedupeMismatch(_)) => {}
+                    Err(EnqueueRefusal::KeyExists(_)) if keyed => taken.push(message),
+                    Err(refusal) => return Err(ScheduleError::Refused(refusal)),
+                }
+            }
+            lacking = taken;
+            if lacking.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The instants of a backfill. They are counted before any message is made.
+fn instants(record: &ScheduleRecord, from: u64, to: u64) -> Result<Vec<u64>, ScheduleError> {
+    let table = record.timetable()?;
+    let after = to_time(from.saturating_sub(1));
+    let within = table.recurrence.upcoming(after).map(|found| to_ms(found.at)).take_while(|at| *at <= to);
+    let instants: Vec<u64> = within.take(MAX_BACKFILL + 1).collect();
+    if instants.len() > MAX_BACKFILL {
+        return Err(bad("to", format!("leaves more than {MAX_BACKFILL} occurrences")));
+    }
+    Ok(instants)
+}

@@ -1,0 +1,197 @@
+//! The records of schedules: messages of a queue of their own, each with the schedule's name as its key.
+//!
+//! A record is due when it is to be looked at next. Each write needs the generation that was read and raises it, so of
+//! two that write at a time one is refused. A record is removed by its id, which is never used again: a schedule that
+//! was created anew under the name stays.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use duewheel::core::engine::{
+    ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Target, View, When,
+};
+use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::time::{WallMs, ceil_ms};
+use duewheel::core::{MessageId, Policy};
+use duewheel::{CallError, Client, Duewheel};
+
+use super::error::ScheduleError;
+use crate::limits::{HELD, REMEMBERED};
+
+/// The records, and the store that they are in. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelf {
+    pub(crate) client: Client,
+    pub(crate) queue: QueueName,
+    /// Longest record, in bytes.
+    pub(crate) max_body: usize,
+    /// How long answers are remembered, in ms.
+    pub(crate) remembered: u64,
+}
+
+/// A record that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct ShelfRow {
+    pub(crate) id: MessageId,
+    pub(crate) generation: u32,
+    pub(crate) body: Bytes,
+}
+
+/// Why a record was not written.
+#[derive(Clone, Debug)]
+pub(crate) enum NotWritten {
+    /// Another has written it, or it is gone: what was planned is out of date.
+    Lost,
+    /// The store refused it, for this reason.
+    Refused(ChangeRefusal),
+    /// No answer came; it may be written.
+    Unknown(CallError),
+}
+
+impl From<NotWritten> for ScheduleError {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => ScheduleError::Busy,
+            NotWritten::Refused(refusal) => ScheduleError::RecordRefused(refusal),
+            NotWritten::Unknown(error) => ScheduleError::Call(error),
+        }
+    }
+}
+
+/// When a record is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NextLook {
+    /// At this instant, in ms since 1970.
+    At(u64),
+    /// After this time, by elapsed time: clocks that are set do not matter.
+    After(Duration),
+}
+
+impl NextLook {
+    fn when(self) -> When {
+        match self {
+            NextLook::At(ms) => When::At { due_at: WallMs(ms), past: Past::Fire },
+            NextLook::After(delay) => When::After(ceil_ms(delay)),
+        }
+    }
+}
+
+impl Shelf {
+    pub(crate) fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
+        let remembered = ceil_ms(REMEMBERED).min(policy.max_dedupe_window_ms);
+        Shelf { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
+    }
+
+    /// The present, in ms since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.client.now().wall.0
+    }
+
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<ShelfRow>, CallError> {
+        let Ok(key) = Key::new(name) else { return Ok(None) };
+        let view = self.client.ask(Op::get(Target::Key(self.queue.clone(), key))).await?;
+        Ok(view.map(|view| ShelfRow::of(&view)))
+    }
+
+    /// Puts a new record, which is due at once. `false`: there is one already.
+    pub(crate) async fn create(&self, name: &str, body: Bytes) -> Result<bool, ScheduleError> {
+        let enqueue = Enqueue {
+            key: Key::new(name).ok(),
+            if_exists: IfExists::Reject,
+            options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
+            ..Enqueue::new(self.queue.clone(), body)
+        };
+        match self.client.ask(enqueue).await? {
+            Ok(_) => Ok(true),
+            Err(EnqueueRefusal::KeyExists(_)) => Ok(false),
+            Err(refusal) => Err(ScheduleError::Refused(refusal)),
+        }
+    }
+
+    /// Writes a record over the generation that was read. Returns the new one.
+    pub(crate) async fn write(
+        &self,
+        (id, generation): (MessageId, u32),
+        body: Bytes,
+        next: NextLook,
+    ) -> Result<u32, NotWritten> {
+        let edit = Edit { when: Some(next.when()), body: Some(body), ..Edit::default() };
+        let op = Op::postpone(Target::Id(id), Box::new(edit), Some(generation));
+        match self.client.ask(op).await {
+            Ok(Ok(outline)) => Ok(outline.generation),
+            Ok(Err(
+                ChangeRefusal::GenerationMismatch(_)
+                | ChangeRefusal::NotFound
+                | ChangeRefusal::Leased
+                | ChangeRefusal::Dead,
+            )) => Err(NotWritten::Lost),
+            Ok(Err(refusal)) => Err(NotWritten::Refused(refusal)),
+            Err(error) => Err(NotWritten::Unknown(error)),
+        }
+    }
+
+    /// Makes a record due now, if it was not written since.
+    pub(crate) async fn wake(&self, row: &ShelfRow) -> Result<(), CallError> {
+        let edit = Edit::due(NextLook::After(Duration::ZERO).when());
+        let op = Op::postpone(Target::Id(row.id), Box::new(edit), Some(row.generation));
+        // A refusal says that another has it, who will look.
+        self.client.ask(op).await.map(drop)
+    }
+
+    /// Removes one record, and none that was created later.
+    pub(crate) async fn remove(&self, id: MessageId) -> Result<(), NotWritten> {
+        match self.client.ask(Op::cancel(Target::Id(id))).await {
+            Ok(Ok(_) | Err(ChangeRefusal::NotFound)) => Ok(()),
+            Ok(Err(ChangeRefusal::Leased)) => Err(NotWritten::Lost),
+            Ok(Err(refusal)) => Err(NotWritten::Refused(refusal)),
+            Err(error) => Err(NotWritten::Unknown(error)),
+        }
+    }
+
+    /// The number of records.
+    pub(crate) async fn count(&self) -> Result<u64, CallError> {
+        let view = self.client.ask(Op::queue(self.queue.clone())).await?;
+        Ok(view.map_or(0, |view| {
+            let counts = view.counts;
+            counts.scheduled + counts.ready + counts.leased + counts.dead
+        }))
+    }
+
+    /// Calls `each` with the name and content of all records, page by page.
+    pub(crate) async fn scan<T>(
+        &self,
+        mut each: impl FnMut(&str, ShelfRow) -> Option<T>,
+    ) -> Result<BTreeMap<String, T>, CallError> {
+        let mut all = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.client.list(self.queue.clone(), None, after.take(), PAGE).await?;
+            for view in &page.views {
+                let Some(name) = view.message.key.as_ref().map(Key::as_str) else { continue };
+                if let Some(found) = each(name, ShelfRow::of(view)) {
+                    all.insert(name.to_owned(), found);
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Until when a record is held that is written now, in ms since 1970.
+    pub(crate) fn held_until(&self) -> u64 {
+        self.now().saturating_add(ceil_ms(HELD))
+    }
+}
+
+/// Records of one page of a scan.
+const PAGE: usize = 256;
+
+impl ShelfRow {
+    fn of(view: &View) -> Self {
+        ShelfRow { id: view.message.id, generation: view.generation, body: view.message.body.clone() }
+    }
+}

@@ -1,0 +1,336 @@
+//! The worker that looks at schedules when they are due.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved};
+use duewheel::core::time::ceil_ms;
+use duewheel::{CallError, Demand};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::edits::Schedules;
+use super::shelf::ShelfRow;
+use crate::limits::{FIRST_RESTART, HELD, LONGEST_RESTART, LOOKS};
+use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
+
+/// How long a reserve waits; it only limits how often an idle loop repeats.
+const WAIT_MS: u64 = 60_000;
+/// The lease of a record, until it is moved.
+const LEASE_MS: u64 = 10_000;
+/// The pause after a call that failed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Looks at schedules when they are due, until it is stopped or the wheel is closed. Several may run, in several nodes:
+/// each occurrence enters once.
+///
+/// A look is bounded, and sixteen schedules are looked at at a time: one with much to do does not hold up others. A
+/// worker that a bug has ended begins again after a pause, and is counted.
+///
+/// # What survives a crash
+/// Everything: what a look is about to do is in its record before.
+#[derive(Debug)]
+pub struct ScheduleWorker {
+    inner: Arc<WorkerInner>,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+/// Counts of a worker since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerCounts {
+    /// Occurrences that have entered their queue.
+    pub entered: u64,
+    /// Occurrences that were missed.
+    pub missed: u64,
+    /// Occurrences that were skipped.
+    pub skipped: u64,
+    /// Occurrences that were refused at first.
+    pub blocked: u64,
+    /// Looks that failed, because of the store or of a record that cannot be read.
+    pub failed: u64,
+    /// Times that a bug has ended a look or the worker.
+    pub restarts: u64,
+}
+
+#[derive(Debug)]
+struct WorkerInner {
+    schedules: Schedules,
+    active: watch::Sender<bool>,
+    entered: AtomicU64,
+    missed: AtomicU64,
+    skipped: AtomicU64,
+    blocked: AtomicU64,
+    failed: AtomicU64,
+    restarts: AtomicU64,
+    /// For tests: bugs that are to happen.
+    bugs: AtomicU64,
+}
+
+impl ScheduleWorker {
+    /// Starts a worker on the runtime of the caller.
+    pub fn start(schedules: &Schedules) -> Self {
+        ScheduleWorker::with_bugs(schedules, 0)
+    }
+
+    fn with_bugs(schedules: &Schedules, bugs: u64) -> Self {
+        let inner = Arc::new(WorkerInner {
+            schedules: schedules.clone(),
+            active: watch::Sender::new(true),
+            entered: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            bugs: AtomicU64::new(bugs),
+        });
+        let stop = watch::Sender::new(false);
+        let task = tokio::spawn(supervise(inner.clone(), stop.subscribe()));
+        ScheduleWorker { inner, stop, task: Some(task) }
+    }
+
+    /// Its counts.
+    pub fn counts(&self) -> WorkerCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WorkerCounts {
+            entered: of(&self.inner.entered),
+            missed: of(&self.inner.missed),
+            skipped: of(&self.inner.skipped),
+            blocked: of(&self.inner.blocked),
+            failed: of(&self.inner.failed),
+            restarts: of(&self.inner.restarts),
+        }
+    }
+
+    /// Begins no further look until [`ScheduleWorker::resume`]; other nodes go on.
+    pub fn pause(&self) {
+        self.inner.active.send_replace(false);
+    }
+
+    /// Looks again.
+    pub fn resume(&self) {
+        self.inner.active.send_replace(true);
+    }
+
+    /// Begins no further look and waits for those under way, until `deadline`.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, looks under way go on; no further one begins.
+    pub async fn stop(mut self, deadline: Duration) {
+        self.stop.send_replace(true);
+        if let Some(mut task) = self.task.take()
+            && tokio::time::timeout(deadline, &mut task).await.is_err()
+        {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for ScheduleWorker {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// Runs the worker until it is stopped; after a bug again, following a pause.
+async fn supervise(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
+    let mut failures = 0u32;
+    loop {
+        let worker = tokio::spawn(work(inner.clone(), stop.clone()));
+        match worker.await {
+            Ok(()) => return,
+            Err(error) if error.is_panic() => {
+                inner.restarts.fetch_add(1, Ordering::Relaxed);
+                let pause = FIRST_RESTART.saturating_mul(1 << failures.min(6)).min(LONGEST_RESTART);
+                failures = failures.saturating_add(1);
+                tracing::error!(?pause, "a bug has ended the worker of schedules; it begins again");
+                tokio::select! {
+                    _ = stop.wait_for(|stop| *stop) => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
+    let hands = Arc::new(Semaphore::new(LOOKS));
+    let mut looks: JoinSet<()> = JoinSet::new();
+    let mut active = inner.active.subscribe();
+    inner.happen(2);
+    tokio::select! {
+        _ = stop.wait_for(|stop| *stop) => return,
+        () = inner.compute_again() => {}
+    }
+    loop {
+        while let Some(ended) = looks.try_join_next() {
+            inner.ended(ended);
+        }
+        let granted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            granted = inner.next(&mut active, &hands) => granted,
+        };
+        // Without a store there is nothing to look at.
+        let Some(granted) = granted else { break };
+        for (grant, hand) in granted {
+            let inner = inner.clone();
+            looks.spawn(async move {
+                inner.look(&grant).await;
+                drop(hand);
+            });
+        }
+    }
+    while let Some(ended) = looks.join_next().await {
+        inner.ended(ended);
+    }
+}
+
+impl WorkerInner {
+    /// Waits for records that are due, each with a hand. `None`: the wheel is closed.
+    async fn next(
+        &self,
+        active: &mut watch::Receiver<bool>,
+        hands: &Arc<Semaphore>,
+    ) -> Option<Vec<(Grant, OwnedSemaphorePermit)>> {
+        if active.wait_for(|active| *active).await.is_err() {
+            return std::future::pending().await;
+        }
+        let hand = hands.clone().acquire_owned().await.ok()?;
+        let mut free = vec![hand];
+        while let Ok(hand) = hands.clone().try_acquire_owned() {
+            free.push(hand);
+        }
+        let shelf = &self.schedules.shelf;
+        let demand = Demand {
+            max: free.len(),
+            wait_ms: WAIT_MS,
+            lease_ms: Some(LEASE_MS),
+            ..Demand::new(shelf.queue.clone())
+        };
+        let reserved = tokio::select! {
+            biased;
+            _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
+            reserved = shelf.client.reserve(demand) => reserved,
+        };
+        match reserved {
+            Ok(Reserved::Grants(grants)) => Some(grants.into_iter().zip(free).collect()),
+            Ok(_) => Some(Vec::new()),
+            Err(CallError::Closed(_)) => None,
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                Some(Vec::new())
+            }
+        }
+    }
+
+    /// Looks at one schedule whose record was granted.
+    async fn look(&self, grant: &Grant) {
+        self.happen(1);
+        let shelf = &self.schedules.shelf;
+        // It comes again by itself if this look does not end; no attempt is used up.
+        let back = Op::nack(grant.message.id, grant.token, Attempt::NotYet, Some(ceil_ms(HELD)), "");
+        if !matches!(shelf.client.ask(back).await, Ok(Ok(_))) {
+            return;
+        }
+        let Some(name) = grant.message.key.as_ref() else { return };
+        let row =
+            ShelfRow { id: grant.message.id, generation: grant.generation, body: grant.message.body.clone() };
+        let record = match ScheduleRecord::read(&row.body) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(schedule = name.as_str(), %error, "a schedule does not run");
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let later = super::shelf::NextLook::After(crate::limits::IDLE_LOOK);
+                drop(shelf.write((row.id, row.generation), row.body, later).await);
+                return;
+            }
+        };
+        if record.state.held_until > shelf.now() {
+            return;
+        }
+        let before = record.state.counts.clone();
+        let mut look = self.schedules.look(name.as_str(), &row, record);
+        let ended = look.run(None).await;
+        self.count(&before, &look.record.state);
+        if let Err(error) = ended {
+            tracing::debug!(schedule = name.as_str(), %error, "a look at a schedule did not end");
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process.
+    async fn compute_again(&self) {
+        let shelf = &self.schedules.shelf;
+        let now = shelf.now();
+        let differs = |name: &str, row: ShelfRow| {
+            let record = ScheduleRecord::read(&row.body).ok()?;
+            let table = record.timetable().ok()?;
+            let mut state = record.state.clone();
+            let facts = LookFacts { name, now, previous: PreviousRun::Unknown, remembered: shelf.remembered };
+            state.compute_again(&table, facts);
+            (state != record.state).then_some(row)
+        };
+        let Ok(found) = shelf.scan(differs).await else { return };
+        for row in found.into_values() {
+            drop(shelf.wake(&row).await);
+        }
+    }
+
+    fn count(&self, before: &crate::schedule::ScheduleCounts, after: &ScheduleState) {
+        let more = |counter: &AtomicU64, before: u64, after: u64| {
+            counter.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
+        };
+        more(&self.entered, before.entered, after.counts.entered);
+        more(&self.missed, before.missed, after.counts.missed);
+        more(&self.skipped, before.skipped, after.counts.skipped);
+        more(&self.blocked, before.blocked, after.counts.blocked);
+    }
+
+    fn ended(&self, look: Result<(), tokio::task::JoinError>) {
+        if look.is_err_and(|error| error.is_panic()) {
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A bug, if a test has asked for one.
+    fn happen(&self, at_least: u64) {
+        if self.bugs.load(Ordering::Relaxed) < at_least {
+            return;
+        }
+        self.bugs.fetch_sub(1, Ordering::Relaxed);
+        panic!("a bug, for a test");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::{Duewheel, Policy};
+
+    use super::*;
+    use crate::{RecurrenceSettings, ScheduleSettings};
+
+    /// The worker has a bug as it begins, and one in its first look.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_worker_begins_again_after_a_bug() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+        let worker = ScheduleWorker::with_bugs(&schedules, 2);
+        let settings = ScheduleSettings {
+            queue: "q".into(),
+            recurrence: RecurrenceSettings { every: Some("1h".into()), ..Default::default() },
+            ..Default::default()
+        };
+        schedules.put("hourly", settings, None).await.unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while worker.counts().entered == 0 {
+            assert!(std::time::Instant::now() < deadline, "{:?}", worker.counts());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(worker.counts().restarts, 2);
+        worker.stop(Duration::from_secs(10)).await;
+    }
+}

@@ -1,0 +1,382 @@
+//! Schedules over a real wheel in memory, whose clock stands still.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use duewheel::core::engine::{Edit, Enqueue, IfExists, Op, Target, When};
+use duewheel::core::name::{Key, QueueName};
+use duewheel::{Duewheel, Policy, View, VirtualClock};
+use duewheel_delivery::{
+    OccurrenceEnd, RecurrenceSettings, ScheduleError, ScheduleSettings, ScheduleView, ScheduleWorker,
+    Schedules,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(10);
+
+struct Rig {
+    wheel: Duewheel,
+    clock: VirtualClock,
+    schedules: Schedules,
+    worker: Option<ScheduleWorker>,
+}
+
+/// Polls until `done`, with a deadline.
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done().await {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn every(length: &str) -> ScheduleSettings {
+    ScheduleSettings {
+        queue: "q".into(),
+        recurrence: RecurrenceSettings { every: Some(length.into()), ..Default::default() },
+        body: "work".into(),
+        headers: vec![("kind".into(), "report".into())],
+        ..Default::default()
+    }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+        let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+        let worker = Some(ScheduleWorker::start(&schedules));
+        Rig { wheel, clock, schedules, worker }
+    }
+
+    async fn stop_worker(&mut self) {
+        self.worker.take().unwrap().stop(STOP).await;
+    }
+
+    fn start_worker(&mut self) {
+        self.worker = Some(ScheduleWorker::start(&self.schedules));
+    }
+
+    async fn get(&self, name: &str) -> ScheduleView {
+        self.schedules.get(name).await.unwrap()
+    }
+
+    /// All messages of the queue by id, in due order.
+    async fn messages(&self) -> Vec<View> {
+        let queue = QueueName::new("q").unwrap();
+        self.wheel.client().list(queue, None, None, 1_000).await.unwrap().views
+    }
+
+    /// Waits until the schedule has entered so many occurrences.
+    async fn entered(&self, name: &str, count: u64) {
+        until("occurrences have entered", async || {
+            let view = self.get(name).await;
+            view.record.state.counts.entered == count && view.record.state.held_until == 0
+        })
+        .await;
+    }
+
+    async fn cancel(&self, id: duewheel::MessageId) {
+        self.wheel.client().ask(Op::cancel(Target::Id(id))).await.unwrap().unwrap();
+    }
+
+    fn now(&self) -> SystemTime {
+        self.wheel.client().now().wall.to_system_time()
+    }
+}
+
+fn header<'a>(view: &'a View, name: &str) -> Option<&'a str> {
+    view.message.headers.iter().find(|(found, _)| &**found == name).map(|(_, value)| &**value)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn occurrences_are_ordinary_messages_put_ahead_of_their_time() {
+    let rig = Rig::new().await;
+    let created = rig.schedules.put("report", every("1m"), None).await.unwrap();
+    assert_eq!(created.next.len(), 10);
+    rig.entered("report", 1).await;
+    let found = rig.messages().await;
+    assert_eq!(found.len(), 1, "one is put ahead");
+    let at = rig.now() + MINUTE;
+    assert_eq!(found[0].due_at.to_system_time(), at);
+    assert_eq!(&*found[0].message.body, b"work");
+    assert_eq!(header(&found[0], "kind"), Some("report"));
+    assert_eq!(header(&found[0], "duewheel-schedule"), Some("report"));
+    let occurrence = header(&found[0], "duewheel-occurrence").unwrap();
+    assert_eq!(found[0].message.key.as_ref().unwrap().as_str(), format!("report@{occurrence}"));
+    for n in 2..6 {
+        rig.clock.advance(MINUTE);
+        rig.entered("report", n).await;
+    }
+    let found = rig.messages().await;
+    assert_eq!(found.len(), 5);
+    let view = rig.get("report").await;
+    assert_eq!(view.record.state.latest.len(), 5);
+    assert!(view.record.state.latest.iter().all(|past| past.end == OccurrenceEnd::Entered));
+    assert!(
+        rig.wheel.queues().await.unwrap().iter().all(|queue| queue.name.as_str() == "q"),
+        "records are hidden"
+    );
+}
+
+/// An edit replaces the occurrence that is put ahead. One that its callers have cancelled stays so, and others come.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await.remove(0);
+    let note = ScheduleSettings { note: Some("words".into()), ..every("1h") };
+    rig.schedules.put("report", note.clone(), None).await.unwrap();
+    assert_eq!(rig.messages().await[0].message.id, first.message.id, "a note changes no message");
+    let other = ScheduleSettings { body: "other".into(), ..note };
+    rig.schedules.put("report", other, None).await.unwrap();
+    let found = rig.messages().await;
+    assert_eq!((found.len(), &*found[0].message.body), (1, &b"other"[..]));
+    assert_eq!(found[0].message.key, first.message.key);
+    assert_eq!(found[0].due_at, first.due_at);
+
+    rig.cancel(found[0].message.id).await;
+    let faster = ScheduleSettings { body: "faster".into(), ..every("20m") };
+    rig.schedules.put("report", faster, None).await.unwrap();
+    let found = rig.messages().await;
+    assert_eq!(found[0].due_at.to_system_time(), rig.now() + 20 * MINUTE);
+    for n in [3, 4, 4] {
+        // At the full hour the occurrence was cancelled: it does not come again.
+        rig.clock.advance(20 * MINUTE);
+        rig.entered("report", n).await;
+    }
+    let hours: Vec<_> = rig.messages().await.iter().map(|view| view.due_at).collect();
+    assert!(!hours.contains(&first.due_at), "{hours:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postponed_occurrence_stays_where_its_caller_put_it() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await.remove(0).message.id;
+    let later = Box::new(Edit::due(When::After(10 * 3_600_000)));
+    rig.wheel.client().ask(Op::postpone(Target::Id(first), later, None)).await.unwrap().unwrap();
+    let other = ScheduleSettings { body: "other".into(), ..every("1h") };
+    rig.schedules.put("report", other, None).await.unwrap();
+    let found = rig.messages().await;
+    assert_eq!((found.len(), found[0].message.id), (1, first));
+    assert_eq!(&*found[0].message.body, b"work");
+    rig.clock.advance(60 * MINUTE);
+    rig.entered("report", 2).await;
+    assert_eq!(&*rig.messages().await[0].message.body, b"other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pause_withdraws_and_removal_cancels() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let mut pause = |settings: &ScheduleSettings, _: &mut Option<u64>| {
+        Ok(ScheduleSettings { paused: true, note: Some("holidays".into()), ..settings.clone() })
+    };
+    let paused = rig.schedules.change("report", &mut pause).await.unwrap();
+    assert!(paused.next.is_empty());
+    assert!(rig.messages().await.is_empty(), "withdrawn");
+    rig.clock.advance(300 * MINUTE);
+    let mut resume = |settings: &ScheduleSettings, _: &mut Option<u64>| {
+        Ok(ScheduleSettings { paused: false, ..settings.clone() })
+    };
+    rig.schedules.change("report", &mut resume).await.unwrap();
+    rig.entered("report", 1).await;
+    let found = rig.messages().await;
+    assert_eq!((found.len(), found[0].due_at.to_system_time()), (1, rig.now() + 60 * MINUTE));
+    assert_eq!(rig.get("report").await.record.state.counts.missed, 0, "nothing occurs while it is paused");
+
+    rig.schedules.remove("report", &|_| true).await.unwrap();
+    assert!(rig.messages().await.is_empty(), "cancelled");
+    assert!(matches!(rig.schedules.get("report").await, Err(ScheduleError::NotFound)));
+    assert!(matches!(rig.schedules.remove("report", &|_| true).await, Err(ScheduleError::NotFound)));
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    assert_eq!(rig.messages().await.len(), 1, "the new one has the same instants, and other ids");
+}
+
+/// Missed occurrences follow the policy and are counted: nobody looked for five hours and a half.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_missed_follows_the_policy() {
+    for (missed, entered, counted) in [("none", 0, 5), ("last", 1, 4), ("all", 5, 0)] {
+        let mut rig = Rig::new().await;
+        let settings =
+            ScheduleSettings { missed: Some(missed.into()), overlap: Some("skip".into()), ..every("1h") };
+        let settings =
+            if missed == "all" { ScheduleSettings { overlap: None, ..settings } } else { settings };
+        rig.stop_worker().await;
+        rig.schedules.put("report", settings, None).await.unwrap();
+        rig.clock.advance(330 * MINUTE);
+        rig.start_worker();
+        until("it has caught up", async || {
+            rig.clock.advance(Duration::from_millis(100));
+            let counts = rig.get("report").await.record.state.counts;
+            let ahead = u64::from(missed == "all");
+            counts.missed == counted && counts.entered == entered + ahead
+        })
+        .await;
+        assert_eq!(rig.messages().await.len() as u64, entered + u64::from(missed == "all"), "{missed}");
+        rig.stop_worker().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_occurrence_waits_for_the_one_before_or_is_skipped() {
+    for (overlap, first, second) in [("skip", (1, 2), (2, 2)), ("buffer_one", (1, 1), (2, 1))] {
+        let rig = Rig::new().await;
+        let settings = ScheduleSettings { overlap: Some(overlap.into()), ..every("1m") };
+        rig.schedules.put("report", settings, None).await.unwrap();
+        let counts = async |wanted: (u64, u64)| {
+            until("it is counted", async || {
+                let counts = rig.get("report").await.record.state.counts;
+                (counts.entered, counts.skipped) == wanted
+            })
+            .await;
+        };
+        assert!(rig.messages().await.is_empty(), "nothing is put ahead");
+        rig.clock.advance(MINUTE);
+        counts((1, 0)).await;
+        rig.clock.advance(MINUTE);
+        let skips = u64::from(overlap == "skip");
+        counts((1, skips)).await;
+        rig.clock.advance(MINUTE);
+        counts(first).await;
+        rig.cancel(rig.messages().await[0].message.id).await;
+        rig.clock.advance(if overlap == "skip" { MINUTE } else { Duration::from_secs(2) });
+        counts(second).await;
+    }
+}
+
+/// A stranger who holds the key, or who guesses ids, makes no occurrence vanish.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_make_no_occurrence_vanish() {
+    let mut rig = Rig::new().await;
+    rig.stop_worker().await;
+    let view = rig.schedules.put("report", every("1m"), None).await.unwrap();
+    let at = view.next[0].at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let text = humantime(view.next[0].at);
+    let stranger = Enqueue {
+        key: Some(Key::new(&format!("report@{text}")).unwrap()),
+        dedupe_id: Some(format!("schedule/report/{at}").into()),
+        if_exists: IfExists::Reject,
+        when: When::After(3_600_000),
+        ..Enqueue::new(QueueName::new("q").unwrap(), "stranger")
+    };
+    rig.wheel.client().ask(stranger).await.unwrap().unwrap();
+    rig.start_worker();
+    rig.entered("report", 1).await;
+    let counts = rig.get("report").await.record.state.counts;
+    assert_eq!((counts.keyless, counts.blocked), (1, 0));
+    let found = rig.messages().await;
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[0].message.key, None);
+}
+
+fn humantime(at: SystemTime) -> String {
+    format!("{:.3}", jiff::Timestamp::try_from(at).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_and_backfills_enter_once_for_each_id() {
+    let rig = Rig::new().await;
+    let settings = ScheduleSettings { paused: true, ..every("1m") };
+    rig.schedules.put("report", settings, None).await.unwrap();
+    let first = rig.schedules.trigger("report", Some("mine")).await.unwrap();
+    rig.clock.advance(MINUTE);
+    assert_eq!(rig.schedules.trigger("report", Some("mine")).await.unwrap().id, first.id);
+    for _ in 0..2 {
+        rig.schedules.trigger("report", None).await.unwrap();
+    }
+    assert_eq!(rig.messages().await.len(), 3);
+
+    let span = (rig.now(), rig.now() + 600 * MINUTE);
+    for _ in 0..2 {
+        let done = rig.schedules.backfill("report", span, Some("again")).await.unwrap();
+        assert_eq!((done.id.as_str(), done.instants), ("again", 601));
+    }
+    assert_eq!(rig.messages().await.len(), 604);
+    rig.schedules.backfill("report", (span.0, span.0), Some("other")).await.unwrap();
+    assert_eq!(rig.messages().await.len(), 605);
+    let span = (rig.now(), rig.now() + 10_000 * MINUTE);
+    let error = rig.schedules.backfill("report", span, None).await.unwrap_err();
+    assert!(error.to_string().contains("10000 occurrences"), "{error}");
+    assert_eq!(rig.messages().await.len(), 605);
+    assert_eq!(rig.get("report").await.record.state.counts.entered, 0, "neither is an occurrence");
+}
+
+/// A record that cannot be read is shown with its error, does not run, and can be removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_damaged_record_stops_nothing_else() {
+    let rig = Rig::new().await;
+    let record = Enqueue {
+        key: Some(Key::new("broken").unwrap()),
+        ..Enqueue::new(QueueName::system("#schedules").unwrap(), r#"{"format":99}"#)
+    };
+    rig.wheel.client().ask(record).await.unwrap().unwrap();
+    rig.schedules.put("report", every("1m"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let list = rig.schedules.list(None, 10, &|_| true).await.unwrap();
+    let names: Vec<_> = list.iter().map(|listed| (listed.name.as_str(), listed.view.is_ok())).collect();
+    assert_eq!(names, [("broken", false), ("report", true)]);
+    assert!(list[0].view.as_ref().unwrap_err().contains("format 99"));
+    let list = rig.schedules.list(Some("broken"), 10, &|_| true).await.unwrap();
+    assert_eq!(list.len(), 1);
+    let error = rig.schedules.put("broken", every("1m"), None).await.unwrap_err();
+    assert!(matches!(error, ScheduleError::Unreadable(_)), "{error}");
+    until("it is removed", async || rig.schedules.remove("broken", &|_| true).await.is_ok()).await;
+    assert!(matches!(rig.schedules.get("broken").await, Err(ScheduleError::NotFound)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_leaves_room_for_what_is_added_to_it() {
+    let rig = Rig::new().await;
+    let large = ScheduleSettings { body: vec![b'x'; 200_000].into(), ..every("1m") };
+    let error = rig.schedules.put("report", large.clone(), None).await.unwrap_err();
+    assert!(error.to_string().starts_with("body: is too large"), "{error}");
+    rig.schedules.put("report", every("1m"), None).await.unwrap();
+    let error = rig.schedules.put("report", large, None).await.unwrap_err();
+    assert!(error.to_string().starts_with("body: is too large"), "{error}");
+}
+
+/// Several workers look at many schedules: each occurrence enters once.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_workers_enter_each_occurrence_once() {
+    let rig = Rig::new().await;
+    let others: Vec<_> = (0..3).map(|_| ScheduleWorker::start(&rig.schedules)).collect();
+    for n in 0..20 {
+        rig.schedules.put(&format!("s{n}"), every("1s"), None).await.unwrap();
+    }
+    for n in 1..=10 {
+        for schedule in 0..20 {
+            rig.entered(&format!("s{schedule}"), n).await;
+        }
+        rig.clock.advance(Duration::from_secs(1));
+    }
+    let mut seen: HashMap<String, u32> = HashMap::new();
+    for view in rig.messages().await {
+        *seen.entry(view.message.key.as_ref().unwrap().as_str().to_owned()).or_default() += 1;
+    }
+    assert!(seen.len() >= 200 && seen.values().all(|count| *count == 1), "{}", seen.len());
+    for worker in others {
+        worker.stop(STOP).await;
+    }
+}
+
+/// Only so many occurrences as remain enter.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_enter_than_remain() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1m"), Some(2)).await.unwrap();
+    rig.entered("report", 1).await;
+    assert_eq!(rig.get("report").await.next.len(), 2);
+    for _ in 0..5 {
+        rig.clock.advance(MINUTE);
+        rig.entered("report", 2).await;
+    }
+    assert_eq!(rig.messages().await.len(), 2);
+    assert!(rig.get("report").await.next.is_empty());
+}

@@ -1,0 +1,522 @@
+//! Plans of schedules over crashes: two workers, edits, callers, refusals and outages, judged by an oracle.
+//!
+//! The world is a record with a generation, a queue that remembers answers, and a clock. Each step of a worker may be
+//! its last; each answer may be lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use duewheel_delivery::{
+    EnterOutcome, LookFacts, PreviousRun, RecurrenceSettings, ScheduleEntry, ScheduleSettings, ScheduleState,
+    ScheduleStep, TakeBack, TakeOutcome, Timetable,
+};
+
+const NAME: &str = "report";
+const START: u64 = 1_800_000_000_000;
+const DAY: u64 = 86_400_000;
+const WEEK: u64 = 7 * DAY;
+const HELD: u64 = 10_000;
+
+fn time(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+fn to_ms(at: SystemTime) -> u64 {
+    u64::try_from(at.duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+fn settings(every: &str) -> ScheduleSettings {
+    ScheduleSettings {
+        queue: "reports".into(),
+        recurrence: RecurrenceSettings { every: Some(every.into()), ..RecurrenceSettings::default() },
+        body: "0".into(),
+        ..ScheduleSettings::default()
+    }
+}
+
+fn table(settings: &ScheduleSettings) -> Timetable {
+    Timetable::new(settings, time(START)).unwrap()
+}
+
+/// What is wrong with the code under test, on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScheduleMutant {
+    None,
+    /// The cursor moves before the occurrence is in its queue.
+    CursorFirst,
+    /// The queue forgets the answer before the cursor has moved.
+    ForgottenEarly,
+    /// A caller's change of a pending occurrence goes unseen.
+    TouchedUnseen,
+}
+
+#[derive(Clone, Debug)]
+struct Entered {
+    at: u64,
+    due: u64,
+    generation: u32,
+    /// Taken back by us.
+    marked: bool,
+    gone: bool,
+}
+
+/// The queue, the record, and those who use them.
+struct World {
+    random: u64,
+    now: u64,
+    mutant: ScheduleMutant,
+    record: (ScheduleSettings, ScheduleState),
+    generation: u32,
+    messages: BTreeMap<u64, Entered>,
+    /// Messages that were removed because they were taken back.
+    erased: BTreeSet<u64>,
+    remembered: BTreeMap<(u64, u32), (u64, u64)>,
+    refuses: bool,
+    /// Whether what was sent in time may arrive after others have taken the record over.
+    delays: bool,
+    touched: BTreeSet<u64>,
+    /// Since when which recurrence applies; `None` while paused.
+    rules: Vec<(u64, Option<ScheduleSettings>)>,
+    edits: u32,
+}
+
+#[derive(Clone, Debug)]
+enum EditJob {
+    Note,
+    Body,
+    Rule(&'static str),
+    Pause,
+    Resume,
+    Catchup(&'static str),
+}
+
+/// A worker, or a caller that edits, between two of its steps.
+#[derive(Clone, Debug, Default)]
+struct Looker {
+    job: Option<EditJob>,
+    seen: Option<(ScheduleSettings, ScheduleState, u32)>,
+    until: u64,
+    previous: PreviousRun,
+    doing: Vec<Act>,
+    looks: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Enter(ScheduleEntry),
+    Take(TakeBack),
+    Erase(Vec<u64>),
+}
+
+impl World {
+    fn new(seed: u64, settings: ScheduleSettings, mutant: ScheduleMutant) -> Self {
+        World {
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            now: START,
+            mutant,
+            rules: vec![(START, Some(settings.clone()))],
+            record: (settings, ScheduleState::new(START, None)),
+            generation: 1,
+            messages: BTreeMap::new(),
+            erased: BTreeSet::new(),
+            remembered: BTreeMap::new(),
+            refuses: false,
+            delays: seed % 2 == 0,
+            touched: BTreeSet::new(),
+            edits: 0,
+        }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) % below
+    }
+
+    fn window(&self) -> u64 {
+        if self.mutant == ScheduleMutant::ForgottenEarly { 1 } else { WEEK }
+    }
+
+    fn enqueue(&mut self, entry: &ScheduleEntry) -> EnterOutcome {
+        let id = (entry.at, entry.round);
+        if let Some((id, until)) = self.remembered.get(&id)
+            && *until > self.now
+        {
+            return EnterOutcome::Entered { id: *id, generation: 1, keyed: true };
+        }
+        if self.refuses {
+            return EnterOutcome::Refused("over_quota".into());
+        }
+        let new = u64::try_from(self.messages.len()).unwrap() + 1;
+        self.remembered.insert(id, (new, self.now + self.window()));
+        let message = Entered { at: entry.at, due: entry.due, generation: 1, marked: false, gone: false };
+        self.messages.insert(new, message);
+        EnterOutcome::Entered { id: new, generation: 1, keyed: true }
+    }
+
+    fn take(&mut self, entry: &ScheduleEntry) -> TakeOutcome {
+        let unseen = self.mutant == ScheduleMutant::TouchedUnseen;
+        let now = self.now;
+        let Some(message) = self.messages.get_mut(&entry.id.unwrap()) else { return TakeOutcome::Gone };
+        if message.marked {
+            return TakeOutcome::Taken;
+        }
+        if unseen && message.due > now {
+            message.marked = true;
+            return TakeOutcome::Taken;
+        }
+        if message.gone || message.generation != entry.generation || message.due <= now {
+            // It was due before it could be taken back.
+            self.touched.insert(entry.at);
+            return TakeOutcome::Gone;
+        }
+        message.marked = true;
+        TakeOutcome::Taken
+    }
+
+    fn write(&mut self, looker: &mut Looker, held_until: u64) -> bool {
+        let Some((settings, state, generation)) = &mut looker.seen else { return false };
+        if *generation != self.generation {
+            return false;
+        }
+        self.generation += 1;
+        *generation = self.generation;
+        state.held_until = held_until;
+        self.record = (settings.clone(), state.clone());
+        looker.until = held_until;
+        if self.mutant == ScheduleMutant::CursorFirst {
+            self.record.1.entering.clear();
+        }
+        true
+    }
+
+    /// One step of a looker. It ends when `seen` is gone again.
+    fn step(&mut self, looker: &mut Looker) {
+        if let Some(act) = looker.doing.pop() {
+            return self.act(looker, act);
+        }
+        if looker.seen.is_none() {
+            let (settings, state) = self.record.clone();
+            if state.held_until <= self.now {
+                *looker = Looker { job: looker.job.take(), ..Looker::default() };
+                looker.seen = Some((settings, state, self.generation));
+            }
+            return;
+        }
+        looker.looks += 1;
+        if looker.until != 0 && looker.until <= self.now {
+            looker.seen = None; // its time with the record is over
+            return;
+        }
+        self.plan(looker);
+    }
+
+    fn plan(&mut self, looker: &mut Looker) {
+        let facts = LookFacts { name: NAME, now: self.now, previous: looker.previous, remembered: WEEK };
+        let Some((settings, state, _)) = &mut looker.seen else { return };
+        let rules = table(settings);
+        if looker.job.is_some() && state.is_quiet() && (rules.paused || state.judge(&rules, facts, 100_000)) {
+            let job = looker.job.take().unwrap();
+            let after = edited(settings, &job, self.edits);
+            state.change(&rules, &table(&after), settings.recurrence == after.recurrence, facts);
+            let changed = settings.recurrence != after.recurrence || settings.paused != after.paused;
+            *settings = after.clone();
+            if !self.write(looker, self.now + HELD) {
+                looker.seen = None;
+            } else {
+                self.edits += 1;
+                if changed {
+                    self.rules.push((self.now, (!after.paused).then_some(after)));
+                }
+            }
+            return;
+        }
+        match state.advance(&rules, facts) {
+            ScheduleStep::Enter(entries) => looker.doing = entries.into_iter().map(Act::Enter).collect(),
+            ScheduleStep::Take(list) => looker.doing = list.into_iter().map(Act::Take).collect(),
+            ScheduleStep::Erase(ids) => looker.doing = vec![Act::Erase(ids)],
+            ScheduleStep::Look(id) => {
+                let settled = self.messages.get(&id).is_none_or(|message| message.gone);
+                looker.previous = if settled { PreviousRun::Settled } else { PreviousRun::Unsettled };
+                return;
+            }
+            ScheduleStep::Sleep(_) | ScheduleStep::Remove => {
+                self.write(looker, 0);
+                looker.seen = None;
+                return;
+            }
+        }
+        looker.previous = PreviousRun::Unknown;
+        if !self.write(looker, self.now + HELD) {
+            looker.doing.clear();
+            looker.seen = None;
+        }
+    }
+
+    fn act(&mut self, looker: &mut Looker, act: Act) {
+        let lost = self.draw(20) == 0;
+        let now = self.now;
+        if looker.until <= now && !self.delays {
+            *looker = Looker::default();
+            return;
+        }
+        let Some((_, state, _)) = &mut looker.seen else { return };
+        match act {
+            Act::Enter(entry) => {
+                let outcome = self.enqueue(&entry);
+                state.entered(now, &entry, if lost { EnterOutcome::Unknown } else { outcome });
+            }
+            Act::Take(take) => {
+                let outcome = self.take(&take.entry);
+                state.took(now, &take, if lost { TakeOutcome::Unknown } else { outcome });
+            }
+            Act::Erase(ids) => {
+                for id in &ids {
+                    if let Some(message) = self.messages.get_mut(id) {
+                        message.gone = true;
+                        self.erased.insert(*id);
+                    }
+                }
+                if !lost {
+                    state.erased(&ids);
+                }
+            }
+        }
+    }
+
+    /// Consumers take what is due; a caller sometimes changes what is not.
+    fn callers(&mut self) {
+        let (now, touches, postpones) = (self.now, self.draw(400) == 0, self.draw(2) == 0);
+        for message in self.messages.values_mut().filter(|m| !m.gone && !m.marked) {
+            if message.due <= now {
+                message.gone = true;
+            } else if touches {
+                self.touched.insert(message.at);
+                message.generation += 1;
+                if postpones { message.due += 60_000 } else { message.gone = true }
+            }
+        }
+    }
+
+    fn expected(&self) -> BTreeSet<u64> {
+        let mut all = BTreeSet::new();
+        for (n, (from, settings)) in self.rules.iter().enumerate() {
+            let Some(settings) = settings else { continue };
+            let until = self.rules.get(n + 1).map_or(self.now, |(from, _)| *from);
+            let upcoming = table(settings).recurrence;
+            let upcoming = upcoming.upcoming(time(*from)).map(|o| to_ms(o.at));
+            all.extend(upcoming.take_while(|at| *at <= until));
+        }
+        all
+    }
+
+    /// What contradicts the promise, if anything does.
+    fn judge(&self) -> Result<(), String> {
+        let mut entered: BTreeMap<u64, u32> = BTreeMap::new();
+        for (id, message) in &self.messages {
+            if !self.erased.contains(id) {
+                *entered.entry(message.at).or_default() += 1;
+            }
+        }
+        if let Some((at, n)) = entered.iter().find(|(_, n)| **n > 1) {
+            return Err(format!("{at} entered {n} times"));
+        }
+        let expected = self.expected();
+        let stray = entered
+            .keys()
+            .find(|at| **at <= self.now && !expected.contains(at) && !self.touched.contains(at));
+        if let Some(at) = stray {
+            return Err(format!("{at} entered, and does not occur"));
+        }
+        let state = &self.record.1;
+        let came = entered.keys().filter(|at| expected.contains(at)).count() as u64;
+        let counts = &state.counts;
+        let waiting = (state.backlog.iter().filter(|at| **at <= self.now).count()
+            + usize::from(state.buffered.is_some())) as u64;
+        let known = came + counts.missed + counts.skipped + waiting;
+        let all = expected.len() as u64;
+        if known > all || known + counts.unsure < all {
+            return Err(format!("{all} occurrences, {came} entered, {waiting} wait, {counts:?}"));
+        }
+        Ok(())
+    }
+}
+
+fn edited(settings: &ScheduleSettings, job: &EditJob, edits: u32) -> ScheduleSettings {
+    let mut after = settings.clone();
+    match job {
+        EditJob::Note => after.note = Some(format!("edit {edits}")),
+        EditJob::Body => after.body = (edits + 1).to_string().into(),
+        EditJob::Rule(every) => after.recurrence.every = Some((*every).into()),
+        EditJob::Pause => after.paused = true,
+        EditJob::Resume => after.paused = false,
+        EditJob::Catchup(length) => after.catchup = Some((*length).into()),
+    }
+    after
+}
+
+/// A run: `Err` says what was broken.
+fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result<World, String> {
+    let mut world = World::new(seed, settings.clone(), mutant);
+    let mut lookers = vec![Looker::default(), Looker::default()];
+    let jobs = [
+        EditJob::Note,
+        EditJob::Body,
+        EditJob::Body,
+        EditJob::Body,
+        EditJob::Resume,
+        EditJob::Catchup("1m"),
+        EditJob::Catchup("3h"),
+        EditJob::Rule("10m"),
+        EditJob::Rule("7s"),
+        EditJob::Rule("1h"),
+        EditJob::Rule("90s"),
+        EditJob::Pause,
+        EditJob::Resume,
+    ];
+    for _ in 0..1_500 {
+        let pace = [0, 1, 20, 700, 4_000, 20_000];
+        let at = usize::try_from(world.draw(6)).unwrap();
+        world.now += pace[at];
+        if world.draw(300) == 0 {
+            // An outage: nothing of this process is left.
+            lookers.iter_mut().for_each(|looker| *looker = Looker::default());
+            world.now += match world.draw(12) {
+                0..6 => 60_000,
+                6..11 => DAY / 12,
+                _ => 9 * DAY,
+            };
+        }
+        if world.draw(150) == 0 && !world.delays {
+            world.refuses = !world.refuses;
+        }
+        let which = usize::try_from(world.draw(2)).unwrap();
+        match world.draw(40) {
+            0 => lookers[which] = Looker::default(),
+            1 if lookers[which].seen.is_none() => {
+                let job = usize::try_from(world.draw(jobs.len() as u64)).unwrap();
+                lookers[which].job = Some(jobs[job].clone());
+            }
+            _ => world.step(&mut lookers[which]),
+        }
+        world.callers();
+    }
+    // Everything under way ends, and one worker looks until all is judged.
+    world.refuses = false;
+    world.now += HELD + 61_000;
+    let mut last = Looker::default();
+    for _ in 0..600 {
+        world.step(&mut last);
+        world.callers();
+        world.now += 150;
+    }
+    while last.seen.is_some() || !world.record.1.is_quiet() {
+        world.step(&mut last);
+        world.now += 10;
+    }
+    world.judge()?;
+    Ok(world)
+}
+
+fn kinds() -> Vec<ScheduleSettings> {
+    let mut all = Vec::new();
+    for every in ["1s", "7s", "45s", "1h"] {
+        for missed in ["none", "last", "all"] {
+            for overlap in ["allow", "skip", "buffer_one"] {
+                let (missed, overlap) = (Some(missed.into()), Some(overlap.into()));
+                // Each second of a day would take long to judge.
+                let catchup = (every == "1s").then(|| "10m".into());
+                all.push(ScheduleSettings { missed, overlap, catchup, ..settings(every) });
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn each_occurrence_enters_once_or_is_counted() {
+    let (mut entered, mut edits, mut touched, mut erased) = (0, 0, 0, 0);
+    for seed in 0..6 {
+        for kind in kinds() {
+            match run(seed, &kind, ScheduleMutant::None) {
+                Ok(world) => {
+                    entered += world.messages.len();
+                    edits += world.edits;
+                    touched += world.touched.len();
+                    erased += world.erased.len();
+                }
+                Err(why) => panic!("seed {seed}, {kind:?}: {why}"),
+            }
+        }
+    }
+    assert!(
+        entered > 5_000 && edits > 1_000 && touched > 100 && erased > 100,
+        "{entered} {edits} {touched} {erased}"
+    );
+}
+
+#[test]
+fn what_is_wrong_on_purpose_is_found() {
+    for mutant in [ScheduleMutant::CursorFirst, ScheduleMutant::ForgottenEarly, ScheduleMutant::TouchedUnseen]
+    {
+        let found = (0..12).any(|seed| kinds().iter().any(|kind| run(seed, kind, mutant).is_err()));
+        assert!(found, "{mutant:?} was not found");
+    }
+}
+
+/// Nobody has looked at a schedule for a day: each look does a bounded part of what there is to do, so that other
+/// schedules get their turn, and what enters late is no burst.
+#[test]
+fn a_look_is_bounded() {
+    let settings =
+        ScheduleSettings { missed: Some("all".into()), catchup: Some("30d".into()), ..settings("1s") };
+    let (table, mut state) = (table(&settings), ScheduleState::new(START, None));
+    let mut now = START + DAY;
+    let (mut entered, mut dues) = (0, Vec::new());
+    for _ in 0..2_000 {
+        let facts = LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+        let before = state.cursor;
+        match state.advance(&table, facts) {
+            ScheduleStep::Enter(entries) => {
+                assert!(entries.len() <= 32, "{}", entries.len());
+                for entry in entries {
+                    entered += 1;
+                    dues.push(entry.due);
+                    let id = entered;
+                    state.entered(now, &entry, EnterOutcome::Entered { id, generation: 1, keyed: true });
+                }
+            }
+            ScheduleStep::Sleep(until) => now = now.max(until),
+            other => panic!("{other:?}"),
+        }
+        assert!(state.cursor - before <= 5_000_000, "5,000 instants");
+        if entered > 1_000 && state.backlog.is_empty() {
+            break;
+        }
+    }
+    assert!(dues.windows(2).take(900).all(|pair| pair[1] - pair[0] >= 100), "100 ms apart");
+    assert!(state.counts.missed >= DAY / 1_000 - 1_011, "{:?}", state.counts);
+}
+
+/// An interval of a second that nobody has looked at for a year is counted without a look at each second.
+#[test]
+fn a_long_outage_is_counted_at_once() {
+    let settings = ScheduleSettings { catchup: Some("1m".into()), ..settings("1s") };
+    let (table, mut state) = (table(&settings), ScheduleState::new(START, None));
+    let now = START + 365 * DAY;
+    let facts = LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    assert!(state.judge(&table, facts, 5_000));
+    assert_eq!(state.counts.missed + state.backlog.len() as u64, 365 * DAY / 1_000);
+}
+
+/// The answer was lost, and the next look came too late to be sure: it is neither entered again nor called missed.
+#[test]
+fn an_answer_that_is_not_remembered_any_more_is_not_relied_on() {
+    let (table, mut state) = (table(&settings("1h")), ScheduleState::new(START, None));
+    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let ScheduleStep::Enter(first) = state.advance(&table, facts(START)) else { panic!("enter") };
+    assert_eq!(state.advance(&table, facts(START + WEEK - DAY - 1)), ScheduleStep::Enter(first));
+    let _ = state.advance(&table, facts(START + WEEK - DAY));
+    assert_eq!(state.counts.unsure, 1);
+}

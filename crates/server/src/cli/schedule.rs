@@ -1,0 +1,400 @@
+//! `duewheel schedule …`: messages that come again and again.
+
+use std::io::{self, Read, Write};
+
+use clap::{Args, Subcommand};
+use jiff::Zoned;
+use serde_json::{Map, Value, json};
+
+use super::remote::{Remote, segment};
+use super::table::{cell, print};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
+
+#[derive(Args, Debug)]
+pub(super) struct ScheduleArgs {
+    #[command(subcommand)]
+    command: ScheduleCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ScheduleCommand {
+    /// Create a schedule, or give it other settings
+    Put(Box<SchedulePut>),
+    /// Show a schedule
+    Get(ScheduleNamed),
+    /// List all schedules
+    List(ScheduleList),
+    /// See when a schedule would occur, without saving it
+    Preview(Box<SchedulePreview>),
+    /// Enter one message of a schedule now
+    Trigger(ScheduleTrigger),
+    /// Let nothing occur until it is resumed
+    Pause(SchedulePause),
+    /// Let a paused schedule occur again
+    Resume(ScheduleNamed),
+    /// Enter the occurrences of a time past
+    Backfill(ScheduleBackfill),
+    /// Remove a schedule, and its occurrence that is not due
+    Rm(ScheduleNamed),
+}
+
+/// When a schedule occurs.
+#[derive(Args, Debug)]
+struct TimingArgs {
+    /// A cron expression, such as "0 9 * * MON-FRI"
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
+    cron: Option<String>,
+    /// An interval of elapsed time, such as 90s or 6h
+    #[arg(long, value_name = "TIME", conflicts_with = "at")]
+    every: Option<String>,
+    /// An instant by RFC 3339; may be given several times
+    #[arg(long, value_name = "INSTANT")]
+    at: Vec<String>,
+    /// Time zone of the expression, such as Europe/Berlin [default: UTC]
+    #[arg(long)]
+    zone: Option<String>,
+    /// Nothing occurs before this instant
+    #[arg(long, value_name = "INSTANT")]
+    start: Option<String>,
+    /// Nothing occurs after this instant
+    #[arg(long, value_name = "INSTANT")]
+    end: Option<String>,
+    /// By how much messages may be due later
+    #[arg(long, value_name = "TIME")]
+    jitter: Option<String>,
+    /// A fixed hour that is missing: shift (default) or skip
+    #[arg(long, value_name = "WORD")]
+    dst_gap: Option<String>,
+    /// A fixed hour that comes twice: first (default) or both
+    #[arg(long, value_name = "WORD")]
+    dst_fold: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct SchedulePut {
+    /// The name of the schedule
+    name: String,
+    /// The queue that its messages enter
+    #[arg(long)]
+    queue: String,
+    #[command(flatten)]
+    timing: TimingArgs,
+    /// The body of each message; - reads standard input
+    #[arg(default_value = "")]
+    body: String,
+    /// Missed occurrences that enter: none, last (default) or all
+    #[arg(long, value_name = "WORD")]
+    missed: Option<String>,
+    /// How late a missed occurrence still enters [default: 24h]
+    #[arg(long, value_name = "TIME")]
+    catchup: Option<String>,
+    /// While the previous message is not settled: allow (default), skip or buffer_one
+    #[arg(long, value_name = "WORD")]
+    overlap: Option<String>,
+    /// How many occurrences enter
+    #[arg(long, value_name = "N")]
+    remaining: Option<u64>,
+    /// Words for people
+    #[arg(long)]
+    note: Option<String>,
+    /// Create it paused
+    #[arg(long)]
+    paused: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct SchedulePreview {
+    #[command(flatten)]
+    timing: TimingArgs,
+    /// The number of occurrences
+    #[arg(long, default_value_t = 10)]
+    count: u64,
+    /// Occurrences after this instant [default: now]
+    #[arg(long, value_name = "INSTANT")]
+    from: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct ScheduleNamed {
+    /// The name of the schedule
+    name: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct SchedulePause {
+    /// The name of the schedule
+    name: String,
+    /// Why it is paused
+    #[arg(long)]
+    note: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct ScheduleTrigger {
+    /// The name of the schedule
+    name: String,
+    /// With the same id it enters once within a week
+    #[arg(long, value_name = "ID")]
+    dedupe_id: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct ScheduleBackfill {
+    /// The name of the schedule
+    name: String,
+    /// The first instant, by RFC 3339
+    #[arg(long, value_name = "INSTANT")]
+    from: String,
+    /// The last instant, by RFC 3339
+    #[arg(long, value_name = "INSTANT")]
+    to: String,
+    /// With the same id each occurrence enters once within a week
+    #[arg(long)]
+    id: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Args, Debug)]
+struct ScheduleList {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl TimingArgs {
+    fn json(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let texts = [
+            ("cron", &self.cron),
+            ("every", &self.every),
+            ("zone", &self.zone),
+            ("start", &self.start),
+            ("end", &self.end),
+            ("jitter", &self.jitter),
+            ("dst_gap", &self.dst_gap),
+            ("dst_fold", &self.dst_fold),
+        ];
+        insert(&mut fields, &texts);
+        if !self.at.is_empty() {
+            fields.insert("at".into(), json!(self.at));
+        }
+        fields
+    }
+}
+
+fn insert(fields: &mut Map<String, Value>, texts: &[(&str, &Option<String>)]) {
+    for (name, text) in texts {
+        if let Some(text) = text {
+            fields.insert((*name).into(), json!(text));
+        }
+    }
+}
+
+impl SchedulePut {
+    fn json(&self) -> Result<Value, CommandFailure> {
+        let mut fields = self.timing.json();
+        fields.insert("queue".into(), json!(self.queue));
+        let texts = [
+            ("missed", &self.missed),
+            ("catchup", &self.catchup),
+            ("overlap", &self.overlap),
+            ("note", &self.note),
+        ];
+        insert(&mut fields, &texts);
+        if let Some(remaining) = self.remaining {
+            fields.insert("remaining".into(), json!(remaining));
+        }
+        fields.insert("paused".into(), json!(self.paused));
+        let mut body = self.body.clone();
+        if body == "-" {
+            body.clear();
+            io::stdin().read_to_string(&mut body)?;
+        }
+        fields.insert("body".into(), json!(body));
+        Ok(Value::Object(fields))
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/v1/schedules/{}", segment(name))
+}
+
+impl ClientCommand for ScheduleArgs {
+    fn server(&self) -> &ServerArgs {
+        match &self.command {
+            ScheduleCommand::Put(args) => &args.server,
+            ScheduleCommand::Get(args) | ScheduleCommand::Resume(args) | ScheduleCommand::Rm(args) => {
+                &args.server
+            }
+            ScheduleCommand::List(args) => &args.server,
+            ScheduleCommand::Preview(args) => &args.server,
+            ScheduleCommand::Trigger(args) => &args.server,
+            ScheduleCommand::Pause(args) => &args.server,
+            ScheduleCommand::Backfill(args) => &args.server,
+        }
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let remote = Remote::new(self.server())?;
+        let is_json = self.server().json;
+        let told = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
+            if is_json {
+                writeln!(io::stdout(), "{answer}")?
+            } else {
+                tell(&answer)?
+            }
+            Ok(())
+        };
+        match &self.command {
+            ScheduleCommand::Put(args) => told(remote.put(&path(&args.name), &args.json()?)?, tell_schedule),
+            ScheduleCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_schedule),
+            ScheduleCommand::List(_) => list(&remote, is_json),
+            ScheduleCommand::Preview(args) => {
+                let mut fields = args.timing.json();
+                fields.insert("count".into(), json!(args.count));
+                insert(&mut fields, &[("from", &args.from)]);
+                told(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
+            }
+            ScheduleCommand::Trigger(args) => {
+                let mut fields = Map::new();
+                insert(&mut fields, &[("dedupe_id", &args.dedupe_id)]);
+                let path = format!("{}/trigger", path(&args.name));
+                told(remote.post(&path, &Value::Object(fields))?, |answer| {
+                    writeln!(io::stdout(), "entered as {}", cell(answer, "id"))
+                })
+            }
+            ScheduleCommand::Pause(args) => {
+                let mut fields = Map::new();
+                fields.insert("paused".into(), json!(true));
+                insert(&mut fields, &[("note", &args.note)]);
+                told(remote.patch(&path(&args.name), &Value::Object(fields))?, tell_schedule)
+            }
+            ScheduleCommand::Resume(args) => {
+                told(remote.patch(&path(&args.name), &json!({"paused": false}))?, tell_schedule)
+            }
+            ScheduleCommand::Backfill(args) => {
+                let mut fields = Map::new();
+                insert(&mut fields, &[("id", &args.id)]);
+                fields.insert("from".into(), json!(args.from));
+                fields.insert("to".into(), json!(args.to));
+                let path = format!("{}/backfill", path(&args.name));
+                told(remote.post(&path, &Value::Object(fields))?, |answer| {
+                    writeln!(
+                        io::stdout(),
+                        "{} occurrences entered; to repeat it: --id {}",
+                        cell(answer, "occurrences"),
+                        cell(answer, "id")
+                    )
+                })
+            }
+            ScheduleCommand::Rm(args) => told(remote.delete(&path(&args.name))?, |answer| {
+                writeln!(io::stdout(), "removed {}", cell(answer, "name"))
+            }),
+        }
+    }
+}
+
+fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
+    let mut rows = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = remote.get(&format!("/v1/schedules?limit=1000{after}"))?;
+        for schedule in page["schedules"].as_array().into_iter().flatten() {
+            if is_json {
+                writeln!(io::stdout(), "{schedule}")?;
+                continue;
+            }
+            let paused = schedule["paused"] == true;
+            let next =
+                schedule["next"].as_str().map_or_else(|| "-".to_owned(), |at| when::told(at, &Zoned::now()));
+            let state = match (schedule["error"].as_str(), paused) {
+                (Some(error), _) => error.to_owned(),
+                (None, true) => "paused".to_owned(),
+                (None, false) => "runs".to_owned(),
+            };
+            let counts = &schedule["counts"];
+            let counted = ["entered", "missed", "skipped"].map(|name| cell(counts, name));
+            let mut row = vec![cell(schedule, "name"), cell(schedule, "queue"), next];
+            row.extend(counted);
+            row.push(state);
+            rows.push(row);
+        }
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={}", segment(next)),
+            None => break,
+        }
+    }
+    if !is_json {
+        let head = ["name", "queue", "next", "entered", "missed", "skipped", "state"];
+        print(&mut io::stdout().lock(), &head, &rows)?;
+    }
+    Ok(())
+}
+
+fn tell_schedule(schedule: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for name in [
+        "name",
+        "queue",
+        "cron",
+        "every",
+        "zone",
+        "start",
+        "end",
+        "jitter",
+        "missed",
+        "catchup",
+        "overlap",
+        "remaining",
+        "paused",
+        "note",
+        "error",
+    ] {
+        if !schedule[name].is_null() {
+            writeln!(out, "{name:<12}{}", cell(schedule, name))?;
+        }
+    }
+    if let Some(why) = schedule["waits"]["why"].as_str() {
+        writeln!(out, "{:<12}{why}", "waits")?;
+    }
+    for (name, count) in schedule["counts"].as_object().into_iter().flatten() {
+        writeln!(out, "{name:<12}{count}")?;
+    }
+    for past in schedule["latest"].as_array().into_iter().flatten() {
+        writeln!(out, "{:<12}{} {}", "latest", cell(past, "at"), cell(past, "outcome"))?;
+    }
+    tell_next(&mut out, schedule)
+}
+
+fn tell_preview(preview: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    tell_next(&mut out, preview)?;
+    writeln!(out, "{:<12}{}", "zone data", cell(preview, "zone_data"))
+}
+
+fn tell_next(out: &mut impl Write, answer: &Value) -> io::Result<()> {
+    for next in answer["next"].as_array().into_iter().flatten() {
+        let offset = next["offset"].as_i64().unwrap_or(0);
+        let local = next["at"].as_str().and_then(|at| in_offset(at, offset));
+        let note = next["note"].as_str().map(|note| format!(" ({note})")).unwrap_or_default();
+        writeln!(out, "{:<12}{}{note}", "next", local.unwrap_or_else(|| cell(next, "at")))?;
+    }
+    Ok(())
+}
+
+/// An instant as a clock shows it that is ahead of UTC by so many seconds.
+fn in_offset(at: &str, offset: i64) -> Option<String> {
+    let at: jiff::Timestamp = at.parse().ok()?;
+    let offset = jiff::tz::Offset::from_seconds(i32::try_from(offset).ok()?).ok()?;
+    Some(at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string())
+}

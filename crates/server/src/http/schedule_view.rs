@@ -1,0 +1,424 @@
+//! Schedules as JSON: what requests say, and what answers show.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use duewheel::core::WallMs;
+use duewheel_delivery::{
+    Occurrence, OccurrenceEnd, OccurrenceNote, PastOccurrence, RecurrenceSettings, ScheduleListed,
+    ScheduleSettings, ScheduleView,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::line::{body, headers};
+use super::strict::{Positive, Strings, Text};
+use crate::error::Problem;
+use crate::json::InstantText;
+use crate::schema::{AnyJsonSchema, Base64Schema, HeadersSchema, InstantSchema, QueueSchema};
+
+/// A schedule. Exactly one of `cron`, `every` and `at`, and at most one of `body`, `body_base64` and `json`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Schedule")]
+pub(crate) struct ScheduleRequest<'a> {
+    /// The queue that occurrences enter.
+    #[serde(borrow)]
+    #[schemars(with = "Option<QueueSchema>")]
+    queue: Option<Text<'a>>,
+    /// A cron expression: minute, hour, day, month, weekday; seconds before and a year behind them are optional.
+    #[schemars(length(max = 256))]
+    cron: Option<Text<'a>>,
+    /// An interval of elapsed time, at least `1s`, from `start`, else from the creation.
+    every: Option<Text<'a>>,
+    /// Instants, at most 1,000.
+    #[schemars(with = "Option<Vec<InstantSchema>>")]
+    at: Option<Vec<Text<'a>>>,
+    /// The time zone of `cron`, by its IANA name; `UTC` by default.
+    zone: Option<Text<'a>>,
+    /// Nothing occurs before.
+    #[schemars(with = "Option<InstantSchema>")]
+    start: Option<Text<'a>>,
+    /// Nothing occurs after.
+    #[schemars(with = "Option<InstantSchema>")]
+    end: Option<Text<'a>>,
+    /// By how much messages may be due later than their occurrence, at most `24h`.
+    jitter: Option<Text<'a>>,
+    /// `shift` (default) or `skip`: a fixed hour that is missing because clocks are put forward.
+    dst_gap: Option<Text<'a>>,
+    /// `first` (default) or `both`: a fixed hour that comes twice because clocks are put back.
+    dst_fold: Option<Text<'a>>,
+    /// The body of each message, if it is UTF-8 text.
+    body: Option<Text<'a>>,
+    /// The body of each message, if it is not UTF-8 text.
+    #[schemars(with = "Option<Base64Schema>")]
+    body_base64: Option<Text<'a>>,
+    /// The body of each message as a JSON value: its bytes as they are sent here. Messages get the header `content-type:
+    /// application/json`, unless `headers` has a content type.
+    #[schemars(with = "Option<AnyJsonSchema>")]
+    json: Option<&'a RawValue>,
+    headers: Option<Strings>,
+    /// `none`, `last` (default) or `all`: which of the occurrences enter that were missed.
+    missed: Option<Text<'a>>,
+    /// How late a missed occurrence still enters; `24h` by default.
+    catchup: Option<Text<'a>>,
+    /// `allow` (default), `skip` or `buffer_one`: what happens while the previous message is not settled.
+    overlap: Option<Text<'a>>,
+    /// How many occurrences enter from now on; without it there is no limit.
+    remaining: Option<Positive>,
+    paused: Option<bool>,
+    /// Words for people, at most 1,024 bytes.
+    note: Option<Text<'a>>,
+}
+
+/// What a preview is of: a schedule, and a span.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Preview")]
+pub(crate) struct PreviewRequest {
+    /// Occurrences after this instant; now by default.
+    #[schemars(with = "Option<InstantSchema>")]
+    from: Option<String>,
+    /// The number of occurrences, 10 by default.
+    #[schemars(range(min = 1, max = 1000))]
+    count: Option<u64>,
+    /// The fields of a schedule.
+    #[serde(flatten)]
+    pub(super) schedule: BTreeMap<String, Value>,
+}
+
+impl PreviewRequest {
+    pub(super) fn count(&self) -> Result<usize, Problem> {
+        let most = 1_000;
+        match self.count.unwrap_or(10) {
+            n @ 1..=1_000 => Ok(usize::try_from(n).unwrap_or(most)),
+            _ => Err(Problem::field("count", format_args!("must be a whole number from 1 to {most}"))),
+        }
+    }
+
+    pub(super) fn from(&self) -> Result<Option<SystemTime>, Problem> {
+        self.from.as_deref().map(|text| instant("from", text)).transpose()
+    }
+}
+
+/// An instant of a request.
+pub(super) fn instant(field: &'static str, text: &str) -> Result<SystemTime, Problem> {
+    let read = crate::rfc3339::parse(text);
+    read.map(WallMs::to_system_time).map_err(|_| Problem::field(field, "must be an instant by RFC 3339"))
+}
+
+impl ScheduleRequest<'_> {
+    /// The settings, and the number of occurrences that remain.
+    pub(super) fn into_settings(self) -> Result<(ScheduleSettings, Option<u64>), Problem> {
+        let own = |text: Option<Text<'_>>| text.map(|text| text.0.into_owned());
+        let queue = own(self.queue).ok_or_else(|| Problem::field("queue", "is missing"))?;
+        let body = body(self.body, self.json, self.body_base64)?;
+        let headers = headers(self.headers.map(|headers| headers.0).unwrap_or_default(), self.json);
+        let at = self.at.unwrap_or_default().into_iter().map(|text| text.0.into_owned()).collect();
+        let settings = ScheduleSettings {
+            queue,
+            recurrence: RecurrenceSettings {
+                cron: own(self.cron),
+                every: own(self.every),
+                at,
+                zone: own(self.zone),
+                dst_gap: own(self.dst_gap),
+                dst_fold: own(self.dst_fold),
+                start: own(self.start),
+                end: own(self.end),
+                jitter: own(self.jitter),
+            },
+            body: body.unwrap_or_default(),
+            headers: headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            missed: own(self.missed),
+            catchup: own(self.catchup),
+            overlap: own(self.overlap),
+            paused: self.paused.unwrap_or(false),
+            note: own(self.note),
+        };
+        Ok((settings, self.remaining.map(|left| left.0)))
+    }
+}
+
+/// The settings as a request would have them.
+pub(super) fn as_request(settings: &ScheduleSettings) -> Map<String, Value> {
+    let fields = ScheduleFields::of(settings);
+    match serde_json::to_value(&fields) {
+        Ok(Value::Object(map)) => map,
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// The fields of a schedule.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ScheduleFields")]
+pub(crate) struct ScheduleFields {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cron: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) every: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) at: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) start: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) end: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) jitter: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dst_gap: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dst_fold: Option<String>,
+    /// The body, if it is UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<String>,
+    /// The body, if it is not UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Base64Schema>")]
+    pub(super) body_base64: Option<String>,
+    #[schemars(with = "HeadersSchema")]
+    pub(super) headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) missed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) catchup: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) overlap: Option<String>,
+    pub(super) paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+}
+
+impl ScheduleFields {
+    pub(super) fn of(settings: &ScheduleSettings) -> Self {
+        let ScheduleSettings { queue, recurrence, body, headers, missed, catchup, overlap, paused, note } =
+            settings.clone();
+        let text = String::from_utf8(body.to_vec()).ok();
+        let RecurrenceSettings { cron, every, at, zone, dst_gap, dst_fold, start, end, jitter } = recurrence;
+        ScheduleFields {
+            queue,
+            cron,
+            every,
+            at,
+            zone,
+            start,
+            end,
+            jitter,
+            dst_gap,
+            dst_fold,
+            body_base64: if text.is_none() { Some(STANDARD.encode(&body)) } else { None },
+            body: text,
+            headers: headers.into_iter().collect(),
+            missed,
+            catchup,
+            overlap,
+            paused,
+            note,
+        }
+    }
+}
+
+/// A schedule as it is.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ScheduleState")]
+pub(crate) struct ScheduleAnswer {
+    pub(super) name: String,
+    #[serde(flatten)]
+    pub(super) fields: ScheduleFields,
+    pub(super) created_at: InstantText,
+    /// How many occurrences may still enter; `null` without a limit.
+    pub(super) remaining: Option<u64>,
+    /// The next ten occurrences.
+    pub(super) next: Vec<OccurrenceAnswer>,
+    /// The latest ten occurrences, oldest first.
+    pub(super) latest: Vec<PastOccurrenceAnswer>,
+    pub(super) counts: OccurrenceCountsAnswer,
+    /// Why an occurrence waits that its queue has refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waits: Option<OccurrenceWaits>,
+    /// Why the schedule does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+}
+
+/// One occurrence that is to come.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Occurrence")]
+pub(crate) struct OccurrenceAnswer {
+    pub(super) at: InstantText,
+    /// Seconds that the zone's clock is ahead of UTC then.
+    pub(super) offset: i32,
+    /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<&'static str>,
+}
+
+/// The end of an occurrence.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "PastOccurrence")]
+pub(crate) struct PastOccurrenceAnswer {
+    pub(super) at: InstantText,
+    /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
+    pub(super) outcome: &'static str,
+    /// Its message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+}
+
+/// What has become of all occurrences.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "OccurrenceCounts")]
+pub(crate) struct OccurrenceCountsAnswer {
+    /// Have entered the queue.
+    pub(super) entered: u64,
+    /// Were missed and did not enter.
+    pub(super) missed: u64,
+    /// Were skipped, because the previous message was not settled.
+    pub(super) skipped: u64,
+    /// Were refused by the queue at first, and waited.
+    pub(super) blocked: u64,
+    /// Have entered without a key, because another message has it.
+    pub(super) keyless: u64,
+    /// May or may not have entered.
+    pub(super) unsure: u64,
+}
+
+/// Why an occurrence waits.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OccurrenceWaits")]
+pub(crate) struct OccurrenceWaits {
+    pub(super) why: String,
+    /// When it is tried again.
+    pub(super) until: InstantText,
+}
+
+/// A schedule in a list.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ListedSchedule")]
+pub(crate) struct ListedSchedule {
+    pub(super) name: String,
+    /// `null` if its record cannot be read.
+    #[schemars(with = "Option<QueueSchema>")]
+    pub(super) queue: Option<String>,
+    pub(super) paused: bool,
+    /// When it occurs next.
+    pub(super) next: Option<InstantText>,
+    pub(super) counts: OccurrenceCountsAnswer,
+    /// Why it does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+}
+
+/// A page of schedules, by name.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Schedules")]
+pub(crate) struct SchedulesAnswer {
+    pub(super) schedules: Vec<ListedSchedule>,
+    /// The `after` of the next page; `null` on the last one.
+    pub(super) next: Option<String>,
+    /// Where the data of time zones comes from, and its version.
+    pub(super) zone_data: String,
+}
+
+/// The next occurrences of a schedule.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Previewed")]
+pub(crate) struct PreviewAnswer {
+    pub(super) next: Vec<OccurrenceAnswer>,
+    /// Where the data of time zones comes from, and its version.
+    pub(super) zone_data: String,
+}
+
+fn wall(at: u64) -> InstantText {
+    InstantText(WallMs(at))
+}
+
+impl OccurrenceAnswer {
+    pub(super) fn of(occurrence: &Occurrence) -> Self {
+        OccurrenceAnswer {
+            at: InstantText(WallMs::from_system_time_up(occurrence.at)),
+            offset: occurrence.offset,
+            note: occurrence.note.map(|note| match note {
+                OccurrenceNote::Shifted => "shifted",
+                OccurrenceNote::Repeated => "repeated",
+            }),
+        }
+    }
+}
+
+impl PastOccurrenceAnswer {
+    fn of(past: &PastOccurrence) -> Self {
+        let outcome = match past.end {
+            OccurrenceEnd::Entered => "entered",
+            OccurrenceEnd::Missed => "missed",
+            OccurrenceEnd::Skipped => "skipped",
+            OccurrenceEnd::Unsure => "unsure",
+        };
+        PastOccurrenceAnswer { at: wall(past.at), outcome, message: past.id.map(|id| id.to_string()) }
+    }
+}
+
+impl OccurrenceCountsAnswer {
+    fn of(view: &ScheduleView) -> Self {
+        let counts = &view.record.state.counts;
+        OccurrenceCountsAnswer {
+            entered: counts.entered,
+            missed: counts.missed,
+            skipped: counts.skipped,
+            blocked: counts.blocked,
+            keyless: counts.keyless,
+            unsure: counts.unsure,
+        }
+    }
+}
+
+impl ScheduleAnswer {
+    pub(super) fn of(view: &ScheduleView) -> Self {
+        let state = &view.record.state;
+        ScheduleAnswer {
+            name: view.name.clone(),
+            fields: ScheduleFields::of(&view.record.settings),
+            created_at: wall(view.record.created),
+            remaining: state.remaining,
+            next: view.next.iter().map(OccurrenceAnswer::of).collect(),
+            latest: state.latest.iter().map(PastOccurrenceAnswer::of).collect(),
+            counts: OccurrenceCountsAnswer::of(view),
+            waits: state
+                .block
+                .as_ref()
+                .map(|block| OccurrenceWaits { why: block.why.clone(), until: wall(block.until) }),
+            error: view.error.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl ListedSchedule {
+    pub(super) fn of(listed: ScheduleListed) -> Self {
+        let name = listed.name;
+        match listed.view {
+            Ok(view) => ListedSchedule {
+                name,
+                queue: Some(view.record.settings.queue.clone()),
+                paused: view.record.settings.paused,
+                next: view.next.first().map(|next| OccurrenceAnswer::of(next).at),
+                counts: OccurrenceCountsAnswer::of(&view),
+                error: view.error.as_ref().map(ToString::to_string),
+            },
+            Err(error) => ListedSchedule {
+                name,
+                queue: None,
+                paused: false,
+                next: None,
+                counts: OccurrenceCountsAnswer::default(),
+                error: Some(error),
+            },
+        }
+    }
+}
