@@ -181,7 +181,11 @@ fn taken(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report
 /// Checks a refusal because of a lease: a consumer must have the message.
 fn leased(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report: &mut Report) {
     report.applied(Check::Untruthful);
-    let any = lives.iter().any(|l| may_hold_key(world, l, op, ret) && may_be_leased(world, l, op, ret));
+    // A message whose id is not known may be leased: with another body, its grants do not tell which message it is.
+    let any = lives.iter().any(|l| {
+        may_hold_key(world, l, op, ret)
+            && (l.may_have_had_another_id(world) || may_be_leased(world, l, op, ret))
+    });
     if !any {
         complain(world, op, ret, "refused with leased, but nobody can have a message of this key", report);
     }

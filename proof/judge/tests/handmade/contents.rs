@@ -2,7 +2,7 @@
 
 use duewheel_judge::checker::{Check, Fact, check};
 use duewheel_judge::history::{
-    Answer, Call, Enqueue, Held, IfExists, MsgId, Refusal, State, Target, Told, Totals, What, When,
+    Answer, Call, Enqueue, Grant, Held, IfExists, MsgId, Refusal, State, Target, Told, Totals, What, When,
 };
 
 use crate::script::{Q, Script, case, enqueue, grant, payload, reserve, row};
@@ -142,6 +142,30 @@ fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
             queue: Q.to_owned(),
             totals: Totals { enqueued: cancelled, cancelled, ..Totals::default() },
         });
+    });
+}
+
+/// Story: an enqueue was never answered; another one kept its message and so told its id, by which it got another body.
+/// Its grant had that body, so the checker did not know which message was leased, and took a refusal because of that
+/// lease for a lie. Found by 1,000 kills of the real server.
+#[test]
+fn a_message_of_which_only_the_id_is_known_may_be_leased() {
+    case(Check::Untruthful, |s| {
+        // If it was answered, its id and its body are known, and nobody has the message.
+        if s.bad {
+            s.enqueue(1, Some("k"), 0);
+        } else {
+            s.unknown(enqueue(1, Some("k"), 0));
+            let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None };
+            let Call::Enqueue(e) = enqueue(2, Some("k"), 0) else { unreachable!() };
+            s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..e }), kept);
+            let target = Target::Id(MsgId(1));
+            let postpone = Call::Postpone { target, when: When::DelayMs(0), body: Some(payload(3)) };
+            s.done(postpone, Answer::Changed(Some(MsgId(1))));
+            let held = Grant { id: MsgId(1), ..grant(3, Some("k"), 1, 1) };
+            s.done(reserve(), Answer::Grants(vec![held]));
+        }
+        s.refused(enqueue(4, Some("k"), 0), Refusal::Leased);
     });
 }
 
