@@ -35,10 +35,11 @@ pub use error::ServeError;
 /// How long connections may take for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How long requests in progress may take before the drain begins, when a successor gets the new connections.
-const HAND_OVER: Duration = Duration::from_secs(1);
 /// How long looks at schedules may take to end before the wheel is closed.
 const SCHEDULES_STOP: Duration = Duration::from_secs(2);
+
+/// How long requests in progress may take before the drain begins, when a successor gets the new connections.
+const HAND_OVER: Duration = Duration::from_secs(1);
 
 /// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
@@ -193,9 +194,7 @@ impl RunningServer {
                 }
                 self.app.set_draining();
                 tokio::select! {
-                    result = shut_down(&self.app, &self.wheel, self.settings.drain_timeout) => {
-                        result.map_err(ServeError::from)
-                    }
+                    result = self.shut_down() => result.map_err(ServeError::from),
                     () = stop.next(&self.drain) => {
                         Err(ServeError::Ended("a second signal came while draining".into()))
                     }
@@ -216,6 +215,13 @@ impl RunningServer {
         }
         announce::stopped(result.is_ok(), since.elapsed());
         result
+    }
+
+    /// Ends the worker of schedules, then the wheel.
+    async fn shut_down(&self) -> Result<(), ShutdownError> {
+        let time = self.settings.drain_timeout;
+        self.app.stop_schedules(SCHEDULES_STOP.min(time)).await;
+        self.wheel.shutdown(time).await
     }
 
     /// Serves until a signal, or until the server is to end without one.
@@ -239,12 +245,6 @@ impl RunningServer {
             turn = self.turn(stop, bugs, listeners) => turn,
         }
     }
-}
-
-/// Ends the worker of schedules, then the wheel.
-async fn shut_down(app: &App, wheel: &Duewheel, time: Duration) -> Result<(), ShutdownError> {
-    app.stop_schedules(SCHEDULES_STOP.min(time)).await;
-    wheel.shutdown(time).await
 }
 
 /// The reason why a running server stops.

@@ -451,7 +451,7 @@ fn each_occurrence_enters_once_or_is_counted() {
         }
     }
     assert!(
-        entered > 5_000 && edits > 1_000 && touched > 100 && erased > 100,
+        entered > 5_000 && edits > 1_000 && touched > 100 && erased > 20,
         "{entered} {edits} {touched} {erased}"
     );
 }
@@ -482,7 +482,8 @@ fn a_look_is_bounded() {
                 assert!(entries.len() <= 32, "{}", entries.len());
                 for entry in entries {
                     entered += 1;
-                    dues.push(entry.due);
+                    // Those of the last ten seconds enter at once.
+                    dues.extend((entry.due != entry.at).then_some(entry.due));
                     let id = entered;
                     state.entered(now, &entry, EnterOutcome::Entered { id, generation: 1, keyed: true });
                 }

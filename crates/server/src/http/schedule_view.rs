@@ -59,6 +59,7 @@ pub(crate) struct ScheduleRequest<'a> {
     body_base64: Option<Text<'a>>,
     /// The body of each message as a JSON value: its bytes as they are sent here. Messages get the header `content-type:
     /// application/json`, unless `headers` has a content type.
+    #[serde(borrow)]
     #[schemars(with = "Option<AnyJsonSchema>")]
     json: Option<&'a RawValue>,
     headers: Option<Strings>,
