@@ -33,7 +33,7 @@ fn assert_nothing_is_left(folder: &TempDir, address: &str) {
 #[test]
 fn it_tells_three_stories_and_cleans_up() {
     let folder = TempDir::new().expect("dir");
-    let output = run(&mut demo(&folder, "3"));
+    let output = run(&mut demo(&folder, "10"));
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
     let mut rest = said.as_str();
