@@ -71,7 +71,7 @@ impl ClientCommand for ImportArgs {
             }
             (None, Some(beanstalk)) => {
                 let beanstalk = beanstalk.clone();
-                self.from_beanstalk(beanstalk)
+                self.move_jobs(beanstalk)
             }
             (None, None) => Err(CommandFailure::Usage("FILE or --beanstalk is missing".into())),
         }
@@ -79,7 +79,7 @@ impl ClientCommand for ImportArgs {
 }
 
 impl ImportArgs {
-    fn from_beanstalk(self, beanstalk: String) -> Result<(), CommandFailure> {
+    fn move_jobs(self, beanstalk: String) -> Result<(), CommandFailure> {
         let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
         let wait: TimeSpan = wait
             .as_deref()
