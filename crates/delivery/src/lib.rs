@@ -42,8 +42,8 @@ pub use schedule::{
     ScheduleSettings, ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
 };
 pub use scheduler::{
-    Backfilled, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules, WorkerCounts,
-    zone_data,
+    Backfilled, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules, SettingsChange,
+    WorkerCounts, zone_data,
 };
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};

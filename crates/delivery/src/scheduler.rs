@@ -8,7 +8,7 @@ mod runs;
 mod shelf;
 mod worker;
 
-pub use edits::{ScheduleListed, ScheduleView, Schedules};
+pub use edits::{ScheduleListed, ScheduleView, Schedules, SettingsChange};
 pub use error::ScheduleError;
 pub use runs::Backfilled;
 pub use worker::{ScheduleWorker, WorkerCounts};

@@ -82,6 +82,10 @@ impl ScheduleView {
     }
 }
 
+/// Makes the new settings from those that a schedule has, and may change how many occurrences remain.
+pub type SettingsChange<'a> =
+    dyn FnMut(&ScheduleSettings, &mut Option<u64>) -> Result<ScheduleSettings, ScheduleError> + Send + 'a;
+
 impl Schedules {
     /// The schedules in the store of a wheel, whose limits are `policy`.
     ///
@@ -162,10 +166,7 @@ impl Schedules {
     pub async fn change(
         &self,
         name: &str,
-        change: &mut (
-                 dyn FnMut(&ScheduleSettings, &mut Option<u64>) -> Result<ScheduleSettings, ScheduleError>
-                     + Send
-             ),
+        change: &mut SettingsChange<'_>,
     ) -> Result<ScheduleView, ScheduleError> {
         let mut save = |record: &ScheduleRecord| {
             let mut remaining = record.state.remaining;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ impl TopTerminal {
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("spawn");
         drop(slave);
         let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
-        let master = File::from(OwnedFd::from(master));
+        let master = File::from(master);
         let mut output = master.try_clone().expect("clone");
         let parser = Arc::clone(&screen);
         std::thread::spawn(move || {
