@@ -121,7 +121,7 @@ impl World {
             erased: BTreeSet::new(),
             remembered: BTreeMap::new(),
             refuses: false,
-            delays: seed % 2 == 0,
+            delays: seed.is_multiple_of(2),
             touched: BTreeSet::new(),
             edits: 0,
         }
@@ -359,7 +359,7 @@ fn edited(settings: &ScheduleSettings, job: &EditJob, edits: u32) -> ScheduleSet
 /// A run: `Err` says what was broken.
 fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result<World, String> {
     let mut world = World::new(seed, settings.clone(), mutant);
-    let mut lookers = vec![Looker::default(), Looker::default()];
+    let mut lookers = [Looker::default(), Looker::default()];
     let jobs = [
         EditJob::Note,
         EditJob::Body,
