@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(at(&mut notices, 5, Some(1)), []);
         assert_eq!(at(&mut notices, 64, Some(1)), []);
         // The messages of the other are cancelled at this time.
-        assert_eq!(at(&mut notices, 65, Some(0)), [orders.clone()]);
+        assert_eq!(at(&mut notices, 65, Some(0)), [name("orders")]);
         notices.take(Notice::Unattended(orders));
         assert_eq!(at(&mut notices, 124, Some(1)), []);
         assert_eq!(at(&mut notices, 125, Some(1)), [name("sms")]);
