@@ -425,7 +425,7 @@ impl ScheduleState {
             }
             TakeOutcome::Gone => {
                 self.taking.remove(place);
-                if at > now && !self.done_ahead.contains(&at) {
+                if at > self.cursor.min(now) && !self.done_ahead.contains(&at) {
                     // A later edit may move the cursor back to the present.
                     self.done_ahead.push(at);
                     self.done_ahead.sort_unstable();

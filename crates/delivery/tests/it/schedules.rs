@@ -521,3 +521,21 @@ fn an_answer_that_is_not_remembered_any_more_is_not_relied_on() {
     let _ = state.advance(&table, facts(START + WEEK - DAY));
     assert_eq!(state.counts.unsure, 1);
 }
+
+/// Story: an edit of the recurrence took an occurrence back, which was delivered just before that. By then its instant
+/// had passed, so it was not noted as done; the new recurrence has the same instant, and it entered twice.
+#[test]
+fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
+    let (old, new) = (settings("1h"), settings("30m"));
+    let (before, after) = (table(&old), table(&new));
+    let mut state = ScheduleState::new(START, None);
+    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let ScheduleStep::Enter(first) = state.advance(&before, facts(START)) else { panic!("enter") };
+    state.entered(START, &first[0], EnterOutcome::Entered { id: 1, generation: 1, keyed: true });
+    let at = first[0].at;
+    state.change(&before, &after, false, facts(at - 1));
+    let ScheduleStep::Take(taken) = state.advance(&after, facts(at - 1)) else { panic!("take") };
+    state.took(at + 5, &taken[0], TakeOutcome::Gone);
+    let ScheduleStep::Enter(next) = state.advance(&after, facts(at + 5)) else { panic!("enter") };
+    assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
+}
