@@ -75,6 +75,8 @@ struct World {
     /// Whether what was sent in time may arrive after others have taken the record over.
     delays: bool,
     touched: BTreeSet<u64>,
+    /// Messages that callers had changed, and that were removed as if they had not.
+    taken_from_callers: u32,
     /// Since when which recurrence applies; `None` while paused.
     rules: Vec<(u64, Option<ScheduleSettings>)>,
     edits: u32,
@@ -123,6 +125,7 @@ impl World {
             refuses: false,
             delays: seed.is_multiple_of(2),
             touched: BTreeSet::new(),
+            taken_from_callers: 0,
             edits: 0,
         }
     }
@@ -274,6 +277,8 @@ impl World {
             Act::Erase(ids) => {
                 for id in &ids {
                     if let Some(message) = self.messages.get_mut(id) {
+                        let is_callers = message.generation > 1 && !message.gone;
+                        self.taken_from_callers += u32::from(is_callers);
                         message.gone = true;
                         self.erased.insert(*id);
                     }
@@ -313,6 +318,12 @@ impl World {
 
     /// What contradicts the promise, if anything does.
     fn judge(&self) -> Result<(), String> {
+        if self.taken_from_callers > 0 {
+            return Err(format!(
+                "{} messages that callers had changed were removed",
+                self.taken_from_callers
+            ));
+        }
         let mut entered: BTreeMap<u64, u32> = BTreeMap::new();
         for (id, message) in &self.messages {
             if !self.erased.contains(id) {
