@@ -108,7 +108,7 @@ impl Engine {
     }
 
     pub(super) fn redrive(&mut self, now: Now, id: MessageId, fx: &mut Effects) -> Changed {
-        let slot = self.live(id).ok_or(ChangeRefusal::NotFound)?;
+        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         if self.rows.get(slot).state(now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }

@@ -435,10 +435,12 @@ pub enum IfExists {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Target {
-    /// By its id.
+    /// By its id. A message of a system queue is not found: callers could guess the ids of the server's records.
     Id(MessageId),
     /// By its key.
     Key(QueueName, Key),
+    /// By its id, in whatever queue: for the server's own records. Nothing that a caller names gets here.
+    Own(MessageId),
 }
 
 /// A demand of a consumer.

@@ -404,7 +404,7 @@ impl Engine {
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Outline { id } => {
-                let slot = self.live(id).ok_or(ChangeRefusal::NotFound);
+                let slot = self.shown(id).ok_or(ChangeRefusal::NotFound);
                 Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
             }
             Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),

@@ -79,7 +79,7 @@ pub enum Named<'a> {
 impl<'a> From<&'a Target> for Named<'a> {
     fn from(target: &'a Target) -> Self {
         match target {
-            Target::Id(id) => Named::Id(*id),
+            Target::Id(id) | Target::Own(id) => Named::Id(*id),
             Target::Key(queue, key) => Named::Key(queue, key),
         }
     }

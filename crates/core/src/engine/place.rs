@@ -348,6 +348,11 @@ impl Engine {
         self.rows.slot(id).filter(|&slot| self.is_live(slot))
     }
 
+    /// The row of an id that a caller names: none of a system queue.
+    pub(super) fn shown(&self, id: MessageId) -> Option<RowIdx> {
+        self.live(id).filter(|&slot| !self.rows.get(slot).message.queue.is_system())
+    }
+
     pub(super) fn is_live(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         // A purge spares leased messages; the row shows that when the lease ends.
@@ -366,7 +371,8 @@ impl Engine {
     /// The message that a caller names. A key stands for its holder, or else for the dead message that had it last.
     pub(super) fn resolve(&self, target: &Target) -> Option<RowIdx> {
         match target {
-            Target::Id(id) => self.live(*id),
+            Target::Id(id) => self.shown(*id),
+            Target::Own(id) => self.live(*id),
             Target::Key(queue, key) => {
                 let queue = self.queues.find(queue)?;
                 self.holder(queue, key).or_else(|| {

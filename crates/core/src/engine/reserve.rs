@@ -136,7 +136,7 @@ impl Engine {
         lease_ms: Option<u64>,
         fx: &mut Effects,
     ) {
-        let slot = match self.live(id) {
+        let slot = match self.shown(id) {
             None => return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx),
             Some(slot) => slot,
         };

@@ -52,7 +52,7 @@ impl Engine {
         session: SessionId,
         fx: &mut Effects,
     ) -> Refused<Settled> {
-        let Some(slot) = self.live(id) else { return Err(SettleRefusal::LeaseLost) };
+        let Some(slot) = self.shown(id) else { return Err(SettleRefusal::LeaseLost) };
         match self.rows.get(slot).life.lease() {
             Some(lease) if lease.is_of(session) => return self.ack(now, id, Proof::Session(session), fx),
             Some(_) => return Err(SettleRefusal::LeaseLost),

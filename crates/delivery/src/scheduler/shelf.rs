@@ -118,7 +118,7 @@ impl Shelf {
         next: NextLook,
     ) -> Result<u32, NotWritten> {
         let edit = Edit { when: Some(next.when()), body: Some(body), ..Edit::default() };
-        let op = Op::postpone(Target::Id(id), Box::new(edit), Some(generation));
+        let op = Op::postpone(Target::Own(id), Box::new(edit), Some(generation));
         match self.client.ask(op).await {
             Ok(Ok(outline)) => Ok(outline.generation),
             Ok(Err(
@@ -135,14 +135,14 @@ impl Shelf {
     /// Makes a record due now, if it was not written since.
     pub(crate) async fn wake(&self, row: &ShelfRow) -> Result<(), CallError> {
         let edit = Edit::due(NextLook::After(Duration::ZERO).when());
-        let op = Op::postpone(Target::Id(row.id), Box::new(edit), Some(row.generation));
+        let op = Op::postpone(Target::Own(row.id), Box::new(edit), Some(row.generation));
         // A refusal says that another has it, who will look.
         self.client.ask(op).await.map(drop)
     }
 
     /// Removes one record, and none that was created later.
     pub(crate) async fn remove(&self, id: MessageId) -> Result<(), NotWritten> {
-        match self.client.ask(Op::cancel(Target::Id(id))).await {
+        match self.client.ask(Op::cancel(Target::Own(id))).await {
             Ok(Ok(_) | Err(ChangeRefusal::NotFound)) => Ok(()),
             Ok(Err(ChangeRefusal::Leased)) => Err(NotWritten::Lost),
             Ok(Err(refusal)) => Err(NotWritten::Refused(refusal)),

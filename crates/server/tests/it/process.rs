@@ -134,8 +134,12 @@ impl Process {
 
     pub(crate) fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
         let begun = Instant::now();
-        while !so(&self.call("GET", path, "").1) {
-            assert!(begun.elapsed() < PATIENCE, "never: {path}");
+        loop {
+            let (_, seen) = self.call("GET", path, "");
+            if so(&seen) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "never: {path}: {seen}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -7,11 +7,12 @@
 //!
 //! A node of an earlier version gets a reserve without `max_of`: it asks for no more messages than the smallest of
 //! these numbers, so no queue gives more than it may, and the next reserve gets the others. An enqueue that such a node
-//! has answered before counts as decided now, because nothing more is known.
+//! has answered before counts as decided now, because nothing more is known. Records of the server have ids as any
+//! message for such a node.
 
 use std::borrow::Cow;
 
-use duewheel_core::engine::{Enqueued, Op, Reply, Reserve};
+use duewheel_core::engine::{Enqueued, Op, Reply, Reserve, Target};
 
 use super::dialect::{DetailsOnWire, Dialect};
 use super::part::{WireError, push, take};
@@ -49,8 +50,29 @@ fn in_dialect<'a>(op: &'a Op, dialect: &Dialect) -> Cow<'a, Op> {
             let max = reserve.max.min(smallest);
             Cow::Owned(Op::Reserve(Reserve { max, max_of: Vec::new(), ..reserve.clone() }))
         }
-        _ => Cow::Borrowed(op),
+        (op, DetailsOnWire::Nothing) => match by_id(op) {
+            Some(op) => Cow::Owned(op),
+            None => Cow::Borrowed(op),
+        },
+        (op, DetailsOnWire::Beside) => Cow::Borrowed(op),
     }
+}
+
+/// An operation on one of the server's own records, in the form of a version that finds those by their ids as it finds
+/// any message; `None` for another operation.
+fn by_id(op: &Op) -> Option<Op> {
+    let (Op::Get { target } | Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target }) = op
+    else {
+        return None;
+    };
+    let Target::Own(id) = *target else { return None };
+    let mut op = op.clone();
+    if let Op::Get { target } | Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target } =
+        &mut op
+    {
+        *target = Target::Id(id);
+    }
+    Some(op)
 }
 
 /// Adds the details of an answer behind it.

@@ -116,7 +116,11 @@ fn when() -> impl Strategy<Value = When> {
 }
 
 fn target() -> impl Strategy<Value = Target> {
-    prop_oneof![id().prop_map(Target::Id), (name(), key()).prop_map(|(queue, key)| Target::Key(queue, key))]
+    prop_oneof![
+        id().prop_map(Target::Id),
+        (name(), key()).prop_map(|(queue, key)| Target::Key(queue, key)),
+        id().prop_map(Target::Own),
+    ]
 }
 
 fn state() -> impl Strategy<Value = State> {

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
+use duewheel_core::engine::Target;
 use duewheel_core::name::{Key, QueueName};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -253,6 +254,10 @@ fn details_are_left_out_for_a_node_of_the_version_before() {
     assert_eq!(asked(reserve(10, max_of()), BEFORE), [reserve(3, Vec::new()), Op::NextDue]);
     assert_eq!(asked(reserve(2, max_of()), BEFORE), [reserve(2, Vec::new()), Op::NextDue]);
     assert_eq!(asked(reserve(10, Vec::new()), BEFORE), [reserve(10, Vec::new()), Op::NextDue]);
+    let get = |target| Op::Get { target };
+    let id = duewheel_core::MessageId(1);
+    assert_eq!(asked(get(Target::Own(id)), NOW), [get(Target::Own(id)), Op::NextDue]);
+    assert_eq!(asked(get(Target::Own(id)), BEFORE), [get(Target::Id(id)), Op::NextDue]);
 
     let enqueued = |answered| {
         let (id, due_at) = (duewheel_core::MessageId(1), duewheel_core::WallMs(2));

@@ -1,7 +1,7 @@
 //! What is enqueued, refused, replaced or changed, and when it is due.
 
 use duewheel_core::engine::*;
-use duewheel_core::id::{MessageId, ShardId};
+use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, OWN_DEDUPE_WINDOW_MS, Policy, QueueSettings};
 use duewheel_core::record::{Created, Gone, Record};
@@ -227,6 +227,38 @@ fn a_system_queue_is_not_shown() {
     assert_eq!((stats.counts.ready, stats.queues), (1, 1));
     let Reply::Queues(one) = rig.call(Op::Queue { queue: name }) else { panic!() };
     assert_eq!(one[0].counts.ready, 1);
+}
+
+/// The records of the server had ids like any message, so whoever guessed one could read, change, lease and remove it.
+#[test]
+fn a_message_of_a_system_queue_is_not_found_by_its_id() {
+    let mut rig = rig();
+    let name = duewheel_core::QueueName::system("#records").unwrap();
+    let record = Enqueue { key: Some(key("k")), ..Enqueue::new(name, "x") };
+    let Reply::Enqueue(Ok(entered)) = rig.call(Op::Enqueue(Box::new(record))) else { panic!() };
+    let id = entered.id;
+    let target = || Target::Id(id);
+    let edit = || Box::new(Edit::due(When::After(50)));
+    let postpone = |target| Op::Postpone { target, edit: edit(), if_generation: None };
+    assert_eq!(rig.call(Op::Get { target: target() }), Reply::View(None));
+    let change = [
+        Op::Outline { id },
+        Op::Cancel { target: target() },
+        postpone(target()),
+        Op::Fire { target: target() },
+        Op::Redrive { id },
+    ];
+    for op in change {
+        assert_eq!(rig.call(op.clone()), Reply::Change(Err(ChangeRefusal::NotFound)), "{op:?}");
+    }
+    let session = SessionId(7);
+    let reserve = Op::ReserveOne { id, session, lease_ms: None };
+    assert_eq!(rig.call(reserve), Reply::ReserveOne(Err(ChangeRefusal::NotFound)));
+    assert_eq!(rig.call(Op::Delete { id, session }), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    // The server itself reaches it.
+    assert!(matches!(rig.call(Op::Get { target: Target::Own(id) }), Reply::View(Some(_))));
+    assert!(matches!(rig.call(postpone(Target::Own(id))), Reply::Change(Ok(_))));
+    assert!(matches!(rig.call(Op::Cancel { target: Target::Own(id) }), Reply::Change(Ok(_))));
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl Model {
 
     pub fn resolve(&self, target: &Target) -> Option<usize> {
         match target {
-            Target::Id(id) => self.by_id(*id),
+            Target::Id(id) | Target::Own(id) => self.by_id(*id),
             Target::Key(q, k) => {
                 let queue = QUEUES.iter().position(|name| *name == q.as_str())?;
                 let key = KEYS.iter().position(|name| *name == k.as_str())?;

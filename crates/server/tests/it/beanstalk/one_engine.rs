@@ -284,3 +284,17 @@ async fn a_default_queue_that_nobody_has_used_is_in_no_listing() {
     assert_eq!(client.ask(&format!("delete {id}")), "DELETED");
     assert_eq!(listed().await, (vec![json!("default")], true), "it has been used");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_schedule_is_no_job() {
+    let server = Both::start().await;
+    let put = r#"{"queue": "q", "every": "24h", "paused": true}"#;
+    server.http.ok("PUT", "/v1/schedules/daily", put).await;
+    let mut client = server.client("q");
+    for id in 1..=8 {
+        for command in ["peek", "stats-job", "reserve-job", "kick-job", "delete"] {
+            assert_eq!(client.ask(&format!("{command} {id}")), "NOT_FOUND", "{command} {id}");
+        }
+    }
+    server.http.ok("GET", "/v1/schedules/daily", "").await;
+}
