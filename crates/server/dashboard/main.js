@@ -6,6 +6,7 @@ import { card, el, show } from "./dom.js";
 import { dead, message, search } from "./messages.js";
 import { overview } from "./overview.js";
 import { queue, queues } from "./queues.js";
+import { schedule, schedules } from "./schedules.js";
 import { server } from "./server.js";
 import { language, setLanguage, t } from "./words.js";
 
@@ -74,9 +75,9 @@ class Live {
 
 const VIEWS = [
   [/^\/$/, overview], [/^\/queues$/, queues], [/^\/queues\/(?<name>[^/]+)$/, queue], [/^\/messages\/(?<id>[^/]+)$/, message],
-  [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
+  [/^\/schedules$/, schedules], [/^\/schedules\/(?<name>[^/]+)$/, schedule], [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
 ];
-const PAGES = [["/", "overview"], ["/queues", "queues"], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
 
 function drawHead(path) {
   document.getElementById("skip").textContent = t("skip");

@@ -23,5 +23,8 @@ export default {
   "cancel": "取消消息", "cancel-text": "消息 {id} 将不会被投递。", "pause": "暂停", "pause-text": "队列暂停时不派发消息；租期继续计时。", "pause-for": "暂停多久", "pause-for-hint": "留空：直到恢复", "is-paused": "队列已暂停。", "resume": "恢复", "is-resumed": "队列已恢复派发。",
   "purge": "清空", "purge-text": "{queue} 的 {n} 条消息将被永久删除。租用中的保留。", "purge-word": "清空 {n} 条", "type-queue": "输入队列名称", "wrong-queue": "队列名称不符。", "redrive": "重新投递", "redrive-text": "{n} 条死信将重新就绪。", "redrive-word": "重新投递 {n} 条", "redriven": "{n} 条消息已重新就绪。",
   "enqueue": "新消息", "key-optional": "键（可选）", "enqueued-id": "消息 {id} 已计划。", "settings": "设置", "settings-text": "留空表示使用服务器默认值。", "settings-saved": "设置已保存。",
+  "schedules": "定时计划", "new-schedule": "新建计划", "no-schedules": "还没有计划。", "no-schedule": "没有此计划。", "next": "接下来", "latest": "最近", "entered": "已进入队列", "missed": "已错过", "skipped": "已跳过", "blocked": "起初被拒绝", "keyless": "没有键", "unsure": "不确定", "occurs": "时间", "in-zone": "时区", "note": "备注", "shifted": "已顺延", "repeated": "重复的时刻", "message": "消息", "created-at": "创建时间", "no-next": "之后不再触发。",
+  "cron": "Cron（分 时 日 月 周）", "every": "或间隔（24h、15m）", "zone": "表达式的时区", "recurrence-text": "填写 Cron 表达式或间隔，只能选一个。", "zone-data": "时区数据：{name}", "schedule-paused": "已暂停", "does-not-run": "未运行", "waits": "有一次触发在等待", "edit": "编辑", "schedule-taken": "计划 {name} 已存在。", "schedule-made": "计划 {name} 已创建。",
+  "trigger": "立即执行一次", "trigger-text": "现在向 {queue} 放入一条消息。时间表不变。", "schedule-is-paused": "计划已暂停。", "schedule-is-resumed": "计划已恢复。", "remove": "移除", "remove-text": "{name} 将不再触发。尚未到期的消息会被取消。", "schedule-removed": "计划已移除。",
   "unit-year": "{n} 年", "unit-day": "{n} 天", "unit-hour": "{n} 小时", "unit-minute": "{n} 分钟", "unit-second": "{n} 秒",
 };

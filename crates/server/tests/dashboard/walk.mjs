@@ -20,7 +20,7 @@ async function tab(options = {}) {
   page.setDefaultTimeout(60_000);
   const faults = [];
   page.on("pageerror", (error) => faults.push(`error: ${error.message}`));
-  page.on("console", (line) => { if (line.type() === "error" && !/status of (401|403|404|409)/.test(line.text())) faults.push(`console: ${line.text()}`); });
+  page.on("console", (line) => { if (line.type() === "error" && !/status of (400|401|403|404|409)/.test(line.text())) faults.push(`console: ${line.text()}`); });
   // While the dashboard is worked on: the files of the working tree instead of those in the binary.
   if (process.env.DASHBOARD_FILES) {
     await page.route("**/ui/*", async (route) => {
@@ -57,6 +57,12 @@ const go = async (page, path, heading) => {
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 };
 const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();
+const eventually = async (what, look) => {
+  for (let n = 0; !(await look()); n += 1) {
+    assert.ok(n < 600, what);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+};
 const dialog = (page) => page.getByRole("dialog");
 
 // ----- what is there -----
@@ -71,9 +77,13 @@ for (const reason of ["no such user", "no such user", "timeout"]) {
   await api(`/v1/messages/${messages[0].id}/nack`, "POST", { lease_token: messages[0].lease_token, dead: true, reason });
 }
 
+const scheduled = await api("/v1/schedules/weekly-report", "PUT", { queue: "reports", cron: "30 2 * * SUN", zone: "Europe/Berlin", body: NASTY, note: NASTY });
+assert.equal(scheduled.next?.length, 10, JSON.stringify(scheduled));
+
 // ----- each page, light and dark, en and zh -----
 const pages = [
   ["overview", "/"], ["queues", "/queues"], ["queue", "/queues/mails"], ["message", `/messages/${nasty.id}`], ["dead", "/dead"], ["dead-of", "/dead/mails"],
+  ["schedules", "/schedules"], ["schedule", "/schedules/weekly-report"],
   ["server", "/server"], ["search", "/search?q=order-42"],
 ];
 for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
@@ -213,6 +223,62 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await toast(page, "2 messages are ready again");
   assert.deepEqual((await api("/v1/queues/mails")).counts, { scheduled: 0, ready: 2, leased: 0, dead: 1, estimated: false });
 
+  // A schedule: made, not made over another, triggered, paused, edited, removed, and each taken back.
+  await go(page, "/schedules", "Schedules");
+  const fill = async (name, every) => {
+    await page.getByRole("button", { name: "New schedule" }).click();
+    await dialog(page).getByLabel("Name").fill(name);
+    await dialog(page).getByLabel("Queue").fill("ticks");
+    await dialog(page).getByLabel("Or every").fill(every);
+    await dialog(page).getByLabel("Body").fill("tick");
+    await dialog(page).getByRole("button", { name: "OK" }).click();
+  };
+  await fill("weekly-report", "24h");
+  await page.locator(".toast.bad", { hasText: "There is a schedule weekly-report already" }).last().waitFor();
+  await dialog(page).getByRole("button", { name: "Leave it" }).click();
+  assert.equal((await api("/v1/schedules/weekly-report")).queue, "reports", "another's schedule stays");
+  await fill("ticks", "24h");
+  await toast(page, "Schedule ticks is made");
+  await page.getByRole("link", { name: "ticks", exact: true }).first().click();
+  await page.getByRole("heading", { level: 1, name: "ticks" }).waitFor();
+  const ticks = () => api("/v1/schedules/ticks");
+  assert.deepEqual([(await ticks()).every, (await ticks()).body], ["24h", "tick"]);
+
+  await page.getByRole("button", { name: "Trigger now" }).click();
+  await dialog(page).getByRole("button", { name: "Trigger now" }).click();
+  await toast(page, "is scheduled");
+  await eventually("the message of a trigger", async () => (await api("/v1/queues/ticks")).counts.ready === 1);
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await eventually("the trigger is taken back", async () => (await api("/v1/queues/ticks")).counts.ready === 0);
+
+  await page.getByRole("button", { name: "Pause", exact: true }).click();
+  await toast(page, "The schedule is paused");
+  await eventually("paused", async () => (await ticks()).paused);
+  await page.getByRole("button", { name: "Resume", exact: true }).click();
+  await toast(page, "The schedule goes on");
+  await eventually("resumed", async () => !(await ticks()).paused);
+
+  await page.getByRole("button", { name: "Edit" }).click();
+  await dialog(page).getByLabel("Or every").fill("");
+  await dialog(page).getByLabel("Cron").fill("0 9 * *");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await page.locator(".toast.bad", { hasText: "cron" }).last().waitFor();
+  await dialog(page).getByLabel("Cron").fill("0 9 * * MON");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await dialog(page).waitFor({ state: "detached" });
+  assert.deepEqual([(await ticks()).cron, (await ticks()).every], ["0 9 * * MON", undefined]);
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await eventually("every day again", async () => (await ticks()).every === "24h" && !("cron" in (await ticks())));
+
+  await page.getByRole("button", { name: "Remove" }).click();
+  await dialog(page).getByRole("button", { name: "Remove" }).click();
+  await toast(page, "is removed");
+  await page.getByText("There is no such schedule").waitFor();
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await eventually("set again", async () => (await ticks()).body === "tick");
+  assert.equal((await ticks()).every, "24h");
+  await check(seen, "a schedule that was set again");
+
   // Held, nothing is asked for; a hidden page asks for nothing either.
   await go(page, "/", "Overview");
   await page.locator("svg .pointer").waitFor();
@@ -282,6 +348,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.goto(`${guarded}/#/queues/shop`);
   await page.getByRole("heading", { level: 1, name: "shop" }).waitFor();
   await page.getByText("needs the scope admin").waitFor();
+  assert.equal(await page.getByRole("link", { name: "Schedules" }).count(), 0, "schedules are not offered");
   for (const word of ["Pause", "Purge", "Settings", "New message", "Redrive"]) {
     assert.equal(await page.getByRole("button", { name: word, exact: true }).count(), 0, `${word} is not offered`);
   }
@@ -310,7 +377,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "server", "format", "tables", "zoom"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "format", "tables", "zoom"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }
