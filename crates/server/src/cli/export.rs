@@ -1,4 +1,4 @@
-//! `duewheel export FILE|-`: all queues and messages of a running server as lines of JSON.
+//! `duewheel export FILE|-`: all queues, schedules and messages of a running server as lines of JSON.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -11,11 +11,14 @@ use duewheel::core::QueueName;
 use duewheel::core::policy::Defaults;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::export_file::{ExportEnd, ExportHead, ExportLine, ExportedQueue, ListedMessage, ListedPage};
+use super::export_file::{
+    ExportEnd, ExportHead, ExportLine, ExportedQueue, ExportedSchedule, ListedMessage, ListedPage,
+};
 use super::queue::{path, queue_name};
-use super::remote::{Remote, segment};
+use super::remote::{ApiError, Remote, segment};
+use super::table::plain;
 use super::{ClientCommand, CommandFailure, ServerArgs};
 
 /// Messages of one page.
@@ -24,7 +27,7 @@ const OWNER_ONLY: u32 = 0o600;
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The file has a line of JSON for each queue and each message, and a last line that counts them. \
+    after_help = "The file has a line of JSON for each queue, each schedule and each message, and a last line that counts them. \
 `duewheel import FILE` reads it. Bodies and headers are in it as they are: keep it like the data folder.\n\n\
 The export changes nothing. Messages that are enqueued, moved or settled while it runs may be in the file or not; \
 docs/import.md tells what travels and what does not."
@@ -50,11 +53,9 @@ impl ClientCommand for ExportArgs {
         if self.file.as_os_str() == "-" {
             let mut exporter = Exporter::new(remote, BufWriter::new(io::stdout().lock()));
             let end = exporter.run(&self.queues)?;
-            let counts = json!({"queues": end.queues, "messages": end.messages});
-            if self.server.json {
-                eprintln!("{counts}");
-            } else {
-                eprintln!("{} messages of {} queues", end.messages, end.queues);
+            match self.server.json {
+                true => eprintln!("{}", counts(end)),
+                false => eprintln!("{}", words(end)),
             }
             return Ok(());
         }
@@ -66,20 +67,45 @@ impl ClientCommand for ExportArgs {
         part.finish()?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{}", json!({"queues": end.queues, "messages": end.messages, "file": file}))?;
+            let mut told = counts(end);
+            told["file"] = file.into();
+            writeln!(out, "{told}")?;
         } else {
-            writeln!(out, "{} messages of {} queues are in {file}", end.messages, end.queues)?;
+            writeln!(out, "{} are in {file}", words(end))?;
         }
         Ok(())
     }
+}
+
+fn counts(end: ExportEnd) -> Value {
+    json!({"queues": end.queues, "schedules": end.schedules, "messages": end.messages})
+}
+
+fn words(end: ExportEnd) -> String {
+    let schedules = match end.schedules {
+        0 => String::new(),
+        n => format!(" and {n} schedules"),
+    };
+    format!("{} messages of {} queues{schedules}", end.messages, end.queues)
+}
+
+/// What an answer about a schedule has besides its settings.
+const NO_SETTINGS: [&str; 8] = ["name", "queue", "created_at", "next", "latest", "counts", "waits", "error"];
+
+/// The settings in an answer about a schedule.
+pub(super) fn settings_of(schedule: &Value) -> Map<String, Value> {
+    let fields = schedule.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, value)| !NO_SETTINGS.contains(&name.as_str()) && !value.is_null())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 /// Writes what a server has.
 struct Exporter<W> {
     remote: Remote,
     out: W,
-    queues: u64,
-    messages: u64,
+    seen: ExportEnd,
     progress: ProgressBar,
 }
 
@@ -91,16 +117,24 @@ impl<W: Write> Exporter<W> {
         {
             progress.set_style(style);
         }
-        Exporter { remote, out, queues: 0, messages: 0, progress }
+        Exporter { remote, out, seen: ExportEnd::default(), progress }
     }
 
     /// Writes all queues, or only these.
     fn run(&mut self, only: &[QueueName]) -> Result<ExportEnd, CommandFailure> {
         self.line(&ExportLine::Export(ExportHead::now()))?;
-        for queue in self.names(only)? {
-            self.queue(&queue)?;
+        // Settings and schedules come before all messages, so that an import knows which of these a schedule will put
+        // itself.
+        let names = self.names(only)?;
+        let mut priorities = Vec::with_capacity(names.len());
+        for queue in &names {
+            priorities.push(self.queue(queue)?);
         }
-        let end = ExportEnd::new(self.queues, self.messages);
+        self.schedules(only)?;
+        for (queue, priority) in names.iter().zip(priorities) {
+            self.messages(queue, priority)?;
+        }
+        let end = self.seen;
         self.line(&ExportLine::End(end))?;
         self.out.flush()?;
         self.progress.finish_and_clear();
@@ -127,9 +161,8 @@ impl<W: Write> Exporter<W> {
         }
     }
 
-    /// Writes one queue. Dead messages come first, in the order in which they died, because a listing of all states is in
-    /// due order.
-    fn queue(&mut self, name: &QueueName) -> Result<(), CommandFailure> {
+    /// Writes the settings of one queue. Returns its priority.
+    fn queue(&mut self, name: &QueueName) -> Result<u32, CommandFailure> {
         let mut seen = self.remote.get(&path(name))?;
         let mut line = ExportedQueue::new(name.clone());
         if let Value::Object(config) = seen["config"].take() {
@@ -139,8 +172,65 @@ impl<W: Write> Exporter<W> {
         line.pause_left_ms = seen["pause_left_ms"].as_u64();
         let priority = line.config.get("priority").and_then(Value::as_u64);
         let priority = priority.and_then(|n| u32::try_from(n).ok()).unwrap_or(Defaults::default().priority);
-        self.queues += 1;
+        self.seen.queues += 1;
         self.line(&ExportLine::Queue(line))?;
+        Ok(priority)
+    }
+
+    /// Writes the schedules of all queues, or only of these. One that will not occur again is left out.
+    fn schedules(&mut self, only: &[QueueName]) -> Result<(), CommandFailure> {
+        let mut at = "/v1/schedules?limit=200".to_owned();
+        loop {
+            let page = self.remote.get(&at)?;
+            for listed in page["schedules"].as_array().into_iter().flatten() {
+                let name = listed["name"].as_str().unwrap_or_default();
+                let is_wanted = only.is_empty() || only.iter().any(|queue| listed["queue"] == queue.as_str());
+                match is_wanted.then(|| self.remote.get(&format!("/v1/schedules/{}", segment(name)))) {
+                    None => {}
+                    // It was removed meanwhile.
+                    Some(Err(ApiError::Refused(refusal))) if refusal.code == "not_found" => {}
+                    Some(schedule) => self.schedule(name, &schedule?)?,
+                }
+            }
+            match page["next"].as_str() {
+                Some(next) => at = format!("/v1/schedules?limit=200&after={}", segment(next)),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn schedule(&mut self, name: &str, schedule: &Value) -> Result<(), CommandFailure> {
+        if let Some(error) = schedule["error"].as_str() {
+            let what = plain(error);
+            self.progress.suspend(|| {
+                writeln!(io::stderr(), "schedule {name} is left out, because it does not run: {what}")
+            })?;
+            return Ok(());
+        }
+        let has_next = schedule["next"].as_array().is_some_and(|next| !next.is_empty());
+        if !has_next && schedule["paused"] != true {
+            return Ok(());
+        }
+        let queue = schedule["queue"].as_str().unwrap_or_default();
+        let queue = QueueName::new(queue).map_err(CommandFailure::failed)?;
+        let mut settings = settings_of(schedule);
+        // Intervals count from the creation, unless there is a start.
+        if settings.contains_key("every") && !settings.contains_key("start") {
+            settings.insert("start".to_owned(), schedule["created_at"].clone());
+        }
+        let mut line = ExportedSchedule::new(name.to_owned(), queue, settings);
+        if line.settings.contains_key("remaining") {
+            let latest = schedule["latest"].as_array().into_iter().flatten();
+            let entered = latest.filter(|one| one["outcome"] == "entered");
+            line.ahead = entered.filter_map(|one| one["at"].as_str().map(str::to_owned)).collect();
+        }
+        self.seen.schedules += 1;
+        self.line(&ExportLine::Schedule(line))
+    }
+
+    /// Writes the messages of one queue. Dead ones come first, in the order in which they died, because a listing of all
+    /// states is in due order.
+    fn messages(&mut self, name: &QueueName, priority: u32) -> Result<(), CommandFailure> {
         let mut dead = HashSet::new();
         self.pages(name, Some("dead"), |exporter, message| {
             dead.insert(message.id.clone());
@@ -173,7 +263,7 @@ impl<W: Write> Exporter<W> {
             for message in page.messages {
                 each(self, message)?;
             }
-            self.progress.set_position(self.messages);
+            self.progress.set_position(self.seen.messages);
             match page.next {
                 Some(next) => at = format!("{base}&after={}", segment(&next)),
                 None => return Ok(()),
@@ -187,7 +277,7 @@ impl<W: Write> Exporter<W> {
         message: ListedMessage,
         priority: u32,
     ) -> Result<(), CommandFailure> {
-        self.messages += 1;
+        self.seen.messages += 1;
         self.line(&ExportLine::Message(Box::new(message.exported(queue, priority))))
     }
 

@@ -3,9 +3,10 @@
 //! | line | what |
 //! |---|---|
 //! | first | `{"type":"export","version":1,…}` |
-//! | before the messages of a queue | `{"type":"queue",…}` with its settings |
+//! | one for each queue | `{"type":"queue",…}` with its settings |
+//! | one for each schedule | `{"type":"schedule",…}` with its settings |
 //! | one for each message | `{"type":"message",…}` |
-//! | last | `{"type":"end","queues":N,"messages":N}`; without it the file is cut off |
+//! | last | `{"type":"end","queues":N,"schedules":N,"messages":N}`; without it the file is cut off |
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -28,6 +29,7 @@ const MAX_LINE: u64 = 1 << 30;
 pub(super) enum ExportLine {
     Export(ExportHead),
     Queue(ExportedQueue),
+    Schedule(ExportedSchedule),
     Message(Box<ExportedMessage>),
     End(ExportEnd),
 }
@@ -78,6 +80,28 @@ impl ExportedQueue {
             paused: false,
             pause_left_ms: None,
         }
+    }
+}
+
+/// A schedule.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportedSchedule {
+    #[serde(rename = "type", skip_serializing, default)]
+    _kind: LineKind,
+    pub(super) name: String,
+    /// The queue of its messages.
+    pub(super) queue: QueueText,
+    /// All other fields, as `PUT /v1/schedules/{name}` takes them.
+    pub(super) settings: Map<String, Value>,
+    /// Occurrences whose messages are put ahead: `remaining` counts them as entered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) ahead: Vec<String>,
+}
+
+impl ExportedSchedule {
+    pub(super) fn new(name: String, queue: QueueName, settings: Map<String, Value>) -> ExportedSchedule {
+        ExportedSchedule { _kind: LineKind, name, queue: QueueText(queue), settings, ahead: Vec::new() }
     }
 }
 
@@ -151,13 +175,13 @@ pub(super) struct ExportEnd {
     #[serde(rename = "type", skip_serializing, default)]
     _kind: LineKind,
     pub(super) queues: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(super) schedules: u64,
     pub(super) messages: u64,
 }
 
-impl ExportEnd {
-    pub(super) fn new(queues: u64, messages: u64) -> ExportEnd {
-        ExportEnd { _kind: LineKind, queues, messages }
-    }
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The type of a line, where it has been read already.
@@ -250,6 +274,10 @@ pub(super) struct HeaderList(Vec<(String, String)>);
 impl HeaderList {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -352,13 +380,19 @@ impl<R: BufRead> ExportReader<R> {
         match &line {
             ExportLine::Export(_) => {}
             ExportLine::Queue(_) => self.seen.queues += 1,
+            ExportLine::Schedule(_) => self.seen.schedules += 1,
             ExportLine::Message(_) => self.seen.messages += 1,
             ExportLine::End(end) => {
                 self.has_ended = true;
                 if *end != self.seen {
                     let what = format!(
-                        "counts {} queues and {} messages, and there are {} and {}",
-                        end.queues, end.messages, self.seen.queues, self.seen.messages
+                        "counts {} queues, {} schedules and {} messages, and there are {}, {} and {}",
+                        end.queues,
+                        end.schedules,
+                        end.messages,
+                        self.seen.queues,
+                        self.seen.schedules,
+                        self.seen.messages
                     );
                     return Err(self.wrong(&what));
                 }
@@ -391,9 +425,10 @@ impl<R: BufRead> ExportReader<R> {
             }
             (1, _) => return Err(self.wrong("type: a file of `duewheel export` begins with \"export\"")),
             (_, "queue") => ExportLine::Queue(self.fields()?),
+            (_, "schedule") => ExportLine::Schedule(self.fields()?),
             (_, "message") => ExportLine::Message(Box::new(self.fields()?)),
             (_, "end") => ExportLine::End(self.fields()?),
-            (_, _) => return Err(self.wrong("type: must be \"queue\", \"message\" or \"end\"")),
+            (_, _) => return Err(self.wrong("type: must be \"queue\", \"schedule\", \"message\" or \"end\"")),
         };
         if let ExportLine::Message(message) = &line {
             match (&message.body, &message.body_base64) {
@@ -484,7 +519,7 @@ mod tests {
             (&*MESSAGE.replace("\"z\":\"1\"", "\"z\":1"), "line 2: headers.z: invalid type"),
             (&*MESSAGE.replace("\"id\"", "\"extra\":1,\"id\""), "line 2: extra: unknown field `extra`"),
             (&*format!("{MESSAGE}{MESSAGE}"), "line 2: trailing characters"),
-            (QUEUE, "line 3: counts 1 queues and 1 messages, and there are 1 and 0"),
+            (QUEUE, "line 3: counts 1 queues, 0 schedules and 1 messages, and there are 1, 0 and 0"),
         ] {
             let error = told(line);
             assert!(error.starts_with(says), "{line}: {error}");

@@ -2,7 +2,8 @@
 //!
 //! Each message gets a `dedupe_id` made of its id and its time of enqueue in the source, so that the same message, of the
 //! same file or of a later one, is taken once, as long as the queue remembers dedupe ids. So a request whose answer was
-//! lost is sent again, and so may people do with a file.
+//! lost is sent again, and so may people do with a file. How long a queue remembers dedupe ids is set last, because it may
+//! be less than the import takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,9 +19,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::export_file::{
-    ExportEnd, ExportFileError, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedState,
-    HeaderList, OwnFields,
+    ExportEnd, ExportFileError, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule,
+    ExportedState, HeaderList, OwnFields,
 };
+use super::import_schedules::{ImportedSchedules, ScheduleSet};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal};
 use super::table::plain;
@@ -46,9 +48,20 @@ pub(super) struct FileOptions {
     /// Leave settings and pauses of queues as they are here
     #[arg(long, conflicts_with = "beanstalk")]
     no_settings: bool,
-    /// Take messages even if they were imported within the last day
+    /// Leave schedules out; messages that they have put come as any others
     #[arg(long, conflicts_with = "beanstalk")]
-    again: bool,
+    no_schedules: bool,
+    /// Take messages even if they were imported within the last day. An import that was interrupted goes on with the word
+    /// that it told: --again=WORD
+    #[arg(
+        long,
+        value_name = "WORD",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        conflicts_with = "beanstalk"
+    )]
+    again: Option<String>,
     /// Only check the file, without a server
     #[arg(long, conflicts_with = "beanstalk")]
     check: bool,
@@ -111,7 +124,8 @@ pub(super) fn run(
                 String::new()
             } else {
                 format!(
-                    "; {so_far} messages in front of it are here. Import the whole input again: nothing doubles"
+                    "; {so_far} messages in front of it are here. Import the whole input again{}: nothing doubles",
+                    importer.same_again()
                 )
             };
             Err(usage(&format_args!("{error}{note}")))
@@ -219,6 +233,18 @@ struct FileImporter<'a> {
     refused: u64,
     kept: u64,
     leased: u64,
+    /// Messages that an earlier import had brought.
+    repeated: u64,
+    schedules: ImportedSchedules,
+    /// Schedules that are set, and were here already.
+    schedules_here: u64,
+    /// Schedules that stay as they are here.
+    schedules_left: Vec<String>,
+    schedules_failed: u64,
+    /// Messages that a schedule here puts itself.
+    occurrences: u64,
+    /// How long queues are to remember dedupe ids, which is set last.
+    windows: Vec<(QueueName, Value)>,
     /// The durability that answers told.
     levels: BTreeSet<String>,
     /// Queues whose settings stay as they are here, with the reason.
@@ -235,7 +261,10 @@ impl<'a> FileImporter<'a> {
         {
             progress.set_style(style);
         }
-        let salt = options.again.then(|| format!("{}", jiff::Timestamp::now()));
+        let salt = options.again.as_ref().map(|word| match word.is_empty() {
+            true => format!("{:.0}", jiff::Timestamp::now()),
+            false => word.clone(),
+        });
         FileImporter {
             remote,
             prefix,
@@ -247,6 +276,13 @@ impl<'a> FileImporter<'a> {
             refused: 0,
             kept: 0,
             leased: 0,
+            repeated: 0,
+            schedules: ImportedSchedules::default(),
+            schedules_here: 0,
+            schedules_left: Vec::new(),
+            schedules_failed: 0,
+            occurrences: 0,
+            windows: Vec::new(),
             levels: BTreeSet::new(),
             settings_left: BTreeMap::new(),
             settings_failed: 0,
@@ -278,14 +314,24 @@ impl<'a> FileImporter<'a> {
                         self.settings(reader.line(), &queue)?;
                     }
                 }
+                Some(ExportLine::Schedule(schedule)) => {
+                    if self.wants(&schedule.queue.0) && !self.options.no_schedules {
+                        self.send()?;
+                        self.schedule(reader.line(), &schedule)?;
+                    }
+                }
                 Some(ExportLine::Message(message)) => {
-                    if self.wants(&message.queue.0) {
+                    if !self.wants(&message.queue.0) {
+                    } else if self.schedules.puts(&message) {
+                        self.occurrences += 1;
+                    } else {
                         self.add(reader.line(), &message)?;
                     }
                 }
             }
         }
         self.send()?;
+        self.set_windows()?;
         self.in_file = reader.seen();
         Ok(())
     }
@@ -324,6 +370,7 @@ impl<'a> FileImporter<'a> {
         let Some(queue) = queue else { return Ok(()) };
         let path = format!("{}/messages", path(&queue));
         let mut since = Instant::now();
+        let mut is_first = true;
         while !lines.is_empty() {
             let mut bytes = Vec::new();
             for (_, request) in &lines {
@@ -333,7 +380,7 @@ impl<'a> FileImporter<'a> {
             let (left, trouble) = match self.remote.post_lines(&path, bytes) {
                 Ok(results) => {
                     let before = lines.len();
-                    let (left, trouble) = self.judge(lines, results)?;
+                    let (left, trouble) = self.judge(lines, results, is_first)?;
                     if left.len() < before {
                         since = Instant::now();
                     }
@@ -343,6 +390,7 @@ impl<'a> FileImporter<'a> {
                 Err(trouble) => return Err(self.unfinished(trouble)),
             };
             lines = left;
+            is_first = false;
             self.progress.set_position(self.accepted);
             if let Some(trouble) = trouble.filter(|_| !lines.is_empty()) {
                 if since.elapsed() >= PATIENCE {
@@ -355,12 +403,14 @@ impl<'a> FileImporter<'a> {
         Ok(())
     }
 
-    /// Counts the results. Returns the lines to be sent again, and why.
+    /// Counts the results. Returns the lines to be sent again, and why. `is_first` says that the lines were not sent
+    /// before by this import.
     #[allow(clippy::type_complexity, reason = "a pair that one caller takes apart")]
     fn judge(
         &mut self,
         lines: Vec<(u64, String)>,
         results: Vec<Value>,
+        is_first: bool,
     ) -> Result<(Vec<(u64, String)>, Option<ApiError>), CommandFailure> {
         let mut left = Vec::new();
         let mut trouble = None;
@@ -374,6 +424,7 @@ impl<'a> FileImporter<'a> {
             if result.get("id").is_some() {
                 self.accepted += 1;
                 self.kept += u64::from(result["created"] == false);
+                self.repeated += u64::from(is_first && result["replayed"] == true);
                 if let Some(level) = result["durability"].as_str()
                     && !self.levels.contains(level)
                 {
@@ -395,60 +446,137 @@ impl<'a> FileImporter<'a> {
         Ok((left, trouble))
     }
 
+    /// Asks until there is an answer that will not be another one a little later.
+    fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, ApiError>) -> Result<T, ApiError> {
+        let since = Instant::now();
+        loop {
+            match ask() {
+                Err(trouble) if may_pass(&trouble) && since.elapsed() < PATIENCE => {
+                    self.progress.set_message(trouble.to_string());
+                    thread::sleep(REST);
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// The settings and the pause of a queue, before its messages. Settings that the queue has here stay.
     fn settings(&mut self, line: u64, queue: &ExportedQueue) -> Result<(), CommandFailure> {
         if queue.config.is_empty() && !queue.paused {
             return Ok(());
         }
         let name = self.name(line, &queue.queue.0)?;
-        match self.set(&name, queue) {
-            Ok(None) => {}
-            Ok(Some(why)) => {
-                self.settings_left.insert(name.to_string(), why);
+        let path = path(&name);
+        let here = match self.patiently(|| self.remote.get(&path)) {
+            Ok(here) => here,
+            Err(trouble) => return self.not_set(line, &name, queue.paused, trouble),
+        };
+        let mut wanted = queue.config.clone();
+        let window = wanted.remove("dedupe_window_ms");
+        let mut config: Map<String, Value> = here["config"].as_object().cloned().unwrap_or_default();
+        config.retain(|_, value| !value.is_null());
+        let has_all = config == queue.config;
+        if !config.is_empty() && !has_all && config != wanted {
+            let what = "has settings of its own here, which stay";
+            let pause = if queue.paused && here["paused"] != true { ", and was not paused" } else { "" };
+            self.settings_left.insert(name.to_string(), format!("{what}{pause}"));
+            return Ok(());
+        }
+        if queue.paused && here["paused"] != true {
+            let length = queue.pause_left_ms.map(|ms| ("for_ms".to_owned(), Value::from(ms)));
+            let length = Value::Object(length.into_iter().collect());
+            let paused = self.patiently(|| self.remote.post(&format!("{path}/pause"), &length));
+            if let Err(trouble) = paused {
+                return self.not_set(line, &name, true, trouble);
             }
-            Err(ApiError::Refused(refusal)) => {
-                self.settings_failed += 1;
-                let what = plain(&refusal.to_string());
-                self.progress
-                    .suspend(|| writeln!(io::stderr(), "line {line}: the settings of {name}: {what}"))?;
-            }
-            Err(trouble @ ApiError::Unreachable(_)) => return Err(self.unfinished(trouble)),
+        }
+        if has_all {
+            return Ok(());
+        }
+        self.windows.extend(window.map(|window| (name.clone(), window)));
+        let wanted = Value::Object(wanted);
+        if config.is_empty()
+            && wanted != json!({})
+            && let Err(trouble) = self.patiently(|| self.remote.put(&format!("{path}/config"), &wanted))
+        {
+            return self.not_set(line, &name, false, trouble);
         }
         Ok(())
     }
 
-    /// Returns why settings stay as they are, if they do.
-    fn set(&self, name: &QueueName, queue: &ExportedQueue) -> Result<Option<String>, ApiError> {
-        let path = path(name);
-        let here = self.remote.get(&path)?;
-        if queue.paused && here["paused"] != true {
-            let length = queue.pause_left_ms.map(|ms| ("for_ms".to_owned(), Value::from(ms)));
-            let length: Map<String, Value> = length.into_iter().collect();
-            self.remote.post(&format!("{path}/pause"), &Value::Object(length))?;
+    /// Settings that could not be set are told and counted. A pause ends the import: the messages would be delivered.
+    fn not_set(
+        &mut self,
+        line: u64,
+        name: &QueueName,
+        is_pause: bool,
+        trouble: ApiError,
+    ) -> Result<(), CommandFailure> {
+        if is_pause {
+            let what = format!("line {line}: {name} is paused in the file, and could not be paused here");
+            return Err(
+                self.ended(&format!("{what}: {trouble}"), "; --no-settings imports it without a pause")
+            );
         }
-        let config: Map<String, Value> = match &here["config"] {
-            Value::Object(config) => config
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect(),
-            _ => Map::new(),
-        };
-        if queue.config.is_empty() || config == queue.config {
-            return Ok(None);
+        if may_pass(&trouble) {
+            return Err(self.unfinished(trouble));
         }
-        if !config.is_empty() {
-            return Ok(Some("has settings of its own here, which stay".to_owned()));
+        self.settings_failed += 1;
+        let what = plain(&trouble.to_string());
+        self.progress.suspend(|| writeln!(io::stderr(), "line {line}: the settings of {name}: {what}"))?;
+        Ok(())
+    }
+
+    fn schedule(&mut self, line: u64, schedule: &ExportedSchedule) -> Result<(), CommandFailure> {
+        let mut schedules = std::mem::take(&mut self.schedules);
+        let set = self.patiently(|| schedules.set(&self.remote, self.prefix, schedule));
+        self.schedules = schedules;
+        let name = &schedule.name;
+        match set {
+            Ok(ScheduleSet::New | ScheduleSet::Same) => self.schedules_here += 1,
+            Ok(ScheduleSet::Other) => self.schedules_left.push(format!("{}{name}", self.prefix)),
+            Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
+            Err(trouble) => {
+                self.schedules_failed += 1;
+                let what = plain(&trouble.to_string());
+                self.progress.suspend(|| writeln!(io::stderr(), "line {line}: schedule {name}: {what}"))?;
+            }
         }
-        self.remote.put(&format!("{path}/config"), &Value::Object(queue.config.clone()))?;
-        Ok(None)
+        Ok(())
+    }
+
+    /// From now on queues remember dedupe ids for as long as the file says.
+    fn set_windows(&mut self) -> Result<(), CommandFailure> {
+        for (name, window) in std::mem::take(&mut self.windows) {
+            let wanted = json!({"dedupe_window_ms": window});
+            let path = format!("{}/config", path(&name));
+            match self.patiently(|| self.remote.patch(&path, &wanted)) {
+                Ok(_) => {}
+                Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
+                Err(trouble) => {
+                    self.settings_failed += 1;
+                    let what = plain(&trouble.to_string());
+                    self.progress.suspend(|| writeln!(io::stderr(), "the settings of {name}: {what}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How the same messages are imported once more.
+    fn same_again(&self) -> String {
+        self.salt.as_ref().map(|word| format!(" with --again={word}")).unwrap_or_default()
     }
 
     /// The failure of an import that ends early.
     fn unfinished(&self, trouble: ApiError) -> CommandFailure {
-        let here = self.accepted;
+        self.ended(&trouble.to_string(), "")
+    }
+
+    fn ended(&self, why: &str, more: &str) -> CommandFailure {
+        let (here, again) = (self.accepted, self.same_again());
         CommandFailure::Failed(format!(
-            "{trouble}; {here} messages are here. Import the file again: within a day nothing doubles"
+            "{why}; {here} messages are here. Import the file again{again}: within a day nothing doubles{more}"
         ))
     }
 
@@ -457,8 +585,14 @@ impl<'a> FileImporter<'a> {
         let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
         if server.json {
             let told = json!({
-                "in_file": {"queues": self.in_file.queues, "messages": self.in_file.messages},
-                "imported": self.accepted, "kept": self.kept, "refused": self.refused, "leased": self.leased,
+                "in_file": {
+                    "queues": self.in_file.queues, "schedules": self.in_file.schedules,
+                    "messages": self.in_file.messages,
+                },
+                "imported": self.accepted, "kept": self.kept, "repeated": self.repeated,
+                "refused": self.refused, "leased": self.leased,
+                "schedules": self.schedules_here, "schedules_left": self.schedules_left,
+                "schedules_failed": self.schedules_failed, "occurrences": self.occurrences,
                 "durability": levels, "settings_left": self.settings_left.keys().collect::<Vec<_>>(),
                 "settings_failed": self.settings_failed,
             });
@@ -484,12 +618,29 @@ impl<'a> FileImporter<'a> {
                     self.kept
                 )?;
             }
+            if self.repeated > 0 {
+                writeln!(
+                    out,
+                    "{} of them an earlier import had brought; what was done since does not come again without --again",
+                    self.repeated
+                )?;
+            }
             if self.leased > 0 {
                 writeln!(
                     out,
                     "{} of them had a consumer in the source, which may finish them there; here they are ready",
                     self.leased
                 )?;
+            }
+            if self.schedules_here > 0 {
+                writeln!(
+                    out,
+                    "{} schedules are here, which put {} messages of the file themselves",
+                    self.schedules_here, self.occurrences
+                )?;
+            }
+            for name in &self.schedules_left {
+                writeln!(out, "there is another schedule {name} here, which stays")?;
             }
             for (queue, why) in &self.settings_left {
                 writeln!(out, "{queue} {why}")?;
@@ -501,6 +652,9 @@ impl<'a> FileImporter<'a> {
         }
         if self.settings_failed > 0 {
             bad.push(format!("the settings of {} queues were refused", self.settings_failed));
+        }
+        if self.schedules_failed > 0 {
+            bad.push(format!("{} schedules were refused", self.schedules_failed));
         }
         if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
     }

@@ -23,6 +23,7 @@ mod health;
 mod histogram;
 mod import;
 mod import_file;
+mod import_schedules;
 mod interrupt;
 mod lease;
 mod list;
@@ -108,7 +109,7 @@ enum CliCommand {
     Work(work::WorkArgs),
     /// Check every byte of a data folder, without writing
     Verify(verify::VerifyArgs),
-    /// Write all queues and messages to a file, for another server or as a copy
+    /// Write all queues, schedules and messages to a file, for another server or as a copy
     Export(export::ExportArgs),
     /// Take in the messages of such a file, or the jobs of a running beanstalkd
     Import(import::ImportArgs),

@@ -16,7 +16,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use duewheel::core::engine::{Enqueue, Op};
+use duewheel::core::engine::{Answered, Enqueue, Op};
 use duewheel::core::{Key, QueueName};
 use duewheel::{Answers, CallError, Client, Outcome, Pending, WhenBusy};
 use hyper::body::Frame;
@@ -211,7 +211,9 @@ impl Slice {
                     Ok(Ok(done)) => {
                         let message = EnqueuedAnswer::of(&done, queue, key.as_ref());
                         let status = enqueued::status(&done).as_u16();
-                        json::write(&mut out, &LineAnswer::Accepted(AcceptedLine { message, status }));
+                        let replayed = done.answered == Answered::Before;
+                        let accepted = AcceptedLine { message, status, replayed };
+                        json::write(&mut out, &LineAnswer::Accepted(accepted));
                     }
                     Ok(Err(refusal)) => refused(&mut out, &Problem::from_enqueue(refusal, time)),
                     Err(error) => refused(&mut out, &failed(error)),
@@ -240,6 +242,14 @@ pub(crate) struct AcceptedLine<'a> {
     #[serde(flatten)]
     pub(super) message: EnqueuedAnswer<'a>,
     pub(super) status: u16,
+    /// Its `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    pub(super) replayed: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The problem of a line without an answer: it may be unknown whether it was applied.

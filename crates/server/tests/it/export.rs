@@ -267,3 +267,120 @@ fn log_to_redis_and_back_and_a_redis_that_is_lost() {
     assert_eq!(restored.import(&file, &[])["imported"], 10);
     assert_eq!(restored.messages("q/1"), kept);
 }
+
+/// Story: a file had no schedules, and one that was made again put its next occurrence a second time.
+#[test]
+fn schedules_travel_and_their_occurrences_come_once() {
+    let (from, to) = (Shell::new(), other());
+    let put = |name: &str, settings: Value| {
+        let (status, answer) =
+            from.server.call("PUT", &format!("/v1/schedules/{name}"), &settings.to_string());
+        assert_eq!(status, 200, "{answer}");
+        // Its next occurrence is put ahead.
+        from.server.until(&format!("/v1/schedules/{name}"), |seen| seen["counts"]["entered"] == 1);
+    };
+    put(
+        "daily",
+        json!({"queue": "reports", "every": "24h", "remaining": 5, "headers": {"a": "b"}, "note": "n"}),
+    );
+    put("soon", json!({"queue": "soon", "at": [in_seconds(3), in_seconds(7_200)]}));
+    from.ok(&["pause", "soon"]);
+    from.server.call("POST", "/v1/schedules/daily/trigger", r#"{"dedupe_id": "once"}"#);
+    let file = from.export();
+    let text = std::fs::read_to_string(&file).expect("text");
+    assert!(text.ends_with("{\"type\":\"end\",\"queues\":2,\"schedules\":2,\"messages\":3}\n"), "{text}");
+    // What was put ahead is due before it arrives.
+    from.server.until("/v1/queues/soon", |seen| seen["counts"]["ready"].as_u64() >= Some(1));
+
+    let done = to.import(&file, &[]);
+    assert_eq!(
+        [&done["imported"], &done["occurrences"], &done["schedules"], &done["schedules_failed"]],
+        [&json!(2), &json!(1), &json!(2), &json!(0)],
+        "{done}"
+    );
+    to.server.until("/v1/schedules/daily", |seen| seen["counts"]["entered"] == 1);
+    to.server.until("/v1/schedules/soon", |seen| seen["counts"]["entered"] == 1);
+    let schedule =
+        |shell: &Shell, name: &str| shell.server.call("GET", &format!("/v1/schedules/{name}"), "").1;
+    let (before, after) = (schedule(&from, "daily"), schedule(&to, "daily"));
+    for same in ["queue", "every", "remaining", "headers", "note", "next"] {
+        assert_eq!(before[same], after[same], "{same}");
+    }
+    // The trigger's message and one occurrence; the overdue occurrence and the next one.
+    for queue in ["reports", "soon"] {
+        let keys = |shell: &Shell| {
+            let listed = shell.server.call("GET", &format!("/v1/queues/{queue}/messages"), "").1;
+            let messages = listed["messages"].as_array().cloned().expect("messages");
+            let mut keys: Vec<String> = messages.iter().map(|message| message["key"].to_string()).collect();
+            keys.sort();
+            keys
+        };
+        from.server.until("/v1/schedules/soon", |seen| seen["counts"]["entered"] == 2);
+        assert_eq!((keys(&to).len(), keys(&to)), (2, keys(&from)), "{queue}");
+    }
+    assert_eq!(to.json(&["queue", "soon", "--json"])["paused"], true);
+
+    // Once more: the same. Another schedule of a name stays.
+    let done = to.import(&file, &[]);
+    assert_eq!(
+        [&done["imported"], &done["repeated"], &done["occurrences"]],
+        [&json!(2), &json!(2), &json!(1)],
+        "{done}"
+    );
+    assert_eq!(to.server.call("PATCH", "/v1/schedules/daily", r#"{"every": "48h"}"#).0, 200);
+    let done = to.import(&file, &["--again", "--if-exists", "keep"]);
+    assert_eq!((&done["schedules_left"], &done["occurrences"]), (&json!(["daily"]), &json!(0)), "{done}");
+    assert_eq!(schedule(&to, "daily")["every"], "48h");
+}
+
+fn in_seconds(seconds: i64) -> String {
+    format!("{:.3}", jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds))
+}
+
+/// Story: settings that were refused were counted, and the messages of a paused queue went into one that ran.
+#[test]
+fn a_pause_that_cannot_be_set_ends_an_import() {
+    let from = Shell::new();
+    from.ok(&["enqueue", "q", "held back"]);
+    from.ok(&["pause", "q"]);
+    let file = from.export();
+    let path = file.to_str().expect("path");
+    let tokens = from.dir.path().join("tokens.toml");
+    let tokens = tokens.to_str().expect("path");
+    let token =
+        from.ok(&["token", "new", "--name", "writer", "--scope", "enqueue,metrics", "--tokens", tokens]);
+    let to = Shell::with(&["--durability", "memory", "--tokens", tokens]);
+    let token = token.trim();
+    let refused = to.fails(&["import", path, "--token", token], 1);
+    assert!(
+        refused.contains("line 2: q is paused in the file") && refused.contains("--no-settings"),
+        "{refused}"
+    );
+    let done: Value =
+        serde_json::from_str(&to.ok(&["import", path, "--json", "--no-settings", "--token", token]))
+            .expect("JSON");
+    assert_eq!(done["imported"], 1);
+}
+
+/// How long a queue remembers dedupe ids is set behind its messages, and a repeat is told apart.
+#[test]
+fn an_import_may_be_repeated_into_a_queue_that_soon_forgets() {
+    let (from, to) = (Shell::new(), other());
+    from.ok(&["config", "q", "--dedupe-window", "0s"]);
+    from.ok(&["enqueue", "q", "once", "--delay", "1h"]);
+    let file = from.export();
+    // As if it had been interrupted behind the first messages.
+    let part: String =
+        std::fs::read_to_string(&file).expect("text").lines().take(3).map(|l| format!("{l}\n")).collect();
+    assert_eq!(to.run_with(&["import", "-"], part.as_bytes()).status.code(), Some(2));
+    let done = to.import(&file, &[]);
+    assert_eq!((&done["imported"], &done["repeated"]), (&json!(1), &json!(1)), "{done}");
+    assert_eq!(to.messages("q").len(), 1);
+    assert_eq!(to.json(&["queue", "q", "--json"])["config"]["dedupe_window_ms"], 0);
+    // What is in use keeps its settings, and the command says what became of the pause.
+    from.ok(&["pause", "q"]);
+    to.ok(&["config", "q", "--lease", "9s"]);
+    let file = from.export();
+    let told = to.ok(&["import", file.to_str().expect("path")]);
+    assert!(told.contains("q has settings of its own here, which stay, and was not paused"), "{told}");
+}

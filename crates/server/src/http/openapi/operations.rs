@@ -95,7 +95,7 @@ pub(crate) fn enqueue() -> OperationDoc {
             200,
             "",
             &[
-                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201 }),
+                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201, replayed: false }),
                 LineAnswer::Refused(ItemProblem::of(&refused)),
             ],
         )

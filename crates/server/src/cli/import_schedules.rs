@@ -1,0 +1,93 @@
+//! The schedules of a file. Each is set before any message is sent, and puts its own occurrences from then on; the import
+//! leaves out messages of the source's occurrences that the schedule here puts itself, and sends those that were due before
+//! the schedule was there.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::export::settings_of;
+use super::export_file::{ExportedMessage, ExportedSchedule, ExportedState};
+use super::remote::{ApiError, Remote, segment};
+
+/// What an import has made of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScheduleSet {
+    /// It is set.
+    New,
+    /// It was here already, with the same settings.
+    Same,
+    /// It was here already, with other settings, which stay.
+    Other,
+}
+
+/// The schedules that put their occurrences here.
+#[derive(Debug, Default)]
+pub(super) struct ImportedSchedules {
+    /// By their names in the file: since when they do.
+    since: HashMap<String, Timestamp>,
+}
+
+impl ImportedSchedules {
+    /// Sets a schedule, unless there is one of its name.
+    pub(super) fn set(
+        &mut self,
+        remote: &Remote,
+        prefix: &str,
+        schedule: &ExportedSchedule,
+    ) -> Result<ScheduleSet, ApiError> {
+        let path = format!("/v1/schedules/{}", segment(&format!("{prefix}{}", schedule.name)));
+        let queue = format!("{prefix}{}", schedule.queue.0);
+        let (set, answer) = match remote.get(&path) {
+            Ok(here) => {
+                let is_same =
+                    here["queue"] == queue.as_str() && same(&settings_of(&here), &schedule.settings);
+                (if is_same { ScheduleSet::Same } else { ScheduleSet::Other }, here)
+            }
+            Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+                let mut settings = schedule.settings.clone();
+                settings.insert("queue".to_owned(), queue.into());
+                if let Some(remaining) = settings.get("remaining").and_then(Value::as_u64) {
+                    // What is put ahead there comes again from here, and counts then.
+                    let now = Timestamp::now();
+                    let is_ahead = |at: &&String| at.parse::<Timestamp>().is_ok_and(|at| at > now);
+                    let ahead = u64::try_from(schedule.ahead.iter().filter(is_ahead).count()).unwrap_or(0);
+                    settings.insert("remaining".to_owned(), remaining.saturating_add(ahead).into());
+                }
+                (ScheduleSet::New, remote.put(&path, &Value::Object(settings))?)
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        let created = answer["created_at"].as_str().and_then(|at| at.parse().ok());
+        if let (ScheduleSet::New | ScheduleSet::Same, Some(since)) = (set, created) {
+            self.since.insert(schedule.name.clone(), since);
+        }
+        Ok(set)
+    }
+
+    /// Whether a schedule here puts the message of this occurrence itself.
+    pub(super) fn puts(&self, message: &ExportedMessage) -> bool {
+        let header = |name| message.headers.get(name);
+        let (Some(name), Some(occurrence)) = (header("duewheel-schedule"), header("duewheel-occurrence"))
+        else {
+            return false;
+        };
+        let Some(since) = self.since.get(name) else { return false };
+        // That of a trigger or a backfill has another key.
+        let has_own_key = message.key.as_ref().is_none_or(|key| *key == format!("{name}@{occurrence}"));
+        message.state == ExportedState::Scheduled
+            && has_own_key
+            && occurrence.parse::<Timestamp>().is_ok_and(|at| at > *since)
+    }
+}
+
+/// Whether two schedules have the same settings. How many occurrences remain changes by itself.
+fn same(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let settings = |all: &Map<String, Value>| {
+        let mut all = all.clone();
+        all.remove("remaining");
+        all
+    };
+    settings(one) == settings(other)
+}
