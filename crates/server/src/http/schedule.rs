@@ -34,7 +34,7 @@ const SCHEDULES: usize = 100;
 #[schemars(rename = "Trigger")]
 pub(crate) struct TriggerRequest<'a> {
     #[serde(borrow)]
-    #[schemars(length(min = 1, max = 48))]
+    #[schemars(regex(pattern = "^[A-Za-z0-9._-]{1,48}$"))]
     dedupe_id: Option<Text<'a>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct BackfillRequest<'a> {
     from: Text<'a>,
     #[schemars(with = "InstantSchema")]
     to: Text<'a>,
-    #[schemars(length(min = 1, max = 48))]
+    #[schemars(regex(pattern = "^[A-Za-z0-9._-]{1,48}$"))]
     id: Option<Text<'a>>,
 }
 

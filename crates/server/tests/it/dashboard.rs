@@ -62,7 +62,8 @@ async fn next_event(stream: &mut TcpStream, rest: &mut String) -> Option<Value> 
 
 async fn open(server: &Server) -> TcpStream {
     let mut stream = server.connect().await;
-    let request = format!("GET /v1/stats/stream HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    let request =
+        format!("GET /v1/stats/stream HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", server.address);
     stream.write_all(request.as_bytes()).await.expect("write");
     stream
 }

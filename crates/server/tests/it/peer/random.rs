@@ -25,12 +25,12 @@ const MAX_BODY: u64 = 65535;
 
 #[test]
 fn two_beanstalkds_answer_random_commands_alike() {
-    run(Kind::Theirs, 100);
+    run(Kind::Theirs, 50);
 }
 
 #[test]
 fn ours_answers_random_commands_like_beanstalkd() {
-    run(Kind::Ours, 300);
+    run(Kind::Ours, 150);
 }
 
 fn run(other: Kind, sequences: u64) {

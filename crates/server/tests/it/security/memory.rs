@@ -41,7 +41,8 @@ impl Filled {
         let server = Process::start(&data, &["--durability", "buffered", "--journal-bytes", &journal]);
         let address = server.url.trim_start_matches("http://").to_owned();
         let body = "a".repeat(BODY);
-        let line = |n: usize| json!({"body": body, "key": key(n), "delay": delay}).to_string() + "\n";
+        let line =
+            |n: usize| format!("{{\"body\":\"{body}\",\"key\":\"{}\",\"delay\":\"{delay}\"}}\n", key(n));
         let mut ids = Vec::new();
         let mut first = 0;
         while first < messages {
@@ -116,7 +117,7 @@ fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
         for client in 0..CLIENTS {
             let (server, ids) = (&filled.server, &filled.ids);
             scope.spawn(move || {
-                for n in (client..MESSAGES).step_by(4 * CLIENTS) {
+                for n in (client..MESSAGES).step_by(12 * CLIENTS) {
                     let id = ids[n].as_str().expect("id");
                     let (status, found) = server.call("GET", &format!("/v1/messages/{id}"), "");
                     assert!(status == 200 || status == 429, "{found}");
