@@ -143,6 +143,9 @@ pub const FIRST_REFUSED: Duration = Duration::from_secs(1);
 pub const LONGEST_REFUSED: Duration = Duration::from_secs(60);
 /// When a schedule is looked at again that has nothing to do.
 pub const IDLE_LOOK: Duration = Duration::from_secs(30 * 86_400);
+/// When a schedule is looked at again whose record cannot be read, or whose settings do not check: another node, or the next
+/// version of this one, may be able to.
+pub const UNREADABLE_LOOK: Duration = Duration::from_secs(60);
 /// Bytes of a record that are kept free for what the worker adds to it.
 pub const WORKER_ROOM: usize = 40 * 1024;
 /// Schedules that a worker looks at at a time.

@@ -191,8 +191,12 @@ impl Quotas {
         self.list.iter()
     }
 
-    /// The index of the quota that applies to a queue: the one with the longest prefix of its name.
+    /// The index of the quota that applies to a queue: the one with the longest prefix of its name. None applies to the
+    /// server's own queues, or one tenant at its limit would stop the schedules of all.
     pub fn of(&self, queue: &QueueName) -> Option<usize> {
+        if queue.is_system() {
+            return None;
+        }
         let name = queue.as_str();
         let prefixes = self.lengths.iter().filter_map(|&length| name.get(..length));
         prefixes

@@ -427,3 +427,19 @@ fn the_books_are_what_a_count_of_all_messages_says() {
     let refusals: u64 = (1..=400).map(history).sum();
     assert!(refusals > 400, "the histories did something: {refusals}");
 }
+
+/// Story: one tenant at the limit of the quota for all queues stopped the schedules of every other.
+#[test]
+fn the_servers_own_queues_have_no_quota() {
+    let all = Quota { messages: Some(1), bytes: Some(4), leases: Some(1), ..quota("") };
+    let mut rig = rig(&[all]);
+    put(&mut rig, message("tenant", 0)).unwrap();
+    assert_eq!(rig.reserve("tenant", 1).len(), 1);
+    let own = duewheel_core::name::QueueName::system("#schedules").unwrap();
+    let record = Enqueue { when: When::After(0), ..Enqueue::new(own.clone(), "a record of some length") };
+    put(&mut rig, record).expect("no quota applies");
+    let demand = Reserve { queues: vec![own], ..rig.demand(&["tenant"], 1, 0) };
+    let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!("no grants") };
+    assert_eq!(grants.len(), 1);
+    assert_eq!(use_of(&mut rig, "").used, [1, 4, 1, 0]);
+}

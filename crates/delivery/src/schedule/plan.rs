@@ -131,7 +131,9 @@ impl ScheduleState {
         if let Some(block) = &self.block
             && block.until > now
         {
-            return ScheduleStep::Sleep(block.until);
+            // The next one is judged at its instant, or it would be missed because this one waits.
+            let next = self.next_of(table, facts.name, self.cursor).map_or(u64::MAX, |(at, _)| at);
+            return ScheduleStep::Sleep(block.until.min(next));
         }
         self.drop_stale(table, facts);
         match table.overlap {
@@ -146,10 +148,9 @@ impl ScheduleState {
         self.done_ahead.retain(|done| *done > judged);
         self.skip_long_past(table, facts);
         for _ in 0..most {
+            // At its instant: with a jitter a later one may be due before it.
             let Some((at, due)) = self.next_of(table, facts.name, self.cursor) else { break };
-            // One at a time is judged when it is due; else they are put ahead of their time.
-            let comes = if table.overlap == OverlapPolicy::Allow { at } else { due };
-            if comes > facts.now {
+            if at > facts.now {
                 break;
             }
             self.cursor = at;
@@ -158,10 +159,7 @@ impl ScheduleState {
             }
             self.judge_one(table, facts.now, at, due);
         }
-        let done = match self.next_of(table, facts.name, self.cursor) {
-            None => true,
-            Some((at, due)) => facts.now < if table.overlap == OverlapPolicy::Allow { at } else { due },
-        };
+        let done = self.next_of(table, facts.name, self.cursor).is_none_or(|(at, _)| facts.now < at);
         if done && let Some(last) = self.candidate.take() {
             self.queue_up(last);
         }
@@ -271,8 +269,7 @@ impl ScheduleState {
         if !self.backlog.is_empty() {
             let entries = self.take_from_backlog(table, facts);
             if entries.is_empty() {
-                let next = self.next_of(table, facts.name, self.cursor).map_or(u64::MAX, |(at, _)| at);
-                return ScheduleStep::Sleep(self.spread_until.min(next));
+                return ScheduleStep::Sleep(self.wake_of_backlog(table, facts));
             }
             return self.enter(entries);
         }
@@ -283,29 +280,47 @@ impl ScheduleState {
             return ScheduleStep::Sleep(self.cursor);
         }
         if self.pending.len() >= MAX_PENDING {
-            return ScheduleStep::Sleep(self.pending.iter().map(|entry| entry.due).min().unwrap_or(now));
+            // The next one is judged at its instant: its message may be due before all of these.
+            return ScheduleStep::Sleep(
+                self.pending.iter().map(|entry| entry.due).min().unwrap_or(now).min(at),
+            );
         }
         self.cursor = at;
         let entry = self.entry(facts, at, due);
         self.enter(vec![entry])
     }
 
-    /// What enters now of the occurrences that wait. Missed ones enter at a distance; others need not wait for them.
+    /// When the first of the occurrences can enter that wait, because too many are in their queue already or because
+    /// missed ones enter at a distance; or when the next one is to be judged.
+    fn wake_of_backlog(&self, table: &Timetable, facts: LookFacts<'_>) -> u64 {
+        let next = self.next_of(table, facts.name, self.cursor).map(|(at, _)| at);
+        let waiting = self.backlog.iter().map(|at| self.due_of(table, facts.name, *at));
+        let pending = self.pending.iter().map(|entry| entry.due);
+        let times = waiting.chain(pending).chain([self.spread_until]).chain(next);
+        let idle = facts.now.saturating_add(ms(IDLE_LOOK));
+        times.filter(|time| *time > facts.now).min().unwrap_or(idle)
+    }
+
+    /// What enters now of the occurrences that wait. Missed ones enter at a distance; others need not wait for them. No
+    /// more are in their queue before their time than the record has room for.
     fn take_from_backlog(&mut self, table: &Timetable, facts: LookFacts<'_>) -> Vec<ScheduleEntry> {
         let (now, spreads) = (facts.now, self.backlog.len() > 1);
         let waits = self.spread_until > now;
+        let mut ahead = MAX_PENDING.saturating_sub(self.pending.len());
         let mut entries = Vec::new();
         for at in std::mem::take(&mut self.backlog) {
-            let mut due = self.due_of(table, facts.name, at);
-            let is_late = now.saturating_sub(due) > ms(ON_TIME);
-            if entries.len() == self.room() || (is_late && waits) {
+            let own = self.due_of(table, facts.name, at);
+            let is_late = now.saturating_sub(own) > ms(ON_TIME);
+            let is_spread = is_late && spreads;
+            let due = if is_spread { now.max(self.spread_until) } else { own };
+            if entries.len() == self.room() || (is_late && waits) || (due > now && ahead == 0) {
                 self.backlog.push(at);
                 continue;
             }
-            if is_late && spreads {
-                due = now.max(self.spread_until);
+            if is_spread {
                 self.spread_until = due + ms(LATE_SPREAD);
             }
+            ahead -= usize::from(due > now);
             entries.push(self.entry(facts, at, due));
         }
         entries
@@ -342,13 +357,13 @@ impl ScheduleState {
         ScheduleStep::Sleep(if self.buffered.is_some() { next.min(now + ms(OVERLAP_POLL)) } else { next })
     }
 
-    /// When the next occurrence is due that enters at its time.
+    /// When the next occurrence is due that enters at its time, or is to be judged.
     fn next_look(&self, table: &Timetable, facts: LookFacts<'_>) -> u64 {
         let waiting = self.backlog.iter().map(|at| self.due_of(table, facts.name, *at)).min();
         let next =
             if self.remaining == Some(0) { None } else { self.next_of(table, facts.name, self.cursor) };
         let idle = facts.now.saturating_add(ms(IDLE_LOOK));
-        waiting.into_iter().chain(next.map(|(_, due)| due)).min().map_or(idle, |due| due.min(idle))
+        waiting.into_iter().chain(next.map(|(at, _)| at)).min().map_or(idle, |due| due.min(idle))
     }
 
     fn room(&self) -> usize {
@@ -358,7 +373,7 @@ impl ScheduleState {
 
     fn entry(&self, facts: LookFacts<'_>, at: u64, due: u64) -> ScheduleEntry {
         let until = facts.now.saturating_add(facts.remembered).saturating_sub(ms(REMEMBERED_MARGIN));
-        ScheduleEntry { at, due, round: self.round, until, id: None, generation: 0 }
+        ScheduleEntry { at, due, round: self.round, until, keyless: false, id: None, generation: 0 }
     }
 
     fn enter(&mut self, entries: Vec<ScheduleEntry>) -> ScheduleStep {
@@ -367,6 +382,14 @@ impl ScheduleState {
         }
         self.entering.extend(entries);
         ScheduleStep::Enter(self.entering.clone())
+    }
+
+    /// Another message has the key of an occurrence: from now on it is enqueued without one. That must be durable before,
+    /// because a key and no key may lead to different shards, and each remembers its own answers.
+    pub fn without_key(&mut self, entry: &ScheduleEntry) {
+        if let Some(entry) = self.entering.iter_mut().find(|other| other.at == entry.at) {
+            entry.keyless = true;
+        }
     }
 
     /// The answer to the enqueue of an occurrence.
@@ -588,7 +611,13 @@ impl ScheduleState {
 
 /// Whether messages in their queue differ from those that enter from now on.
 fn changes_messages(old: &Timetable, new: &Timetable) -> bool {
-    old.queue != new.queue || old.body != new.body || old.headers != new.headers || old.overlap != new.overlap
+    // In which order headers were given makes no other message.
+    let sorted = |table: &Timetable| {
+        let mut headers = table.headers.clone();
+        headers.sort_unstable();
+        headers
+    };
+    old.queue != new.queue || old.body != new.body || old.overlap != new.overlap || sorted(old) != sorted(new)
 }
 
 fn ms(length: Duration) -> u64 {

@@ -119,9 +119,12 @@ impl ScheduleRecord {
         format!("trigger/{name}/{}/{own}", self.uid)
     }
 
-    /// What marks messages that are taken back.
-    pub(crate) fn mark(&self) -> &str {
-        &self.uid
+    /// What marks messages that are taken back. Callers can see it, and it tells nothing of the ids of occurrences.
+    pub(crate) fn mark(&self) -> String {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        context.update(b"withdrawn/");
+        context.update(self.uid.as_bytes());
+        context.finish().as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Whether both were created together: a schedule that was removed and created again is another.
@@ -157,6 +160,7 @@ mod tests {
             due: 99_999_999_999_999,
             round: u32::MAX,
             until: 99_999_999_999_999,
+            keyless: true,
             id: Some(1 << 53),
             generation: u32::MAX,
         };

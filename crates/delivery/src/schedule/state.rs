@@ -60,6 +60,9 @@ pub struct ScheduleEntry {
     /// Until when its queue remembers the answer; later it is not known whether it has entered.
     #[serde(default)]
     pub until: u64,
+    /// Whether it is enqueued without its key, because another message has that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyless: bool,
     /// The message, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,

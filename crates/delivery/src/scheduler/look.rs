@@ -7,7 +7,7 @@ use duewheel::core::MessageId;
 use super::error::ScheduleError;
 use super::message::{self, OccurrenceMessage};
 use super::shelf::{NextLook, NotWritten, Shelf};
-use crate::limits::{IDLE_LOOK, LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT};
+use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, UNREADABLE_LOOK};
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
     TakeBack, TakeOutcome,
@@ -96,8 +96,8 @@ impl Look<'_> {
             Ok(table) => table,
             Err(error) => {
                 tracing::warn!(schedule = self.name, %error, "the settings of a schedule do not check any more");
-                let idle = u64::try_from(IDLE_LOOK.as_millis()).unwrap_or(u64::MAX);
-                return ScheduleStep::Sleep(now.saturating_add(idle));
+                let pause = u64::try_from(UNREADABLE_LOOK.as_millis()).unwrap_or(u64::MAX);
+                return ScheduleStep::Sleep(now.saturating_add(pause));
             }
         };
         let facts = LookFacts { name: self.name, now, previous, remembered: self.shelf.remembered };
@@ -133,7 +133,9 @@ impl Look<'_> {
                     Err(_) => after.state.change_unreadable(now),
                 }
                 if let Some(remaining) = remaining {
-                    after.state.remaining = remaining;
+                    // Each message that is taken back gives its place back.
+                    let taken = after.state.taking.len() as u64;
+                    after.state.remaining = remaining.map(|left| left.saturating_sub(taken));
                 }
                 self.record = after;
             }
@@ -147,51 +149,65 @@ impl Look<'_> {
             // The write took so long that others may have the record by now.
             return Err(ScheduleError::Busy);
         }
-        let mut lacking = entries;
-        for keyed in [true, false] {
-            let ops: Result<Vec<_>, _> = lacking
-                .iter()
-                .map(|entry| OccurrenceMessage::of(self.name, &self.record, entry).enqueue(keyed))
-                .collect();
-            let answers = match ops {
-                Ok(ops) => match self.shelf.client.ask_many(ops).await {
-                    Ok(answers) => answers,
-                    Err(error) => return self.stop(ScheduleError::Call(error)).await,
-                },
-                Err(bad) => {
-                    // Settings that were valid once. The occurrences wait for others.
-                    let now = self.shelf.now();
-                    for entry in &lacking {
-                        self.record.state.entered(now, entry, EnterOutcome::Refused(bad.to_string()));
-                    }
-                    return Ok(());
-                }
-            };
-            let mut taken = Vec::new();
-            let mut unknown = None;
-            for (entry, answer) in lacking.into_iter().zip(answers) {
-                let error = answer.as_ref().err().cloned();
-                match message::outcome(answer, keyed) {
-                    Some(outcome) => self.record.state.entered(self.shelf.now(), &entry, outcome),
-                    None => taken.push(entry),
-                }
-                unknown = unknown.or(error);
+        let (keyless, keyed) = entries.into_iter().partition(|entry| entry.keyless);
+        let taken = self.enqueue(keyed, true).await?;
+        if !taken.is_empty() {
+            for entry in &taken {
+                self.record.state.without_key(entry);
             }
-            if let Some(error) = unknown {
-                return self.stop(ScheduleError::Call(error)).await;
-            }
-            lacking = taken;
-            if lacking.is_empty() {
-                break;
-            }
+            self.hold().await?;
         }
-        Ok(())
+        let keyless: Vec<ScheduleEntry> = taken.into_iter().chain(keyless).collect();
+        self.enqueue(keyless, false).await.map(drop)
+    }
+
+    /// Enqueues occurrences with their keys, or without. Returns those whose key another message has.
+    async fn enqueue(
+        &mut self,
+        entries: Vec<ScheduleEntry>,
+        keyed: bool,
+    ) -> Result<Vec<ScheduleEntry>, ScheduleError> {
+        if entries.is_empty() {
+            return Ok(entries);
+        }
+        let ops: Result<Vec<_>, _> = entries
+            .iter()
+            .map(|entry| OccurrenceMessage::of(self.name, &self.record, entry).enqueue(keyed))
+            .collect();
+        let answers = match ops {
+            Ok(ops) => match self.shelf.client.ask_many(ops).await {
+                Ok(answers) => answers,
+                Err(error) => return self.stop(ScheduleError::Call(error)).await.map(|()| Vec::new()),
+            },
+            Err(bad) => {
+                // Settings that were valid once. The occurrences wait for others.
+                let now = self.shelf.now();
+                for entry in &entries {
+                    self.record.state.entered(now, entry, EnterOutcome::Refused(bad.to_string()));
+                }
+                return Ok(Vec::new());
+            }
+        };
+        let mut taken = Vec::new();
+        let mut unknown = None;
+        for (entry, answer) in entries.into_iter().zip(answers) {
+            let error = answer.as_ref().err().cloned();
+            match message::outcome(answer, keyed) {
+                Some(outcome) => self.record.state.entered(self.shelf.now(), &entry, outcome),
+                None => taken.push(entry),
+            }
+            unknown = unknown.or(error);
+        }
+        match unknown {
+            Some(error) => self.stop(ScheduleError::Call(error)).await.map(|()| Vec::new()),
+            None => Ok(taken),
+        }
     }
 
     async fn take(&mut self, list: Vec<TakeBack>) -> Result<(), ScheduleError> {
         self.hold().await?;
         for take in list {
-            let outcome = message::take(&self.shelf.client, self.record.mark(), &take.entry).await;
+            let outcome = message::take(&self.shelf.client, &self.record.mark(), &take.entry).await;
             if outcome == TakeOutcome::Unknown {
                 return self.stop(ScheduleError::Busy).await;
             }

@@ -47,10 +47,29 @@ impl Schedules {
     /// # Cancel safety
     /// When it is dropped, the message may have entered; try again with the same id.
     pub async fn trigger(&self, name: &str, id: Option<&str>) -> Result<Enqueued, ScheduleError> {
+        self.trigger_within(name, id, &|_| true).await
+    }
+
+    /// [`Schedules::trigger`] of a schedule whose queue is within reach; another one is not found.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    ///
+    /// # Cancel safety
+    /// As [`Schedules::trigger`].
+    pub async fn trigger_within(
+        &self,
+        name: &str,
+        id: Option<&str>,
+        reaches: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Enqueued, ScheduleError> {
         if let Some(id) = id {
             check_id("dedupe_id", id)?;
         }
         let record = self.get(name).await?.record;
+        if !reaches(&record.settings.queue) {
+            return Err(ScheduleError::NotFound);
+        }
         let now = self.shelf.now();
         let own = id.map_or_else(random_text, str::to_owned);
         let message = OccurrenceMessage {
@@ -97,6 +116,23 @@ impl Schedules {
         (from, to): (std::time::SystemTime, std::time::SystemTime),
         id: Option<&str>,
     ) -> Result<Backfilled, ScheduleError> {
+        self.backfill_within(name, (from, to), id, &|_| true).await
+    }
+
+    /// [`Schedules::backfill`] of a schedule whose queue is within reach; another one is not found.
+    ///
+    /// # Errors
+    /// See [`ScheduleError`].
+    ///
+    /// # Cancel safety
+    /// As [`Schedules::backfill`].
+    pub async fn backfill_within(
+        &self,
+        name: &str,
+        (from, to): (std::time::SystemTime, std::time::SystemTime),
+        id: Option<&str>,
+        reaches: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Backfilled, ScheduleError> {
         if let Some(id) = id {
             check_id("id", id)?;
         }
@@ -104,6 +140,9 @@ impl Schedules {
             return Err(bad("to", "is before from"));
         }
         let record = self.get(name).await?.record;
+        if !reaches(&record.settings.queue) {
+            return Err(ScheduleError::NotFound);
+        }
         let instants = instants(&record, to_ms(from), to_ms(to))?;
         let id = id.map_or_else(random_text, str::to_owned);
         for some in instants.chunks(TOGETHER) {

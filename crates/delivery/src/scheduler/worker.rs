@@ -19,6 +19,8 @@ use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
 const WAIT_MS: u64 = 60_000;
 /// The lease of a record, until it is moved.
 const LEASE_MS: u64 = 10_000;
+/// The pause after the schedules could not all be read.
+const COMPUTE_AGAIN: Duration = Duration::from_secs(2);
 /// The pause after a call that failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -161,9 +163,14 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
     let mut looks: JoinSet<()> = JoinSet::new();
     let mut active = inner.active.subscribe();
     inner.happen(2);
-    tokio::select! {
-        _ = stop.wait_for(|stop| *stop) => return,
-        () = inner.compute_again() => {}
+    {
+        let (inner, mut stop) = (inner.clone(), stop.clone());
+        looks.spawn(async move {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => {}
+                () = inner.compute_all_again() => {}
+            }
+        });
     }
     loop {
         while let Some(ended) = looks.try_join_next() {
@@ -244,7 +251,7 @@ impl WorkerInner {
             Err(error) => {
                 tracing::warn!(schedule = name.as_str(), %error, "a schedule does not run");
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let later = super::shelf::NextLook::After(crate::limits::IDLE_LOOK);
+                let later = super::shelf::NextLook::After(crate::limits::UNREADABLE_LOOK);
                 drop(shelf.write((row.id, row.generation), row.body, later).await);
                 return;
             }
@@ -262,8 +269,16 @@ impl WorkerInner {
         }
     }
 
-    /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process.
-    async fn compute_again(&self) {
+    /// Computes the next occurrences of all schedules again; as often as it takes.
+    async fn compute_all_again(&self) {
+        while !self.compute_again().await {
+            tokio::time::sleep(COMPUTE_AGAIN).await;
+        }
+    }
+
+    /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process. Whether all of
+    /// them could be read.
+    async fn compute_again(&self) -> bool {
         let shelf = &self.schedules.shelf;
         let now = shelf.now();
         let differs = |name: &str, row: ShelfRow| {
@@ -274,10 +289,11 @@ impl WorkerInner {
             state.compute_again(&table, facts);
             (state != record.state).then_some(row)
         };
-        let Ok(found) = shelf.scan(differs).await else { return };
+        let Ok(found) = shelf.scan(differs).await else { return false };
         for row in found.into_values() {
             drop(shelf.wake(&row).await);
         }
+        true
     }
 
     fn count(&self, before: &crate::schedule::ScheduleCounts, after: &ScheduleState) {

@@ -276,6 +276,41 @@ async fn strangers_make_no_occurrence_vanish() {
     assert_eq!(found[0].message.key, None);
 }
 
+/// Story: an edit that set `remaining` let one more enter for each message that it took back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_edit_says_of_the_remaining_ones_holds() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    rig.schedules.put("report", every("2h"), Some(1)).await.unwrap();
+    until("the new one is put ahead", async || {
+        rig.messages()
+            .await
+            .first()
+            .is_some_and(|first| first.due_at.to_system_time() > rig.now() + 90 * MINUTE)
+    })
+    .await;
+    rig.clock.advance(600 * MINUTE);
+    rig.entered("report", 1).await;
+    assert_eq!(rig.get("report").await.record.state.remaining, Some(0));
+    assert_eq!(rig.messages().await.len(), 1);
+}
+
+/// Story: headers in another order were another message, and a new note replaced the one that was put ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_in_another_order_replace_nothing() {
+    let rig = Rig::new().await;
+    let headers = [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())];
+    let settings = ScheduleSettings { headers: headers.to_vec(), ..every("1h") };
+    rig.schedules.put("report", settings.clone(), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await[0].message.id;
+    let turned = ScheduleSettings { headers: headers.into_iter().rev().collect(), ..settings };
+    rig.schedules.put("report", turned, None).await.unwrap();
+    rig.entered("report", 1).await;
+    assert_eq!(rig.messages().await[0].message.id, first);
+}
+
 fn humantime(at: SystemTime) -> String {
     format!("{:.3}", jiff::Timestamp::try_from(at).unwrap())
 }

@@ -550,3 +550,69 @@ fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
     let ScheduleStep::Enter(next) = state.advance(&after, facts(at + 5)) else { panic!("enter") };
     assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
 }
+
+/// One worker without faults, over a span; previous messages are settled, and the queue refuses until `accepts`.
+fn undisturbed(
+    settings: &ScheduleSettings,
+    span: u64,
+    accepts: u64,
+) -> (ScheduleState, Vec<(u64, ScheduleEntry)>) {
+    let table = table(settings);
+    let (mut state, mut now, mut entered) = (ScheduleState::new(START, None), START, Vec::new());
+    let mut previous = PreviousRun::Unknown;
+    while now < START + span {
+        let facts = LookFacts { name: NAME, now, previous: std::mem::take(&mut previous), remembered: WEEK };
+        match state.advance(&table, facts) {
+            ScheduleStep::Enter(entries) => {
+                for entry in entries {
+                    let id = entered.len() as u64;
+                    let outcome = match now < accepts {
+                        true => EnterOutcome::Refused("no room".to_owned()),
+                        false => EnterOutcome::Entered { id, generation: 1, keyed: true },
+                    };
+                    if now >= accepts {
+                        entered.push((now, entry.clone()));
+                    }
+                    state.entered(now, &entry, outcome);
+                }
+            }
+            ScheduleStep::Look(_) => previous = PreviousRun::Settled,
+            ScheduleStep::Sleep(until) => now = until.max(now + 1),
+            step => panic!("{step:?}"),
+        }
+        assert!(state.pending.len() <= duewheel_delivery::limits::MAX_PENDING, "{}", state.pending.len());
+    }
+    (state, entered)
+}
+
+/// Story: with a jitter of many intervals all occurrences entered before their time, and the record outgrew its room;
+/// with `skip`, and while many waited in their queue, those that were due before an earlier one were missed.
+#[test]
+fn a_jitter_of_many_intervals_loses_nothing_and_stays_bounded() {
+    for overlap in ["allow", "skip", "buffer_one"] {
+        let mut settings = settings("10s");
+        settings.recurrence.jitter = Some("1h".into());
+        settings.overlap = Some(overlap.into());
+        settings.missed = Some("none".into());
+        let (state, entered) = undisturbed(&settings, 3 * 3_600_000, 0);
+        assert_eq!((state.counts.missed, state.counts.skipped), (0, 0), "{overlap}: {:?}", state.counts);
+        let due = START + 2 * 3_600_000;
+        let came: BTreeSet<u64> = entered.iter().map(|(_, entry)| entry.at).filter(|at| *at <= due).collect();
+        assert_eq!(came.len(), 720, "{overlap}");
+        let late = entered.iter().map(|(now, entry)| now.saturating_sub(entry.due)).max();
+        assert!(late <= Some(1_000), "{overlap}: {late:?} ms late");
+    }
+}
+
+/// Story: while a refused occurrence waited, the worker slept, and what passed meanwhile was missed.
+#[test]
+fn what_passes_while_a_refused_occurrence_waits_is_not_missed() {
+    for overlap in ["allow", "skip", "buffer_one"] {
+        let mut settings = settings("5s");
+        settings.overlap = Some(overlap.into());
+        settings.missed = Some("none".into());
+        let (state, entered) = undisturbed(&settings, 1_200_000, START + 600_000);
+        assert_eq!(state.counts.missed, 0, "{overlap}: {:?}", state.counts);
+        assert!(entered.len() >= 239, "{overlap}: {} of 240", entered.len());
+    }
+}

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
 use duewheel::core::message::{Headers, MaxAttempts, Options};
-use duewheel::core::policy::Backoff;
+use duewheel::core::policy::{Backoff, OWN_DEDUPE};
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -153,7 +153,13 @@ impl EnqueueLine<'_> {
 }
 
 fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {
-    if id.0.is_empty() { Err(Problem::field("dedupe_id", "must not be empty")) } else { Ok(id.0.into()) }
+    if id.0.is_empty() {
+        return Err(Problem::field("dedupe_id", "must not be empty"));
+    }
+    if id.0.starts_with(OWN_DEDUPE) {
+        return Err(Problem::field("dedupe_id", "must not begin with U+0001: such ids are the server's own"));
+    }
+    Ok(id.0.into())
 }
 
 /// The body, given as text, as JSON, or in base64, by at most one field.

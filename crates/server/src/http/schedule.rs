@@ -112,6 +112,8 @@ pub(crate) async fn list(call: Call) -> Answer {
 }
 
 pub(crate) async fn change(mut call: Call) -> Answer {
+    // An edit may put occurrences at once, and a node that drains enters none.
+    call.app.accepts()?;
     let name = call.name()?;
     let named: RawFields = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
@@ -189,8 +191,9 @@ pub(crate) async fn trigger(mut call: Call) -> Answer {
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let asked: TriggerRequest<'_> = strict::parse_optional(&bytes)?;
     let schedules = schedules(&call.app)?;
-    within(&call.caller, &schedules.get(&name).await?.record.settings)?;
-    let entered = schedules.trigger(&name, asked.dedupe_id.as_ref().map(|id| &*id.0)).await?;
+    let caller = &call.caller;
+    let id = asked.dedupe_id.as_ref().map(|id| &*id.0);
+    let entered = schedules.trigger_within(&name, id, &|queue| reaches(caller, Some(queue))).await?;
     let answer = TriggeredAnswer { id: IdText(entered.id), due_at: InstantText(entered.due_at) };
     Ok(reply(StatusCode::CREATED, &answer))
 }
@@ -202,8 +205,9 @@ pub(crate) async fn backfill(mut call: Call) -> Answer {
     let asked: BackfillRequest<'_> = strict::parse(&bytes)?;
     let span = (instant("from", &asked.from.0)?, instant("to", &asked.to.0)?);
     let schedules = schedules(&call.app)?;
-    within(&call.caller, &schedules.get(&name).await?.record.settings)?;
-    let done = schedules.backfill(&name, span, asked.id.as_ref().map(|id| &*id.0)).await?;
+    let caller = &call.caller;
+    let id = asked.id.as_ref().map(|id| &*id.0);
+    let done = schedules.backfill_within(&name, span, id, &|queue| reaches(caller, Some(queue))).await?;
     Ok(reply(StatusCode::OK, &BackfilledAnswer { id: done.id, occurrences: done.instants }))
 }
 

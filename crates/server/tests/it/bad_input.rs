@@ -153,6 +153,8 @@ async fn bad_bodies_name_the_field() {
         ),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "dedupe_id": ""}"#, "dedupe_id"),
         ("POST", MESSAGES, &long_dedupe, "dedupe_id"),
+        // The server's own ids are remembered for a week.
+        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "dedupe_id": "\u0001schedule/x"}"#, "dedupe_id"),
         ("POST", MESSAGES, &long_header, "headers"),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "headers": {"a": 1}}"#, "headers.a"),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "headers": ["a"]}"#, "headers"),

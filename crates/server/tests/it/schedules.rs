@@ -238,6 +238,8 @@ async fn a_node_that_drains_enters_nothing() {
     server.drain.turn_on();
     assert_eq!(server.call("PUT", "/v1/schedules/t", r#"{"queue": "q", "every": "1m"}"#).await.status, 503);
     assert_eq!(server.call("POST", "/v1/schedules/s/trigger", "").await.status, 503);
+    // Another recurrence would put an occurrence at once.
+    assert_eq!(server.call("PATCH", "/v1/schedules/s", r#"{"every": "2m"}"#).await.status, 503);
 }
 
 /// The occurrences of the schedule that are in its queue, each once and without a gap. `None`: not all shards answer.
