@@ -259,8 +259,8 @@ fn rule(
                 .and_then(|interval| i64::try_from(interval.as_millis()).ok())
                 .ok_or_else(|| bad("every", "must be a time such as 90s, at least 1s"))?;
             let first = match start {
-                Some(start) => start.as_millisecond(),
-                None => created.as_millisecond().saturating_add(interval),
+                Some(start) => ceil_millisecond(start),
+                None => ceil_millisecond(created).saturating_add(interval),
             };
             Ok(RecurrenceRule::Every { first, interval })
         }
@@ -278,6 +278,12 @@ fn rule(
         }
         _ => Err(bad("cron", "only one of cron, every and at may be there")),
     }
+}
+
+/// The first whole millisecond that is not before an instant: nothing occurs before it.
+fn ceil_millisecond(instant: Timestamp) -> i64 {
+    let ms = -(-instant.as_nanosecond()).div_euclid(1_000_000);
+    i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
 fn rfc3339(text: &str) -> Result<Timestamp, String> {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use duewheel_delivery::limits::HORIZON;
 use duewheel_delivery::{BadRecurrence, Occurrence, OccurrenceNote, Recurrence, RecurrenceSettings};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -322,9 +323,22 @@ fn errors_name_the_field() {
     }
 }
 
+/// An instant finer than a millisecond was rounded down: an occurrence lay before the start.
+#[test]
+fn nothing_occurs_before_an_instant_finer_than_a_millisecond() {
+    let start = "2027-03-01T10:00:00.0005Z";
+    let started = settings(serde_json::json!({"every": "1s", "start": start})).unwrap();
+    let first = started.next(at("2027-03-01T09:00:00Z")).unwrap().at;
+    assert_eq!(first, at("2027-03-01T10:00:00.001Z"));
+    assert_eq!(started.next(first).unwrap().at, at("2027-03-01T10:00:01.001Z"));
+    let every = RecurrenceSettings { every: Some("1s".into()), ..RecurrenceSettings::default() };
+    let created = Recurrence::new(&every, at(start)).unwrap();
+    assert_eq!(created.next(at(start)).unwrap().at, at("2027-03-01T10:00:01.001Z"), "a whole second later");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Whatever is written as an expression: no panic, and what comes next is later.
+    /// Whatever is written as an expression: no panic, and what comes next is later, within the ten years of a search.
     #[test]
     fn any_expression_is_answered(text in "([0-9*,/#LW?@+ -]|MON|JAN|[0-9]{1,2}|\\*/[0-9]{1,3}| ){1,60}") {
         let given = serde_json::json!({"cron": text, "zone": "America/Santiago"});
@@ -332,6 +346,7 @@ proptest! {
             let mut last = at("2027-01-01T00:00:00Z");
             for found in recurrence.upcoming(last).take(5) {
                 prop_assert!(found.at > last);
+                prop_assert!(found.at.duration_since(last).unwrap() <= HORIZON, "as far as a search goes");
                 last = found.at;
             }
         }
