@@ -18,7 +18,7 @@ use std::time::Duration;
 use duewheel::core::time::{EngineMs, ceil_ms};
 
 use crate::answer::PushVerdict;
-use crate::client::PushOutcome;
+use crate::client::{PushClass, PushOutcome};
 use crate::limits::{
     FIRST_PROBE, LONGEST_PROBE, MAX_SLOWED, OPEN_AFTER, OPEN_LEAST, OPEN_WINDOW, PAUSE_AFTER, PAUSE_LEAST,
 };
@@ -41,6 +41,8 @@ pub struct Breaker {
     slowed: Option<EngineMs>,
     /// The number of the latest probe, over all openings.
     latest: u64,
+    /// How the latest failure ended, since the latest success.
+    last_failure: Option<PushClass>,
 }
 
 /// What [`Breaker::begin`] knows of a request, for [`Breaker::end`].
@@ -48,6 +50,17 @@ pub struct Breaker {
 pub struct RequestMark {
     /// The number of the probe, if it is one.
     probe: Option<u64>,
+}
+
+impl RequestMark {
+    /// The charge of a request whose target is another one now, so that the breaker is not told how it ended.
+    pub fn charge_apart(self, outcome: &PushOutcome) -> Charge {
+        match outcome.verdict {
+            PushVerdict::Snoozed(_) | PushVerdict::Slowed(_) | PushVerdict::Refused => Charge::Forgiven,
+            PushVerdict::Failed if self.probe.is_some() => Charge::Forgiven,
+            PushVerdict::Delivered | PushVerdict::Dead | PushVerdict::Failed => Charge::Counted,
+        }
+    }
 }
 
 /// What the breaker does.
@@ -107,7 +120,13 @@ impl Breaker {
             failing: None,
             slowed: None,
             latest: 0,
+            last_failure: None,
         }
+    }
+
+    /// How the latest failure ended, since the latest success.
+    pub fn last_failure(&self) -> Option<PushClass> {
+        self.last_failure
     }
 
     /// What it does.
@@ -179,10 +198,17 @@ impl Breaker {
         *self = Breaker { last_success, latest, ..Breaker::new(timeout) };
     }
 
+    /// The target is another one now: nothing is known of it. `timeout` is that of its requests.
+    pub fn renew(&mut self, timeout: Duration) {
+        // Marks of requests to the former one stay apart.
+        *self = Breaker { latest: self.latest, ..Breaker::new(timeout) };
+    }
+
     fn succeed(&mut self, now: EngineMs) {
         self.row = 0;
         self.recent.clear();
         self.failing = None;
+        self.last_failure = None;
         // Requests that were under way when the target asked for time do not take it away.
         self.slowed = self.slowed.filter(|until| now < *until);
         self.last_success = Some(now);
@@ -196,6 +222,7 @@ impl Breaker {
     }
 
     fn fail(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
+        self.last_failure = Some(outcome.class);
         self.row = if outcome.class.is_unreachable() { self.row.saturating_add(1) } else { 0 };
         self.recent.push_back(now);
         if self.recent.len() > OPEN_LEAST {

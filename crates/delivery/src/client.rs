@@ -19,6 +19,7 @@ use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, SystemResolver, connector};
 use crate::deadline::DeadlineConnector;
 use crate::limits::{IDLE, MAX_ANSWER};
+use crate::lookup::SharedLookups;
 use crate::request::PushRequest;
 use crate::target::PushTarget;
 
@@ -106,7 +107,7 @@ impl PushClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(idle)
-            .build(connector(&target, resolver));
+            .build(connector(&target, Arc::new(SharedLookups::new(resolver, target.timeout))));
         PushClient { target, http }
     }
 

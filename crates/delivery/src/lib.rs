@@ -7,6 +7,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod answer;
+mod book;
 mod breaker;
 mod civil;
 mod client;
@@ -14,7 +15,9 @@ mod connect;
 mod deadline;
 mod length;
 pub mod limits;
+mod lookup;
 mod networks;
+mod persist;
 mod plan;
 mod pusher;
 mod rate;
@@ -25,8 +28,10 @@ mod scheduler;
 mod signing;
 mod target;
 mod trust;
+mod workers;
 
 pub use answer::PushVerdict;
+pub use book::{BookReport, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};
@@ -47,3 +52,4 @@ pub use scheduler::{
 };
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
+pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};

@@ -83,12 +83,41 @@ pub const MAX_SLOWED: Duration = Duration::from_secs(5 * 60);
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
 /// When a message comes back whose attempt was forgiven because its target is away and has not answered.
 pub const FORGIVEN_DELAY: Duration = Duration::from_secs(1);
-/// How often settling a message is tried while the store is behind.
-pub const SETTLE_TRIES: u32 = 5;
+/// The pause after a message could not be settled because the store is behind; it doubles.
+pub const FIRST_SETTLE: Duration = Duration::from_millis(20);
+/// The longest such pause.
+pub const LONGEST_SETTLE: Duration = Duration::from_secs(1);
 /// How long a pusher that stops waits until its leases are released; otherwise they run out.
 pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
+
+/// The lease of a target's ticket: how long the target rests when the node that pushes has died.
+pub const TICKET_LEASE: Duration = Duration::from_secs(15);
+/// How often the node that pushes renews it.
+pub const TICKET_RENEWAL: Duration = Duration::from_secs(5);
+/// How often a node makes sure that each of its targets has a ticket.
+pub const TICKET_CHECK: Duration = Duration::from_secs(5);
+/// When a ticket comes again whose target this node does not know.
+pub const TICKET_PASSED: Duration = Duration::from_secs(5);
+/// How often a node sees a ticket of a target that it does not know, until it removes it.
+pub const TICKET_STRANGE: u32 = 12;
+/// How often a node looks at its targets.
+pub const WORKERS_TICK: Duration = Duration::from_millis(200);
+/// How long a node waits for the store in one such look.
+pub const WORKERS_WAIT: Duration = Duration::from_secs(2);
+/// The pause before a pause of a target is reported again that was not recorded.
+pub const REPORT_AGAIN: Duration = Duration::from_secs(1);
+/// How many attempts of a message are kept, the latest ones.
+pub const KEPT_ATTEMPTS: usize = 10;
+/// Attempts that wait until they are written; further ones are not kept.
+pub const WAITING_ATTEMPTS: usize = 4_096;
+/// Attempts that are written together.
+pub const WRITTEN_ATTEMPTS: usize = 128;
+/// Messages whose attempts are kept; those of further ones are not.
+pub const MAX_ATTEMPT_RECORDS: u64 = 100_000;
+/// How long attempts are kept after the last one, and after their message is gone.
+pub const KEEP_ATTEMPTS: Duration = Duration::from_secs(86_400);
 
 /// Longest cron expression, in bytes.
 pub const MAX_EXPRESSION: usize = 256;

@@ -5,21 +5,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Target};
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, ceil_ms};
-use duewheel::{Client, Demand, Duewheel};
+use duewheel::{CallError, Client, Demand, Duewheel};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
-use crate::client::{PushClient, PushOutcome};
-use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, SETTLE_TRIES};
+use crate::client::{PushClass, PushClient, PushOutcome};
+use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME};
+use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
+use crate::workers::attempts::{AttemptLog, AttemptNote};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -115,36 +117,82 @@ impl Pusher {
         store: &str,
         client: PushClient,
     ) -> Result<Self, PusherError> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-        if store.is_empty() || store.len() > MAX_STORE_NAME || !store.bytes().all(allowed) {
-            return Err(PusherError::Store);
-        }
+        check_store(store)?;
         if queues.is_empty() {
             return Err(PusherError::NoQueue);
         }
         let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
+        let job = PushJob::new(client, queues);
+        let pusher = Pusher::start_job(wheel, store, job, PusherParts::default())?;
+        pusher.open_until(EngineMs(u64::MAX));
+        Ok(pusher)
+    }
+
+    /// Starts a pusher that begins no request before [`Pusher::open_until`].
+    pub(crate) fn start_job(
+        wheel: &Duewheel,
+        store: &str,
+        job: PushJob,
+        parts: PusherParts,
+    ) -> Result<Self, PusherError> {
         let runtime = Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
-        let target = client.target();
+        let target = job.client.target();
         let now = wheel.client().now().engine;
-        let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let worker = Arc::new(PushWorker {
-            queues,
             session: wheel.client().new_session(),
             store: store.to_owned(),
-            concurrency,
-            lease_ms: ceil_ms(target.timeout.saturating_add(LEASE_MARGIN)),
-            hands: Arc::new(Semaphore::new(concurrency)),
             breaker: Mutex::new(Breaker::new(target.timeout)),
             bucket: Mutex::new(target.rate.map(|rate| RateBucket::new(rate, now))),
+            job: Mutex::new(Arc::new(job)),
+            open_until: AtomicU64::new(0),
             changed: watch::Sender::new(()),
+            hand_free: Notify::new(),
             under_way: AtomicUsize::new(0),
             counters: PushCounters::default(),
             wheel: wheel.client().clone(),
-            client,
+            parts,
         });
         let stop = watch::Sender::new(false);
         let task = runtime.spawn(worker.clone().work(wheel.clone(), stop.subscribe()));
         Ok(Pusher { worker, stop, task: Some(task) })
+    }
+
+    /// Begins requests until this instant, and none after it. An instant that has passed stops it; what is under way
+    /// goes on.
+    pub(crate) fn open_until(&self, until: EngineMs) {
+        let before = self.worker.open_until.swap(until.0, Ordering::SeqCst);
+        let now = self.worker.now().0;
+        if (now < before) != (now < until.0) {
+            self.worker.changed.send_replace(());
+        }
+    }
+
+    /// Delivers something else, or elsewhere, from the next request on. Those under way end as they were begun, and
+    /// count in the new limit of requests at a time. The breaker begins anew: the edit may be the cure.
+    pub(crate) fn change(&self, job: PushJob) {
+        let worker = &self.worker;
+        let (timeout, rate) = (job.client.target().timeout, job.client.target().rate);
+        let before = std::mem::replace(&mut *worker.lock_job(), Arc::new(job));
+        if before.client.target().rate != rate {
+            *worker.bucket() = rate.map(|rate| RateBucket::new(rate, worker.now()));
+        }
+        worker.breaker().renew(timeout);
+        worker.changed.send_replace(());
+    }
+
+    /// Requests that have begun and whose message is not settled.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.worker.under_way.load(Ordering::SeqCst)
+    }
+
+    /// How the last failed attempt ended since the last success.
+    pub(crate) fn last_failure(&self) -> Option<PushClass> {
+        self.worker.breaker().last_failure()
+    }
+
+    /// Whether its loop has ended, by a bug or because the wheel is closed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// What the breaker of its target does.
@@ -204,23 +252,60 @@ impl Drop for Pusher {
     }
 }
 
+/// Checks a name that becomes part of `webhook-id`.
+pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    if store.is_empty() || store.len() > MAX_STORE_NAME || !store.bytes().all(allowed) {
+        return Err(PusherError::Store);
+    }
+    Ok(())
+}
+
+/// What a pusher delivers, and where to. An edit of the target replaces it as a whole.
+#[derive(Debug)]
+pub(crate) struct PushJob {
+    client: PushClient,
+    queues: Vec<QueueName>,
+    concurrency: usize,
+    lease_ms: u64,
+}
+
+impl PushJob {
+    pub(crate) fn new(client: PushClient, queues: Vec<QueueName>) -> Self {
+        let target = client.target();
+        let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
+        let lease_ms = ceil_ms(target.timeout.saturating_add(LEASE_MARGIN));
+        PushJob { client, queues, concurrency, lease_ms }
+    }
+}
+
+/// What a pusher of a server has, and one of the library has not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PusherParts {
+    /// Where failed attempts are kept.
+    pub(crate) attempts: Option<AttemptLog>,
+    /// For tests: bugs that are to happen.
+    pub(crate) bugs: Arc<AtomicU64>,
+}
+
 #[derive(Debug)]
 struct PushWorker {
     wheel: Client,
-    client: PushClient,
-    queues: Vec<QueueName>,
+    job: Mutex<Arc<PushJob>>,
     /// What leases are bound to: a restart of the process releases them at once.
     session: SessionId,
     store: String,
-    concurrency: usize,
-    lease_ms: u64,
-    hands: Arc<Semaphore>,
+    /// The instant, in ms of engine time, at which it begins no further request.
+    open_until: AtomicU64,
     breaker: Mutex<Breaker>,
     bucket: Mutex<Option<RateBucket>>,
-    /// Sent to when the breaker permits more or less than before.
+    /// Sent to when more or less is permitted than before.
     changed: watch::Sender<()>,
+    /// Told when a request has ended.
+    hand_free: Notify,
     under_way: AtomicUsize,
     counters: PushCounters,
+    parts: PusherParts,
 }
 
 #[derive(Debug, Default)]
@@ -232,20 +317,22 @@ struct PushCounters {
 }
 
 impl PushCounters {
-    fn of(&self, end: PushEnd) -> &AtomicU64 {
-        match end {
-            PushEnd::Done => &self.delivered,
-            PushEnd::NotYet(_) => &self.forgiven,
-            PushEnd::Again(_) => &self.failed,
-            PushEnd::Dead => &self.dead,
+    /// The counter of an end: what the engine has made of it decides.
+    fn of(&self, end: PushEnd, settled: &Settled) -> &AtomicU64 {
+        match (settled, end) {
+            (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
+            // The limit of the queue may be lower than the one that was known here.
+            (Settled::Dead(_), _) => &self.dead,
+            (Settled::Again(_), PushEnd::NotYet(_)) => &self.forgiven,
+            (Settled::Again(_), PushEnd::Done | PushEnd::Again(_) | PushEnd::Dead) => &self.failed,
         }
     }
 }
 
 /// What a turn of the loop has brought.
 enum Turn {
-    /// Messages, each with a hand.
-    Granted(Vec<(Grant, OwnedSemaphorePermit)>),
+    /// Messages, and what they were reserved for.
+    Granted(Arc<PushJob>, Vec<Grant>),
     /// Nothing; the permit may be another one now.
     Nothing,
     /// The wheel gives no messages for now.
@@ -263,8 +350,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 enum PushEnd {
     Done,
-    /// It comes again; no attempt is used up.
-    NotYet(Duration),
+    /// It comes again, after its own backoff if there is no delay; no attempt is used up.
+    NotYet(Option<Duration>),
     /// It comes again, after its own backoff if there is no delay.
     Again(Option<Duration>),
     Dead,
@@ -283,6 +370,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.0.hand_free.notify_one();
         // The loop may wait for it.
         if self.0.breaker().permit(self.0.now(), 0) != Permit::Many {
             self.0.changed.send_replace(());
@@ -303,7 +391,7 @@ impl PushWorker {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
                 reason = &mut ended => {
-                    tracing::debug!(queues = ?self.queues, %reason, "no more messages for a target");
+                    tracing::debug!(queues = ?self.job().queues, %reason, "no more messages for a target");
                     // Nobody could be told how they end.
                     pushes.abort_all();
                     break;
@@ -311,15 +399,12 @@ impl PushWorker {
                 turn = self.turn(&mut changed) => turn,
             };
             match turn {
-                Turn::Granted(granted) => {
+                Turn::Granted(job, granted) => {
                     failures = 0;
-                    for (grant, hand) in granted {
+                    for grant in granted {
                         let mark = self.breaker().begin(self.now(), self.random(&grant, "begin"));
-                        let under_way = UnderWay::new(self.clone());
-                        pushes.spawn(async move {
-                            under_way.0.push(grant, mark).await;
-                            drop(hand);
-                        });
+                        let (under_way, job) = (UnderWay::new(self.clone()), job.clone());
+                        pushes.spawn(async move { under_way.0.push(&job, grant, mark).await });
                     }
                 }
                 Turn::Nothing => {}
@@ -337,21 +422,37 @@ impl PushWorker {
         while pushes.join_next().await.is_some() {}
     }
 
-    /// Waits for what may be sent, for hands, and for messages. Messages granted to a dropped future go back at once.
+    /// Waits for what may be sent, for a free hand, and for messages. Messages granted to a dropped future go back at
+    /// once.
     async fn turn(&self, changed: &mut watch::Receiver<()>) -> Turn {
         changed.borrow_and_update();
-        let permit = self.breaker().permit(self.now(), self.under_way.load(Ordering::SeqCst));
+        self.happen();
+        let job = self.job();
+        let (now, open_until) = (self.now(), self.open_until.load(Ordering::SeqCst));
+        if now.0 >= open_until {
+            drop(changed.changed().await);
+            return Turn::Nothing;
+        }
+        let under_way = self.under_way.load(Ordering::SeqCst);
+        let permit = self.breaker().permit(now, under_way);
         let most = match permit {
-            Permit::Many => self.concurrency,
-            Permit::One => 1,
+            Permit::Many => job.concurrency,
+            // One more than those under way, which a slow probe may be among.
+            Permit::One => under_way.saturating_add(1).min(job.concurrency),
             Permit::Until(instant) => return self.wait_until(instant, changed).await,
             Permit::AfterOthers | Permit::Paused => {
                 drop(changed.changed().await);
                 return Turn::Nothing;
             }
         };
-        let Ok(hand) = self.hands.clone().acquire_owned().await else { return Turn::Unavailable };
-        let now = self.now();
+        let free = most.saturating_sub(under_way);
+        if free == 0 {
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = self.hand_free.notified() => {}
+            }
+            return Turn::Nothing;
+        }
         let (room, next) = match &mut *self.bucket() {
             None => (usize::MAX, now),
             Some(bucket) => (bucket.available(now), bucket.next()),
@@ -359,17 +460,11 @@ impl PushWorker {
         if room == 0 {
             return self.wait_until(next, changed).await;
         }
-        let mut hands = vec![hand];
-        while hands.len() < most.min(room)
-            && let Ok(hand) = self.hands.clone().try_acquire_owned()
-        {
-            hands.push(hand);
-        }
         let demand = Demand {
-            max: hands.len(),
-            wait_ms: WAIT_MS,
-            lease_ms: Some(self.lease_ms),
-            queues: self.queues.clone(),
+            max: free.min(room),
+            wait_ms: WAIT_MS.min(open_until - now.0),
+            lease_ms: Some(job.lease_ms),
+            queues: job.queues.clone(),
             session: self.session,
             max_of: Vec::new(),
             deadline_margin_ms: None,
@@ -379,12 +474,24 @@ impl PushWorker {
             _ = changed.changed() => return Turn::Nothing,
             reserved = self.wheel.reserve(demand) => reserved,
         };
+        self.reserved(job, reserved).await
+    }
+
+    /// What a reserve has brought.
+    async fn reserved(&self, job: Arc<PushJob>, reserved: Result<Reserved, CallError>) -> Turn {
         match reserved {
+            Ok(Reserved::Grants(grants)) if self.now().0 >= self.open_until.load(Ordering::SeqCst) => {
+                let leases: Vec<_> = grants.iter().map(|grant| (grant.message.id, grant.token)).collect();
+                if !leases.is_empty() {
+                    drop(self.wheel.ask(Op::undelivered(leases)).await);
+                }
+                Turn::Nothing
+            }
             Ok(Reserved::Grants(grants)) => {
                 if let Some(bucket) = &mut *self.bucket() {
                     bucket.take(grants.len());
                 }
-                Turn::Granted(grants.into_iter().zip(hands).collect())
+                Turn::Granted(job, grants)
             }
             Ok(
                 Reserved::DeadlineSoon
@@ -393,7 +500,7 @@ impl PushWorker {
                 | Reserved::HeldBack(_),
             ) => Turn::Unavailable,
             Err(error) => {
-                tracing::debug!(queues = ?self.queues, %error, "no messages for now");
+                tracing::debug!(queues = ?job.queues, %error, "no messages for now");
                 Turn::Unavailable
             }
         }
@@ -410,83 +517,119 @@ impl PushWorker {
     }
 
     /// Sends one message and settles it.
-    async fn push(&self, grant: Grant, mark: RequestMark) {
-        let request = PushRequest::of(&grant, &self.store, self.wheel.now().wall.to_system_time());
-        let outcome = self.client.deliver(&request).await;
+    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: RequestMark) {
+        let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
+        let at = self.wheel.now().wall;
+        let request = PushRequest::of(&grant, &self.store, at.to_system_time());
+        let outcome = job.client.deliver(&request).await;
         drop(request);
-        let (now, random) = (self.now(), self.random(&grant, "end"));
+        let charge = self.judge(job, &grant, mark, &outcome);
+        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
+        let end = self.end_of(job, &grant, &outcome, charge, leased_until).await;
+        let settled = self.settle(&grant, end, &outcome.class.to_string(), leased_until).await;
+        if let Some(log) = &self.parts.attempts {
+            let gone = matches!(settled, Some(Settled::Acked | Settled::Already { .. }));
+            log.note(AttemptNote::of(&grant, at, &outcome, gone));
+        }
+    }
+
+    /// Tells the breaker how a request has ended.
+    fn judge(&self, job: &Arc<PushJob>, grant: &Grant, mark: RequestMark, outcome: &PushOutcome) -> Charge {
+        let (now, random) = (self.now(), self.random(grant, "end"));
         let (charge, differs) = {
+            // Held while the breaker is told, so that an edit is either before both or after both.
+            let present = self.lock_job();
             let mut breaker = self.breaker();
+            if !Arc::ptr_eq(job, &present) {
+                // It says nothing about the target as it is now.
+                return mark.charge_apart(outcome);
+            }
             let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
             let before = many(&breaker);
-            let charge = breaker.end(now, mark, &outcome, random);
+            let charge = breaker.end(now, mark, outcome, random);
             (charge, before != many(&breaker))
         };
         if differs {
             self.changed.send_replace(());
         }
-        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
-        let end = self.end_of(&grant, &outcome, charge).await;
-        self.settle(&grant, end, &outcome.class.to_string()).await;
+        charge
     }
 
     /// What becomes of the message.
-    async fn end_of(&self, grant: &Grant, outcome: &PushOutcome, charge: Charge) -> PushEnd {
+    async fn end_of(
+        &self,
+        job: &PushJob,
+        grant: &Grant,
+        outcome: &PushOutcome,
+        charge: Charge,
+        leased_until: EngineMs,
+    ) -> PushEnd {
+        let target = job.client.target();
+        let options = &grant.message.options;
+        // The message's own backoff wins.
+        let planned = |failures| match options.backoff {
+            Some(_) => None,
+            None => Some(target.retry.delay(failures, self.random(grant, "retry"))),
+        };
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
-            (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(delay),
+            (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(Some(delay)),
             // The target is well enough to answer. At the next probe it is another message's turn.
             (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
-                PushEnd::NotYet(self.client.target().retry.delay(grant.attempt, self.random(grant, "retry")))
+                PushEnd::NotYet(planned(grant.attempt))
             }
             (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
-                PushEnd::NotYet(FORGIVEN_DELAY)
+                PushEnd::NotYet(Some(FORGIVEN_DELAY))
             }
             (PushVerdict::Dead, _) => PushEnd::Dead,
             (PushVerdict::Failed, Charge::Counted) => {
-                let target = self.client.target();
-                let options = &grant.message.options;
                 let most = options.max_attempts.map_or(target.max_attempts.get(), |most| most.count());
-                let used = self.used_up(grant).await;
-                if used >= most {
-                    return PushEnd::Dead;
-                }
-                let planned = || target.retry.delay(used, self.random(grant, "retry"));
-                // The message's own backoff wins.
-                PushEnd::Again(if options.backoff.is_some() { None } else { Some(planned()) })
+                let used = self.used_up(grant, leased_until).await;
+                if used >= most { PushEnd::Dead } else { PushEnd::Again(planned(used)) }
             }
         }
     }
 
     /// How many attempts of the message are used up, this one included.
-    async fn used_up(&self, grant: &Grant) -> u32 {
-        match self.wheel.ask(Op::get(Target::Id(grant.message.id))).await {
+    async fn used_up(&self, grant: &Grant, leased_until: EngineMs) -> u32 {
+        let get = || self.wheel.ask(Op::get(Target::Id(grant.message.id)));
+        match while_leased(|| self.now(), leased_until, get).await {
             Ok(Some(view)) => view.attempt.saturating_sub(view.forgiven).max(1),
-            // PushEnd it will be refused as well, or count it again.
+            // Settling it will be refused as well, or count it again.
             Ok(None) | Err(_) => 1,
         }
     }
 
-    async fn settle(&self, grant: &Grant, end: PushEnd, note: &str) {
+    /// Settles a message. It tries for as long as the lease lasts: until then nobody else gets the message.
+    async fn settle(
+        &self,
+        grant: &Grant,
+        end: PushEnd,
+        note: &str,
+        leased_until: EngineMs,
+    ) -> Option<Settled> {
         let (queue, id, token) = (&grant.message.queue, grant.message.id, grant.token);
-        for tries in 1.. {
-            let op = match end {
+        let settle = || {
+            self.wheel.ask(match end {
                 PushEnd::Done => Op::ack(id, token),
-                PushEnd::NotYet(delay) => Op::nack(id, token, Attempt::NotYet, Some(ceil_ms(delay)), note),
+                PushEnd::NotYet(delay) => Op::nack(id, token, Attempt::NotYet, delay.map(ceil_ms), note),
                 PushEnd::Again(delay) => Op::nack(id, token, Attempt::Failed, delay.map(ceil_ms), note),
                 PushEnd::Dead => Op::bury(id, token, note),
-            };
-            match self.wheel.ask(op).await {
-                Ok(Ok(_)) => {
-                    self.counters.of(end).fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
-                Ok(Err(_)) => return tracing::warn!(%queue, %id, "settled too late: the lease was lost"),
-                Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
-                    tokio::time::sleep(FIRST_PAUSE.saturating_mul(1 << tries)).await;
-                }
-                // It will be delivered again: at least once is the promise.
-                Err(error) => return tracing::warn!(%queue, %id, %error, "could not settle"),
+            })
+        };
+        match while_leased(|| self.now(), leased_until, settle).await {
+            Ok(Ok(settled)) => {
+                self.counters.of(end, &settled).fetch_add(1, Ordering::Relaxed);
+                Some(settled.what)
+            }
+            Ok(Err(_)) => {
+                tracing::warn!(%queue, %id, "settled too late: the lease was lost");
+                None
+            }
+            // It will be delivered again: at least once is the promise.
+            Err(error) => {
+                tracing::warn!(%queue, %id, %error, "could not settle");
+                None
             }
         }
     }
@@ -500,6 +643,22 @@ impl PushWorker {
         let mut hasher = DefaultHasher::new();
         (&self.store, grant.message.id.to_string(), grant.attempt, purpose).hash(&mut hasher);
         hasher.finish()
+    }
+
+    fn lock_job(&self) -> MutexGuard<'_, Arc<PushJob>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn job(&self) -> Arc<PushJob> {
+        self.lock_job().clone()
+    }
+
+    /// A bug, if a test has asked for one.
+    fn happen(&self) {
+        let bugs = &self.parts.bugs;
+        if bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            panic!("a bug, for a test");
+        }
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {

@@ -10,3 +10,4 @@ mod scheduled;
 mod schedules;
 mod spellings;
 mod targets;
+mod workers;

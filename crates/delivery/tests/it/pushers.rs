@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use duewheel::core::engine::Counts;
-use duewheel::core::message::State;
+use duewheel::core::engine::{Counts, Enqueue, Op};
+use duewheel::core::message::{MaxAttempts, Options, State};
+use duewheel::core::name::QueueName;
+use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BreakerStage, PushClient, PushRate, PushTarget, Pusher, PusherError, RetrySettings, Stopped,
@@ -360,14 +362,47 @@ async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
     let pusher = push(&wheel, &TargetSettings { concurrency: Some(1), ..receiver.target() });
     enqueue(&wheel, 3).await;
     until("one is under way", async || receiver.connections() == 1).await;
-    let stopping = tokio::spawn(pusher.stop(LONG));
-    until("it is stopping", async || wheel.queue("q").info().await.unwrap().unwrap().waiters == 0).await;
+    let mut stopping = Box::pin(pusher.stop(LONG));
+    // Polled once: it has been told to stop before the request under way ends.
+    assert!(tokio::time::timeout(Duration::ZERO, &mut stopping).await.is_err());
     open.send_replace(true);
-    assert_eq!(stopping.await.unwrap(), Stopped::Complete);
-    let delivered = receiver.requests().len();
-    assert!((1..=3).contains(&delivered));
+    assert_eq!(stopping.await, Stopped::Complete);
+    assert_eq!(receiver.requests().len(), 1, "it begins no other");
     let counts = wheel.stats().await.unwrap().counts;
-    assert_eq!((counts.leased, total(counts)), (0, 3 - delivered as u64), "what was delivered is acked");
+    assert_eq!((counts.leased, counts.ready, total(counts)), (0, 2, 2), "what was delivered is acked");
+}
+
+/// The limit of the queue is lower than the target's. The message was counted as one that comes again.
+#[tokio::test]
+async fn a_message_that_its_queue_ends_is_counted_as_dead() {
+    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    let settings = QueueSettings { max_attempts: MaxAttempts::new(1), ..QueueSettings::default() };
+    let queue = QueueName::new("q").unwrap();
+    wheel.client().ask(Op::configure(queue, settings)).await.unwrap().unwrap();
+    let pusher = push(&wheel, &receiver.target());
+    enqueue(&wheel, 1).await;
+    until("it is dead", async || view(&wheel, "0").await.unwrap().state == State::Dead).await;
+    until("it is counted", async || pusher.counts().dead == 1).await;
+    assert_eq!((pusher.counts().failed, pusher.counts().forgiven), (0, 0));
+}
+
+/// Jobs put over beanstalkd have no limit: that of the target does not hold for them.
+#[tokio::test]
+async fn an_unlimited_message_outlives_the_targets_limit() {
+    let receiver = Receiver::new(|number, _| status(if number < 3 { 500 } else { 200 }, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { max_attempts: Some(1), ..retried(&receiver) });
+    let options = Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() };
+    let queue = QueueName::new("q").unwrap();
+    let enqueue = Enqueue { options, ..Enqueue::new(queue, &b"job"[..]) };
+    wheel.client().ask(enqueue).await.unwrap().unwrap();
+    until("it is delivered", async || {
+        pass(&wheel, &clock).await;
+        pusher.counts().delivered == 1
+    })
+    .await;
+    assert_eq!((pusher.counts().failed, pusher.counts().dead), (2, 0));
 }
 
 /// G18: what was under way when the process ended is delivered again at once, under the same id.

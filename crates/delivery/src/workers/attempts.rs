@@ -1,0 +1,376 @@
+//! The latest attempts of messages that have failed, for people to read.
+//!
+//! One record for each message, in a system queue, with the message's id as its key. A record is due a day after it was
+//! written: it is removed then if its message was gone for that long, and looked at again a day later otherwise. Nothing
+//! waits for a record: what cannot be written is counted and left out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use duewheel::core::MessageId;
+use duewheel::core::engine::{
+    Attempt, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Reserved, Target, View, When,
+};
+use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::time::{WallMs, ceil_ms};
+use duewheel::{CallError, Client, Demand};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::answer::PushVerdict;
+use crate::client::{PushClass, PushOutcome};
+use crate::limits::{KEEP_ATTEMPTS, KEPT_ATTEMPTS, MAX_ATTEMPT_RECORDS, WAITING_ATTEMPTS, WRITTEN_ATTEMPTS};
+
+/// The queue of the records.
+const QUEUE: &str = "#attempts";
+/// How long a reserve waits; it only limits how often an idle one repeats.
+const WAIT_MS: u64 = 60_000;
+/// The lease of a record that is looked at.
+const LEASE_MS: u64 = 10_000;
+/// Records that are looked at together.
+const LOOKED_AT: usize = 64;
+/// How often the number of records is counted.
+const COUNT_AGAIN: Duration = Duration::from_secs(10);
+/// The pause after a call that failed.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often a record is written that another node looks at.
+const TRIES: u32 = 5;
+
+/// One attempt to deliver a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryAttempt {
+    /// When it began, in ms since 1970.
+    pub at_ms: u64,
+    /// How long it took, in ms.
+    pub ms: u64,
+    /// The status of the answer, if there was one.
+    pub status: Option<u16>,
+    /// How it ended, in a word: `status_500`, `timeout`, …
+    pub class: String,
+    /// The first KiB of the answer, without control characters.
+    pub answer: String,
+}
+
+/// The attempts of a message that are kept, oldest first: the last ten, from the first failure on. Empty if there was no
+/// failure, or a day after the message is gone.
+///
+/// # Errors
+/// When the store gave no answer.
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn deliveries(client: &Client, id: MessageId) -> Result<Vec<DeliveryAttempt>, CallError> {
+    let Some((queue, key)) = place(id) else { return Ok(Vec::new()) };
+    let view = client.ask(Op::get(Target::Key(queue, key))).await?;
+    Ok(view.map(|view| AttemptRecord::read(&view.message.body).attempts).unwrap_or_default())
+}
+
+/// Where the record of a message is.
+fn place(id: MessageId) -> Option<(QueueName, Key)> {
+    Some((QueueName::system(QUEUE).ok()?, Key::new(&id.to_string()).ok()?))
+}
+
+/// The record of one message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct AttemptRecord {
+    attempts: Vec<DeliveryAttempt>,
+    /// Whether the message was gone when the record was written.
+    gone: bool,
+}
+
+impl AttemptRecord {
+    /// An unreadable record is an empty one: it is written anew.
+    fn read(body: &[u8]) -> Self {
+        serde_json::from_slice(body).unwrap_or_default()
+    }
+
+    fn bytes(&self) -> bytes::Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    fn add(&mut self, notes: &[AttemptNote]) {
+        self.attempts.extend(notes.iter().map(|note| note.attempt.clone()));
+        let surplus = self.attempts.len().saturating_sub(KEPT_ATTEMPTS);
+        self.attempts.drain(..surplus);
+        self.gone = notes.iter().any(|note| note.gone);
+    }
+}
+
+/// An attempt that has ended, to be kept.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptNote {
+    id: MessageId,
+    attempt: DeliveryAttempt,
+    failed: bool,
+    /// Whether it was the first one, so that there is no record.
+    first: bool,
+    gone: bool,
+}
+
+impl AttemptNote {
+    /// The attempt of a grant that began at `at`. `gone`: the message is done.
+    pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome, gone: bool) -> Self {
+        let status = match outcome.class {
+            PushClass::Status(code) => Some(code),
+            PushClass::BadSnooze
+            | PushClass::DnsError
+            | PushClass::AddressRefused
+            | PushClass::ConnectionRefused
+            | PushClass::ConnectionReset
+            | PushClass::ConnectionFailed
+            | PushClass::TlsError
+            | PushClass::Timeout
+            | PushClass::BadAnswer => None,
+        };
+        let attempt = DeliveryAttempt {
+            at_ms: at.0,
+            ms: ceil_ms(outcome.took),
+            status,
+            class: outcome.class.to_string(),
+            answer: outcome.answer.clone(),
+        };
+        let failed = !matches!(outcome.verdict, PushVerdict::Delivered | PushVerdict::Snoozed(_));
+        AttemptNote { id: grant.message.id, attempt, failed, first: grant.attempt == 1, gone }
+    }
+}
+
+/// Where pushers leave attempts. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptLog {
+    notes: mpsc::Sender<AttemptNote>,
+    lost: Arc<AtomicU64>,
+}
+
+/// Writes attempts, and removes old ones, until it is stopped.
+#[derive(Debug)]
+pub(crate) struct AttemptWriter {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl AttemptLog {
+    /// Starts a writer on the runtime of the caller.
+    pub(crate) fn start(client: &Client) -> Result<(Self, AttemptWriter), duewheel::core::name::BadName> {
+        let (notes, waiting) = mpsc::channel(WAITING_ATTEMPTS);
+        let lost = Arc::new(AtomicU64::new(0));
+        let stop = watch::Sender::new(false);
+        let keeper = AttemptKeeper {
+            client: client.clone(),
+            queue: QueueName::system(QUEUE)?,
+            lost: lost.clone(),
+            records: None,
+        };
+        let task = tokio::spawn(keeper.work(waiting, stop.subscribe()));
+        Ok((AttemptLog { notes, lost }, AttemptWriter { stop, task }))
+    }
+
+    /// Leaves an attempt to be written, without waiting. A success at the first try is not kept.
+    pub(crate) fn note(&self, note: AttemptNote) {
+        if !note.failed && note.first {
+            return;
+        }
+        if self.notes.try_send(note).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Attempts that were not kept.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl AttemptWriter {
+    /// Writes what waits, and ends.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        drop(self.task.await);
+    }
+}
+
+struct AttemptKeeper {
+    client: Client,
+    queue: QueueName,
+    lost: Arc<AtomicU64>,
+    /// The number of records, and when they were counted.
+    records: Option<(u64, Instant)>,
+}
+
+impl AttemptKeeper {
+    async fn work(mut self, mut waiting: mpsc::Receiver<AttemptNote>, mut stop: watch::Receiver<bool>) {
+        let client = self.client.clone();
+        let mut due = Box::pin(due(client.clone(), self.queue.clone(), Duration::ZERO));
+        loop {
+            let mut notes = Vec::new();
+            tokio::select! {
+                biased;
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
+                _ = waiting.recv_many(&mut notes, WRITTEN_ATTEMPTS) => {
+                    if notes.is_empty() {
+                        break;
+                    }
+                    self.write(notes).await;
+                }
+                granted = &mut due => {
+                    let pause = if granted.is_err() { PAUSE } else { Duration::ZERO };
+                    if let Ok(grants) = granted {
+                        self.sweep(grants).await;
+                    }
+                    due = Box::pin(self::due(client.clone(), self.queue.clone(), pause));
+                }
+            }
+        }
+        // What has ended meanwhile is written as well.
+        loop {
+            let mut notes = Vec::new();
+            while notes.len() < WRITTEN_ATTEMPTS
+                && let Ok(note) = waiting.try_recv()
+            {
+                notes.push(note);
+            }
+            if notes.is_empty() {
+                return;
+            }
+            self.write(notes).await;
+        }
+    }
+
+    /// Adds attempts to the records of their messages.
+    async fn write(&mut self, notes: Vec<AttemptNote>) {
+        let mut of: BTreeMap<String, Vec<AttemptNote>> = BTreeMap::new();
+        for note in notes {
+            of.entry(note.id.to_string()).or_default().push(note);
+        }
+        for tries in 1..=TRIES {
+            of = self.write_once(of).await;
+            if of.is_empty() {
+                return;
+            }
+            if tries < TRIES {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        let lost: usize = of.values().map(Vec::len).sum();
+        self.count_lost(lost);
+    }
+
+    /// Returns what is to be written again: another node looks at the record, or the store is behind.
+    async fn write_once(
+        &mut self,
+        of: BTreeMap<String, Vec<AttemptNote>>,
+    ) -> BTreeMap<String, Vec<AttemptNote>> {
+        let key = |id: &String| Key::new(id).ok().map(|key| Target::Key(self.queue.clone(), key));
+        let gets = of.keys().filter_map(key).map(Op::get).collect();
+        let Ok(views) = self.client.ask_many(gets).await else { return of };
+        let full = self.is_full().await;
+        let (mut again, mut writing, mut enqueues) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for ((id, notes), view) in of.into_iter().zip(views) {
+            let Ok(view) = view else {
+                again.insert(id, notes);
+                continue;
+            };
+            match self.enqueue(&id, &notes, view.as_deref(), full) {
+                Some(enqueue) => {
+                    writing.push((id, notes));
+                    enqueues.push(enqueue);
+                }
+                None if notes.iter().any(|note| note.failed) => self.count_lost(notes.len()),
+                None => {}
+            }
+        }
+        let Ok(answers) = self.client.ask_many(enqueues).await else {
+            again.extend(writing);
+            return again;
+        };
+        for ((id, notes), answer) in writing.into_iter().zip(answers) {
+            match answer {
+                Ok(Ok(_)) => {}
+                Ok(Err(EnqueueRefusal::Leased(_) | EnqueueRefusal::Busy)) | Err(_) => {
+                    again.insert(id, notes);
+                }
+                Ok(Err(_)) => self.count_lost(notes.len()),
+            }
+        }
+        again
+    }
+
+    /// The record with these attempts. `None`: nothing is to be kept.
+    fn enqueue(&self, id: &str, notes: &[AttemptNote], view: Option<&View>, full: bool) -> Option<Enqueue> {
+        let mut record = match view {
+            Some(view) => AttemptRecord::read(&view.message.body),
+            None if full || !notes.iter().any(|note| note.failed) => return None,
+            None => AttemptRecord::default(),
+        };
+        record.add(notes);
+        Some(Enqueue {
+            key: Key::new(id).ok(),
+            if_exists: IfExists::Replace,
+            when: When::After(ceil_ms(KEEP_ATTEMPTS)),
+            options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
+            ..Enqueue::new(self.queue.clone(), record.bytes())
+        })
+    }
+
+    /// Whether there are as many records as there may be.
+    async fn is_full(&mut self) -> bool {
+        if self.records.is_none_or(|(_, at)| at.elapsed() >= COUNT_AGAIN)
+            && let Ok(view) = self.client.ask(Op::queue(self.queue.clone())).await
+        {
+            let counts = view.map(|view| view.counts).unwrap_or_default();
+            let records = counts.scheduled + counts.ready + counts.leased + counts.dead;
+            self.records = Some((records, Instant::now()));
+        }
+        self.records.is_some_and(|(records, _)| records >= MAX_ATTEMPT_RECORDS)
+    }
+
+    fn count_lost(&self, lost: usize) {
+        self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Looks at records that are due. What does not end here is looked at again when the lease has run out.
+    async fn sweep(&self, grants: Vec<Grant>) {
+        for grant in grants {
+            let (id, token) = (grant.message.id, grant.token);
+            let of: Option<MessageId> = grant.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
+            let exists = match of {
+                None => false,
+                Some(of) => match self.client.ask(Op::get(Target::Id(of))).await {
+                    Ok(view) => view.is_some(),
+                    Err(_) => continue,
+                },
+            };
+            let mut record = AttemptRecord::read(&grant.message.body);
+            if !exists && (record.gone || of.is_none()) {
+                drop(self.client.ask(Op::ack(id, token)).await);
+                continue;
+            }
+            let day = ceil_ms(KEEP_ATTEMPTS);
+            let back = self.client.ask(Op::nack(id, token, Attempt::NotYet, Some(day), "")).await;
+            if !exists && matches!(back, Ok(Ok(_))) {
+                record.gone = true;
+                let edit =
+                    Edit { when: Some(When::After(day)), body: Some(record.bytes()), ..Edit::default() };
+                let mark = Op::postpone(Target::Own(id), Box::new(edit), Some(grant.generation));
+                // If it fails, the message is found gone a day later.
+                drop(self.client.ask(mark).await);
+            }
+        }
+    }
+}
+
+/// Waits for records that are due.
+async fn due(client: Client, queue: QueueName, pause: Duration) -> Result<Vec<Grant>, CallError> {
+    tokio::time::sleep(pause).await;
+    let demand = Demand { max: LOOKED_AT, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(queue) };
+    match client.reserve(demand).await? {
+        Reserved::Grants(grants) => Ok(grants),
+        Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues | Reserved::HeldBack(_) => {
+            Err(CallError::Overloaded)
+        }
+    }
+}

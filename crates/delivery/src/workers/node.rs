@@ -1,0 +1,504 @@
+//! The workers of one node.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel::core::MessageId;
+use duewheel::core::engine::Grant;
+use duewheel::core::time::{EngineMs, ceil_ms};
+use duewheel::{CallError, Duewheel};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::attempts::{AttemptLog, AttemptWriter};
+use super::seat::{Seat, SeatGround, TargetStatus};
+use super::ticket::{Ticket, Tickets};
+use crate::book::{BookReport, TargetBook, TargetEntry};
+use crate::limits::{
+    CLOSE, FIRST_RESTART, LONGEST_RESTART, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE,
+    WORKERS_TICK, WORKERS_WAIT,
+};
+use crate::pusher::{PushCounts, PusherError, PusherParts, check_store};
+
+/// What the workers of a node are started with.
+#[derive(Clone, Debug)]
+pub struct PushWorkersStart {
+    /// The targets.
+    pub book: TargetBook,
+    /// Where pauses are reported.
+    pub report: Arc<dyn BookReport>,
+    /// The random id of the store, part of `webhook-id`: 1 to 64 letters, digits and hyphens.
+    pub store: String,
+}
+
+/// Pushes to the targets of a book, until it is stopped or the wheel is closed. Each node of a cluster runs one; each
+/// target is pushed to by one node at a time.
+///
+/// A target without a queue, or that is paused, is left alone. An edit takes effect without a restart, from the next
+/// request on. A worker that a bug has ended begins again after a pause, and is counted.
+///
+/// # What survives a crash
+/// The messages, and the attempts that are kept. What was under way is delivered again under the same `webhook-id`, by
+/// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory, and begin anew.
+#[derive(Debug)]
+pub struct PushWorkers {
+    inner: Arc<WorkersInner>,
+    writer: Option<AttemptWriter>,
+    stop: watch::Sender<Option<Duration>>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct WorkersInner {
+    ground: SeatGround,
+    start: PushWorkersStart,
+    status: Mutex<BTreeMap<String, TargetStatus>>,
+    restarts: AtomicU64,
+    /// For tests: bugs that are to happen.
+    bugs: AtomicU64,
+}
+
+impl PushWorkers {
+    /// Starts the workers on the runtime of the caller.
+    ///
+    /// # Errors
+    /// [`PusherError::Store`] or [`PusherError::NoRuntime`].
+    pub fn start(wheel: &Duewheel, start: PushWorkersStart) -> Result<Self, PusherError> {
+        PushWorkers::with_bugs(wheel, start, 0, 0)
+    }
+
+    fn with_bugs(
+        wheel: &Duewheel,
+        start: PushWorkersStart,
+        own: u64,
+        seats: u64,
+    ) -> Result<Self, PusherError> {
+        check_store(&start.store)?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
+        let (log, writer) = AttemptLog::start(wheel.client())?;
+        let parts = PusherParts { attempts: Some(log), bugs: Arc::new(AtomicU64::new(seats)) };
+        let ground = SeatGround { wheel: wheel.clone(), store: start.store.clone(), parts };
+        let inner = Arc::new(WorkersInner {
+            ground,
+            start,
+            status: Mutex::default(),
+            restarts: AtomicU64::new(0),
+            bugs: AtomicU64::new(own),
+        });
+        let stop = watch::Sender::new(None);
+        let task = runtime.spawn(supervise(inner.clone(), stop.subscribe()));
+        Ok(PushWorkers { inner, writer: Some(writer), stop, task: Some(task) })
+    }
+
+    /// The state of a target, a moment old. `None`: this node does not push to it.
+    pub fn status(&self, name: &str) -> Option<TargetStatus> {
+        self.inner.status().get(name).cloned()
+    }
+
+    /// The states of all targets that this node pushes to, by name.
+    pub fn statuses(&self) -> BTreeMap<String, TargetStatus> {
+        self.inner.status().clone()
+    }
+
+    /// How often a bug has ended a worker.
+    pub fn restarts(&self) -> u64 {
+        self.inner.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Attempts that were not kept, because too many waited or the store was behind.
+    pub fn attempts_not_kept(&self) -> u64 {
+        self.inner.ground.parts.attempts.as_ref().map_or(0, AttemptLog::lost)
+    }
+
+    /// Begins no further request, waits for those under way until `deadline`, and lets other nodes have the targets. Do
+    /// this before the wheel is shut down. Requests that have not ended are dropped, and their messages released.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the workers stop by themselves.
+    pub async fn stop(mut self, deadline: Duration) {
+        self.stop.send_replace(Some(deadline));
+        if let Some(task) = self.task.take() {
+            // It ends by itself: each of its waits has a limit.
+            drop(task.await);
+        }
+        if let Some(writer) = self.writer.take() {
+            drop(tokio::time::timeout(CLOSE, writer.stop()).await);
+        }
+    }
+}
+
+impl Drop for PushWorkers {
+    fn drop(&mut self) {
+        self.stop.send_if_modified(|stop| stop.is_none() && stop.replace(Duration::ZERO).is_none());
+    }
+}
+
+/// Runs the workers until they are stopped; after a bug again, following a pause.
+async fn supervise(inner: Arc<WorkersInner>, mut stop: watch::Receiver<Option<Duration>>) {
+    let mut failures = 0u32;
+    loop {
+        let Ok(tickets) = Tickets::new(inner.ground.wheel.client()) else { return };
+        let work = tokio::spawn(work(inner.clone(), tickets.clone(), stop.clone()));
+        let Err(error) = work.await else { return };
+        // Its pushers are dropped, and begin no further request.
+        tickets.close().await;
+        inner.status().clear();
+        if !error.is_panic() {
+            return;
+        }
+        inner.restarts.fetch_add(1, Ordering::Relaxed);
+        let pause = FIRST_RESTART.saturating_mul(1 << failures.min(6)).min(LONGEST_RESTART);
+        failures = failures.saturating_add(1);
+        tracing::error!(?pause, "a bug has ended the delivery workers; they begin again");
+        tokio::select! {
+            _ = stop.wait_for(Option::is_some) => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+type Free<'a> = Pin<Box<dyn Future<Output = Result<Vec<Grant>, CallError>> + Send + 'a>>;
+
+async fn work(inner: Arc<WorkersInner>, tickets: Tickets, mut stop: watch::Receiver<Option<Duration>>) {
+    let mut book = inner.start.book.watch();
+    let mut round = Round::new(&inner, &tickets);
+    let ended = inner.ground.wheel.ended();
+    tokio::pin!(ended);
+    let mut free: Free<'_> = Box::pin(free_after(&tickets, Duration::ZERO));
+    loop {
+        let entries = book.borrow_and_update().clone();
+        round.step(&entries).await;
+        inner.happen();
+        let granted = tokio::select! {
+            biased;
+            _ = stop.wait_for(Option::is_some) => break,
+            _ = &mut ended => break,
+            granted = &mut free => granted,
+            // Its sender lives in `inner`.
+            _ = book.changed() => continue,
+            () = tokio::time::sleep(WORKERS_TICK) => continue,
+        };
+        let entries = book.borrow_and_update().clone();
+        let pause = granted.is_err();
+        round.granted(&entries, granted.unwrap_or_default()).await;
+        // After an error not at once.
+        let pause = if pause { WORKERS_TICK } else { Duration::ZERO };
+        free = Box::pin(free_after(&tickets, pause));
+    }
+    // Tickets that are granted from now on go back.
+    drop(free);
+    let deadline = stop.borrow().unwrap_or_default();
+    round.leave(deadline).await;
+    tickets.close().await;
+    inner.status().clear();
+}
+
+async fn free_after(tickets: &Tickets, pause: Duration) -> Result<Vec<Grant>, CallError> {
+    tokio::time::sleep(pause).await;
+    tickets.free().await
+}
+
+/// The seats of a node, and what is done about them again and again.
+struct Round<'a> {
+    inner: &'a WorkersInner,
+    tickets: &'a Tickets,
+    seats: BTreeMap<String, Seat>,
+    /// Tickets of targets that this node does not know, and how often they were seen.
+    strange: HashMap<MessageId, u32>,
+    checked: Option<EngineMs>,
+    /// The list that tickets were laid out for.
+    laid_out: Option<Arc<Vec<TargetEntry>>>,
+    /// When pauses are reported next.
+    report_at: EngineMs,
+}
+
+impl<'a> Round<'a> {
+    fn new(inner: &'a WorkersInner, tickets: &'a Tickets) -> Self {
+        Round {
+            inner,
+            tickets,
+            seats: BTreeMap::new(),
+            strange: HashMap::new(),
+            checked: None,
+            laid_out: None,
+            report_at: EngineMs(0),
+        }
+    }
+
+    async fn step(&mut self, entries: &Arc<Vec<TargetEntry>>) {
+        self.edit(entries).await;
+        self.renew().await;
+        for seat in self.seats.values_mut() {
+            if seat.restart(&self.inner.ground) {
+                self.inner.restarts.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(
+                    target = seat.entry.name,
+                    "a bug has ended a delivery worker; it begins again"
+                );
+            }
+        }
+        self.report().await;
+        self.lay_out(entries).await;
+        let now = self.inner.ground.wheel.client().now();
+        let held = self.seats.iter_mut().filter(|(_, seat)| seat.ticket.is_some() || seat.in_flight() > 0);
+        let status = held.map(|(name, seat)| (name.clone(), seat.status(now))).collect();
+        *self.inner.status() = status;
+    }
+
+    /// Follows the book: a target that is edited changes, one that is removed or paused is left alone at once.
+    async fn edit(&mut self, entries: &[TargetEntry]) {
+        let active: HashMap<&str, &TargetEntry> = actives(entries).map(|e| (e.name.as_str(), e)).collect();
+        let mut removed = Vec::new();
+        for (name, seat) in &mut self.seats {
+            match active.get(name.as_str()) {
+                Some(entry) => seat.edit(entry),
+                None => {
+                    removed.extend(seat.ticket.take());
+                    seat.follow_ticket();
+                }
+            }
+        }
+        for ticket in removed {
+            self.tickets.remove(ticket).await;
+        }
+        self.seats.retain(|_, seat| {
+            // What is under way ends; its pusher stays for as long.
+            seat.ticket.is_some() || seat.in_flight() > 0
+        });
+    }
+
+    async fn renew(&mut self) {
+        let now = self.inner.ground.wheel.client().now().engine;
+        let mut wanting: Vec<_> = self
+            .seats
+            .values_mut()
+            .map(|seat| &mut seat.ticket)
+            .filter(|ticket| ticket.as_ref().is_some_and(|ticket| ticket.wants_renewal(now)))
+            .collect();
+        if wanting.is_empty() {
+            return;
+        }
+        self.tickets.renew(&mut wanting).await;
+        for seat in self.seats.values() {
+            seat.follow_ticket();
+        }
+    }
+
+    async fn report(&mut self) {
+        let now = self.inner.ground.wheel.client().now().engine;
+        if now < self.report_at {
+            return;
+        }
+        for (name, seat) in &mut self.seats {
+            let Some(reason) = seat.unreported() else { continue };
+            let pausing = self.inner.start.report.pause(name, seat.entry.revision, &reason);
+            match tokio::time::timeout(WORKERS_WAIT, pausing).await {
+                Ok(Ok(())) => {
+                    seat.is_reported();
+                    continue;
+                }
+                Ok(Err(error)) => tracing::warn!(target = name, %error, "a pause was not recorded"),
+                Err(_) => tracing::warn!(target = name, "a pause was not recorded in time"),
+            }
+            // Others wait with it, so that tickets are renewed in time.
+            self.report_at = EngineMs(now.0.saturating_add(ceil_ms(REPORT_AGAIN)));
+            return;
+        }
+    }
+
+    /// Makes sure that each target has a ticket, now and then and after an edit.
+    async fn lay_out(&mut self, entries: &Arc<Vec<TargetEntry>>) {
+        let now = self.inner.ground.wheel.client().now().engine;
+        let recent = |at: EngineMs| now.0.saturating_sub(at.0) < ceil_ms(TICKET_CHECK);
+        let same = self.laid_out.as_ref().is_some_and(|before| Arc::ptr_eq(before, entries));
+        if same && self.checked.is_some_and(recent) {
+            return;
+        }
+        let held = |name: &str| self.seats.get(name).is_some_and(|seat| seat.ticket.is_some());
+        let names: Vec<_> = actives(entries).map(|e| e.name.as_str()).filter(|name| !held(name)).collect();
+        self.tickets.lay_out(&names).await;
+        (self.checked, self.laid_out) = (Some(now), Some(entries.clone()));
+    }
+
+    /// Takes tickets.
+    async fn granted(&mut self, entries: &[TargetEntry], grants: Vec<Grant>) {
+        for grant in grants {
+            let Some((name, ticket)) = Ticket::of(&grant) else { continue };
+            let known = entries.iter().find(|entry| entry.name == name);
+            match known {
+                Some(entry) if is_active(entry) => {
+                    self.strange.remove(&ticket.id);
+                    self.take(entry, ticket).await;
+                }
+                // It is paused, or has no queue. Who knows better lays another one out.
+                Some(_) => self.tickets.remove(ticket).await,
+                None => self.pass_on(ticket).await,
+            }
+        }
+    }
+
+    async fn take(&mut self, entry: &TargetEntry, ticket: Ticket) {
+        if !self.seats.contains_key(&entry.name) {
+            match Seat::new(&self.inner.ground, entry, PushCounts::default()) {
+                Ok(seat) => drop(self.seats.insert(entry.name.clone(), seat)),
+                Err(error) => {
+                    tracing::warn!(target = entry.name, %error, "a target is not delivered to");
+                    return self.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
+                }
+            }
+        }
+        if let Some(seat) = self.seats.get_mut(&entry.name) {
+            seat.edit(entry);
+            seat.ticket = Some(ticket);
+        }
+    }
+
+    /// The target was removed, or this node has not read of it yet: another one may have.
+    async fn pass_on(&mut self, ticket: Ticket) {
+        let seen = self.strange.entry(ticket.id).or_default();
+        *seen += 1;
+        if *seen < TICKET_STRANGE {
+            return self.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
+        }
+        self.strange.remove(&ticket.id);
+        self.tickets.remove(ticket).await;
+    }
+
+    /// Ends all pushers; each ticket goes back when the requests of its target have ended.
+    async fn leave(self, deadline: Duration) {
+        let mut leaving = JoinSet::new();
+        for seat in self.seats.into_values() {
+            let tickets = self.tickets.clone();
+            leaving.spawn(async move {
+                let (pusher, ticket) = seat.leave();
+                pusher.stop(deadline).await;
+                if let Some(ticket) = ticket {
+                    tickets.give_back(ticket, 0).await;
+                }
+            });
+        }
+        while leaving.join_next().await.is_some() {}
+    }
+}
+
+fn is_active(entry: &TargetEntry) -> bool {
+    entry.paused.is_none() && !entry.queues.is_empty()
+}
+
+fn actives(entries: &[TargetEntry]) -> impl Iterator<Item = &TargetEntry> {
+    entries.iter().filter(|entry| is_active(entry))
+}
+
+impl WorkersInner {
+    fn status(&self) -> MutexGuard<'_, BTreeMap<String, TargetStatus>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A bug, if a test has asked for one.
+    fn happen(&self) {
+        if self.bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            panic!("a bug, for a test");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use duewheel::core::name::QueueName;
+    use duewheel::{Duewheel, VirtualClock};
+
+    use super::*;
+    use crate::client::PushClient;
+    use crate::pusher::{PushJob, Pusher};
+    use crate::target::{NetworkSettings, PushTarget, TargetSettings};
+
+    #[derive(Debug)]
+    struct NoReport;
+
+    impl BookReport for NoReport {
+        fn pause<'a>(
+            &'a self,
+            _: &'a str,
+            _: u64,
+            _: &'a str,
+        ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    /// A target where nothing listens: attempts fail at once.
+    fn nowhere() -> Arc<PushTarget> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let networks = Some(NetworkSettings::One("127.0.0.1/32".into()));
+        Arc::new(PushTarget::new(&TargetSettings { networks, ..TargetSettings::new(url) }).unwrap())
+    }
+
+    async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done().await {
+            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The workers have a bug as they begin, and the pusher of the target has two.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn workers_begin_again_after_bugs() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let queues = vec![QueueName::new("q").unwrap()];
+        let entry = TargetEntry { name: "t".into(), target: nowhere(), queues, paused: None, revision: 1 };
+        let book = TargetBook::new();
+        book.set(vec![entry]);
+        let start = PushWorkersStart { book, report: Arc::new(NoReport), store: "s1".into() };
+        let workers = PushWorkers::with_bugs(&wheel, start, 1, 2).unwrap();
+        wheel.queue("q").body("x").enqueue().await.unwrap();
+        let failed = async || workers.status("t").is_some_and(|status| status.counts.failed == 1);
+        until("a request was sent", failed).await;
+        assert_eq!(workers.restarts(), 3);
+        workers.stop(Duration::from_secs(10)).await;
+    }
+
+    /// A node that cannot renew its ticket, or does not get to, begins no request once another may have it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nothing_begins_when_a_lease_has_run_out() {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
+        let job = PushJob::new(PushClient::new(nowhere()), vec![QueueName::new("q").unwrap()]);
+        let pusher = Pusher::start_job(&wheel, "s1", job, PusherParts::default()).unwrap();
+        let engine = || wheel.client().now().engine;
+        let send = async || wheel.queue("q").body("x").enqueue().await.unwrap();
+        send().await;
+        pusher.open_until(EngineMs(engine().0 + 15_000));
+        until("it begins", async || pusher.counts().failed == 1).await;
+        // It waits for a message when its time is over.
+        clock.advance(Duration::from_secs(15));
+        send().await;
+        until("both wait", async || {
+            let counts = wheel.stats().await.unwrap().counts;
+            counts.ready == 2 && counts.leased == 0
+        })
+        .await;
+        for _ in 0..200 {
+            wheel.stats().await.unwrap();
+        }
+        assert_eq!((pusher.counts().failed, pusher.in_flight()), (1, 0));
+        pusher.open_until(EngineMs(engine().0 + 15_000));
+        until("it goes on", async || pusher.counts().failed == 3).await;
+        pusher.stop(Duration::from_secs(10)).await;
+    }
+
+    /// Its name is a part of `webhook-id`.
+    #[tokio::test]
+    async fn a_store_with_a_dot_in_its_name_is_refused() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let start =
+            PushWorkersStart { book: TargetBook::new(), report: Arc::new(NoReport), store: "a.b".into() };
+        assert_eq!(PushWorkers::start(&wheel, start).map(drop).unwrap_err(), PusherError::Store);
+    }
+}

@@ -1,0 +1,198 @@
+//! One target on this node: its ticket, its pusher, and what people see of the two.
+
+use std::time::{Duration, SystemTime};
+
+use duewheel::Duewheel;
+use duewheel::core::time::{EngineMs, Now, WallMs, ceil_ms};
+
+use super::ticket::Ticket;
+use crate::book::TargetEntry;
+use crate::breaker::BreakerStage;
+use crate::client::PushClient;
+use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
+use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
+
+/// What a target does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetStage {
+    /// Messages are delivered.
+    Active,
+    /// Its breaker is open: messages wait, and a probe is sent now and then.
+    Open,
+    /// Messages wait until it is resumed.
+    Paused,
+}
+
+impl TargetStage {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TargetStage::Active => "active",
+            TargetStage::Open => "open",
+            TargetStage::Paused => "paused",
+        }
+    }
+}
+
+/// A target as the node sees it that pushes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetStatus {
+    /// What it does.
+    pub stage: TargetStage,
+    /// Why it is paused, or the class of the last failure of an open one.
+    pub reason: Option<String>,
+    /// Since when.
+    pub since: SystemTime,
+    /// How attempts have ended since this node began to push to it.
+    pub counts: PushCounts,
+    /// Requests whose message is not settled.
+    pub in_flight: usize,
+}
+
+/// What all seats of a node have.
+#[derive(Clone, Debug)]
+pub(crate) struct SeatGround {
+    pub(crate) wheel: Duewheel,
+    pub(crate) store: String,
+    pub(crate) parts: PusherParts,
+}
+
+/// One target on this node.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) entry: TargetEntry,
+    pub(crate) ticket: Option<Ticket>,
+    pusher: Pusher,
+    /// What pushers have counted that a bug has ended.
+    before: PushCounts,
+    failures: u32,
+    begin_again: Option<EngineMs>,
+    /// The present stage, its reason, and since when, in ms since 1970.
+    shown: (TargetStage, Option<String>, WallMs),
+    /// The revision whose pause was reported.
+    reported: Option<u64>,
+}
+
+impl Seat {
+    pub(crate) fn new(
+        ground: &SeatGround,
+        entry: &TargetEntry,
+        before: PushCounts,
+    ) -> Result<Self, PusherError> {
+        let pusher = begin(ground, entry)?;
+        let since = ground.wheel.client().now().wall;
+        Ok(Seat {
+            entry: entry.clone(),
+            ticket: None,
+            pusher,
+            before,
+            failures: 0,
+            begin_again: None,
+            shown: (TargetStage::Active, None, since),
+            reported: None,
+        })
+    }
+
+    /// Takes over an edit: requests under way end as they were begun.
+    pub(crate) fn edit(&mut self, entry: &TargetEntry) {
+        if self.entry.revision != entry.revision {
+            self.pusher.change(job(entry));
+            self.entry = entry.clone();
+            self.reported = None;
+        }
+    }
+
+    /// Begins requests for as long as it has the ticket, and none without it.
+    pub(crate) fn follow_ticket(&self) {
+        self.pusher.open_until(self.ticket.map_or(EngineMs(0), |ticket| ticket.until));
+    }
+
+    /// Requests that are not settled.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.pusher.in_flight()
+    }
+
+    /// Begins again after a bug, following a pause. Returns whether one has ended the pusher now.
+    pub(crate) fn restart(&mut self, ground: &SeatGround) -> bool {
+        let now = ground.wheel.client().now().engine;
+        match self.begin_again {
+            None if self.pusher.has_ended() => {
+                let pause = FIRST_RESTART.saturating_mul(1 << self.failures.min(6)).min(LONGEST_RESTART);
+                self.failures = self.failures.saturating_add(1);
+                self.begin_again = Some(EngineMs(now.0.saturating_add(ceil_ms(pause))));
+                true
+            }
+            Some(at) if now >= at => {
+                if let Ok(pusher) = begin(ground, &self.entry) {
+                    let ended = std::mem::replace(&mut self.pusher, pusher);
+                    self.before = sum(self.before, ended.counts());
+                    // What was under way is released.
+                    tokio::spawn(ended.stop(Duration::ZERO));
+                    self.begin_again = None;
+                    self.follow_ticket();
+                }
+                false
+            }
+            None | Some(_) => false,
+        }
+    }
+
+    /// The reason of a pause that its target has asked for, or that five days of failures have, if it is not reported.
+    pub(crate) fn unreported(&self) -> Option<String> {
+        match self.pusher.stage() {
+            BreakerStage::Paused { reason } if self.reported != Some(self.entry.revision) => Some(reason),
+            BreakerStage::Paused { .. } | BreakerStage::Open { .. } | BreakerStage::Closed => None,
+        }
+    }
+
+    /// The pause of the present revision is recorded.
+    pub(crate) fn is_reported(&mut self) {
+        self.reported = Some(self.entry.revision);
+    }
+
+    /// What people see of it now.
+    pub(crate) fn status(&mut self, now: Now) -> TargetStatus {
+        let (stage, reason, since) = match self.pusher.stage() {
+            BreakerStage::Closed => (TargetStage::Active, None, None),
+            BreakerStage::Open { since, .. } => {
+                let ago = now.engine.0.saturating_sub(since.0);
+                let reason = self.pusher.last_failure().map(|class| class.to_string());
+                (TargetStage::Open, reason, Some(WallMs(now.wall.0.saturating_sub(ago))))
+            }
+            BreakerStage::Paused { reason } => (TargetStage::Paused, Some(reason), None),
+        };
+        if self.shown.0 != stage {
+            self.shown.2 = since.unwrap_or(now.wall);
+        }
+        self.shown = (stage, reason.clone(), self.shown.2);
+        TargetStatus {
+            stage,
+            reason,
+            since: self.shown.2.to_system_time(),
+            counts: sum(self.before, self.pusher.counts()),
+            in_flight: self.pusher.in_flight(),
+        }
+    }
+
+    /// Its pusher, to be stopped, and the ticket, to be given back then.
+    pub(crate) fn leave(self) -> (Pusher, Option<Ticket>) {
+        (self.pusher, self.ticket)
+    }
+}
+
+fn begin(ground: &SeatGround, entry: &TargetEntry) -> Result<Pusher, PusherError> {
+    Pusher::start_job(&ground.wheel, &ground.store, job(entry), ground.parts.clone())
+}
+
+fn job(entry: &TargetEntry) -> PushJob {
+    PushJob::new(PushClient::new(entry.target.clone()), entry.queues.clone())
+}
+
+fn sum(a: PushCounts, b: PushCounts) -> PushCounts {
+    PushCounts {
+        delivered: a.delivered + b.delivered,
+        failed: a.failed + b.failed,
+        forgiven: a.forgiven + b.forgiven,
+        dead: a.dead + b.dead,
+    }
+}

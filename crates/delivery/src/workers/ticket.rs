@@ -1,0 +1,163 @@
+//! Tickets: who has the ticket of a target pushes to it, so that its limits hold over all nodes.
+//!
+//! ```text
+//!                 reserved            renewed each 5 s
+//!     free  ─────────────────► held ◄──────────────────┐
+//!      ▲                        │ └────────────────────┘
+//!      │  given back, or 15 s   │
+//!      └────────────────────────┤  target paused or removed
+//!                               └─────────────────────────► no ticket
+//! ```
+//!
+//! A ticket is a message of a system queue with the target's name as its key. A node that dies stops renewing.
+
+use duewheel::core::MessageId;
+use duewheel::core::engine::{Attempt, Enqueue, Grant, IfExists, Op, Reserved};
+use duewheel::core::id::{LeaseToken, SessionId};
+use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::name::{BadName, Key, QueueName};
+use duewheel::core::time::{EngineMs, ceil_ms};
+use duewheel::{CallError, Client, Demand};
+
+use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
+
+/// The queue of the tickets.
+const QUEUE: &str = "#pushers";
+/// How long a reserve waits; it only limits how often an idle one repeats.
+const WAIT_MS: u64 = 60_000;
+/// Tickets taken at a time, so that nodes that start together share.
+const TAKEN: usize = 4;
+/// Tickets that one call concerns.
+const PAGE: usize = 256;
+
+/// A ticket that this node holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) id: MessageId,
+    token: LeaseToken,
+    /// Until when nobody else can have it, by the clock of this node. 0 until it was renewed for the first time.
+    pub(crate) until: EngineMs,
+    renew_at: EngineMs,
+}
+
+impl Ticket {
+    /// The name of the target and its ticket; `None` for a message that is none.
+    pub(crate) fn of(grant: &Grant) -> Option<(String, Ticket)> {
+        let name = grant.message.key.as_ref()?.as_str().to_owned();
+        let never = EngineMs(0);
+        Some((name, Ticket { id: grant.message.id, token: grant.token, until: never, renew_at: never }))
+    }
+
+    /// Whether it is to be renewed.
+    pub(crate) fn wants_renewal(&self, now: EngineMs) -> bool {
+        now >= self.renew_at
+    }
+}
+
+/// The tickets of a store. Cheap to clone; clones hold the same ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Tickets {
+    client: Client,
+    queue: QueueName,
+    /// What leases are bound to: a restart of the process releases them at once.
+    session: SessionId,
+}
+
+impl Tickets {
+    pub(crate) fn new(client: &Client) -> Result<Self, BadName> {
+        Ok(Tickets {
+            client: client.clone(),
+            queue: QueueName::system(QUEUE)?,
+            session: client.new_session(),
+        })
+    }
+
+    /// Makes sure that each of these targets has a ticket.
+    pub(crate) async fn lay_out(&self, names: &[&str]) {
+        let enqueue = |name: &&str| {
+            Some(Enqueue {
+                key: Some(Key::new(name).ok()?),
+                if_exists: IfExists::Reject,
+                options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
+                ..Enqueue::new(self.queue.clone(), bytes::Bytes::new())
+            })
+        };
+        for names in names.chunks(PAGE) {
+            let asked = self.client.ask_many(names.iter().filter_map(enqueue).collect());
+            // A refusal says that there is one. After an error they are laid out again.
+            drop(tokio::time::timeout(WORKERS_WAIT, asked).await);
+        }
+    }
+
+    /// Waits for free tickets.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: tickets granted to a dropped future go back.
+    pub(crate) async fn free(&self) -> Result<Vec<Grant>, CallError> {
+        let demand = Demand {
+            max: TAKEN,
+            wait_ms: WAIT_MS,
+            lease_ms: Some(ceil_ms(TICKET_LEASE)),
+            session: self.session,
+            ..Demand::new(self.queue.clone())
+        };
+        match self.client.reserve(demand).await? {
+            Reserved::Grants(grants) => Ok(grants),
+            Reserved::DeadlineSoon
+            | Reserved::Overloaded
+            | Reserved::TooManyQueues
+            | Reserved::HeldBack(_) => Err(CallError::Overloaded),
+        }
+    }
+
+    /// Renews tickets. Those that are lost, or may be, are `None` afterwards.
+    pub(crate) async fn renew(&self, tickets: &mut [&mut Option<Ticket>]) {
+        for page in tickets.chunks_mut(PAGE) {
+            self.renew_page(page).await;
+        }
+    }
+
+    async fn renew_page(&self, tickets: &mut [&mut Option<Ticket>]) {
+        let lease = ceil_ms(TICKET_LEASE);
+        // Read before: a lease that the store extends later ends later.
+        let asked_at = self.client.now().engine;
+        let extend = |ticket: &Ticket| Op::extend(ticket.id, ticket.token, Some(lease));
+        let ops: Vec<_> = tickets.iter().filter_map(|ticket| ticket.as_ref().map(extend)).collect();
+        let answers = tokio::time::timeout(WORKERS_WAIT, self.client.ask_many(ops)).await;
+        let mut answers = match answers {
+            Ok(Ok(answers)) => answers.into_iter(),
+            Ok(Err(_)) | Err(_) => Vec::new().into_iter(),
+        };
+        let now = self.client.now().engine;
+        for slot in tickets {
+            let Some(ticket) = slot.as_mut() else { continue };
+            match answers.next() {
+                Some(Ok(Ok(_))) => {
+                    ticket.until = EngineMs(asked_at.0.saturating_add(lease));
+                    ticket.renew_at = EngineMs(asked_at.0.saturating_add(ceil_ms(TICKET_RENEWAL)));
+                }
+                Some(Ok(Err(_))) => **slot = None,
+                // Unknown: it is asked again for as long as it can be ours. A new one was never renewed.
+                Some(Err(_)) | None if ticket.until.0 != 0 && now >= ticket.until => **slot = None,
+                Some(Err(_)) | None => {}
+            }
+        }
+    }
+
+    /// Lets another node have it, at once or after `delay_ms`.
+    pub(crate) async fn give_back(&self, ticket: Ticket, delay_ms: u64) {
+        let op = Op::nack(ticket.id, ticket.token, Attempt::NotYet, Some(delay_ms), "");
+        drop(tokio::time::timeout(WORKERS_WAIT, self.client.ask(op)).await);
+    }
+
+    /// Removes it: its target takes no messages now.
+    pub(crate) async fn remove(&self, ticket: Ticket) {
+        drop(tokio::time::timeout(WORKERS_WAIT, self.client.ask(Op::ack(ticket.id, ticket.token))).await);
+    }
+
+    /// Gives all back that this node holds.
+    pub(crate) async fn close(&self) {
+        let closing = self.client.ask(Op::session_closed(self.session));
+        drop(tokio::time::timeout(WORKERS_WAIT, closing).await);
+    }
+}

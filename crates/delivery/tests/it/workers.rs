@@ -1,0 +1,501 @@
+//! Workers of one or two nodes over a wheel in memory, whose clock stands still.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use duewheel::core::engine::{Op, Target};
+use duewheel::core::message::State;
+use duewheel::core::name::{Key, QueueName};
+use duewheel::{Demand, Duewheel, View, VirtualClock};
+use duewheel_delivery::{
+    BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
+    TargetSettings, TargetStage, deliveries,
+};
+
+use crate::receiver::{Answer, Receiver, status};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Polls until `done`, with a deadline.
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done().await {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A store, its targets, and what was reported.
+struct Rig {
+    wheel: Duewheel,
+    clock: VirtualClock,
+    book: TargetBook,
+    targets: Mutex<BTreeMap<String, TargetEntry>>,
+    revision: AtomicU64,
+    reports: Arc<Reports>,
+}
+
+/// Keeps reports.
+#[derive(Debug, Default)]
+struct Reports {
+    pauses: Mutex<Vec<(String, u64, String)>>,
+    failures: AtomicU64,
+}
+
+impl BookReport for Reports {
+    fn pause<'a>(
+        &'a self,
+        name: &'a str,
+        revision: u64,
+        reason: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+        Box::pin(async move {
+            if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
+                return Err("the store is behind".into());
+            }
+            self.pauses.lock().unwrap().push((name.into(), revision, reason.into()));
+            Ok(())
+        })
+    }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+        Rig {
+            wheel,
+            clock,
+            book: TargetBook::new(),
+            targets: Mutex::default(),
+            revision: AtomicU64::new(1),
+            reports: Arc::default(),
+        }
+    }
+
+    /// Writes a target into the book.
+    fn put(&self, name: &str, queues: &[&str], paused: Option<&str>, settings: &TargetSettings) {
+        let revision = self.revision.fetch_add(1, Ordering::SeqCst);
+        let entry = TargetEntry {
+            name: name.into(),
+            target: Arc::new(PushTarget::new(settings).unwrap()),
+            queues: queues.iter().map(|queue| QueueName::new(queue).unwrap()).collect(),
+            paused: paused.map(Into::into),
+            revision,
+        };
+        self.targets.lock().unwrap().insert(name.into(), entry);
+        self.publish();
+    }
+
+    fn remove(&self, name: &str) {
+        self.targets.lock().unwrap().remove(name);
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.book.set(self.targets.lock().unwrap().values().cloned().collect());
+    }
+
+    fn node(&self) -> PushWorkers {
+        let start =
+            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: "s1".into() };
+        PushWorkers::start(&self.wheel, start).unwrap()
+    }
+
+    /// A node with threads of its own, so that it can die.
+    fn mortal(&self) -> (tokio::runtime::Runtime, PushWorkers) {
+        let threads =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let inside = threads.enter();
+        let node = self.node();
+        drop(inside);
+        (threads, node)
+    }
+
+    async fn enqueue(&self, queue: &str, n: usize) {
+        for key in 0..n {
+            let draft = self.wheel.queue(queue).body(key.to_string());
+            draft.key(&key.to_string()).enqueue().await.unwrap();
+        }
+    }
+
+    async fn view(&self, queue: &str, key: &str) -> Option<Box<View>> {
+        let target = Target::Key(QueueName::stored(queue).unwrap(), Key::new(key).unwrap());
+        self.wheel.client().ask(Op::get(target)).await.unwrap()
+    }
+
+    /// How much longer the ticket of a target is held, in ms; 0 if it is not.
+    async fn held_for(&self, target: &str) -> u64 {
+        let until = self.view("#pushers", target).await.and_then(|view| view.lease_until);
+        until.map_or(0, |until| until.0.saturating_sub(self.wheel.client().now().wall.0))
+    }
+
+    /// Lets four seconds pass, but not over the end of a ticket.
+    async fn pass(&self, target: &str) {
+        if self.held_for(target).await > 10_000 {
+            self.clock.advance(Duration::from_secs(4));
+        }
+    }
+
+    /// As many turns of wheel and runtime as something would need that must not happen.
+    async fn turns(&self) {
+        for _ in 0..200 {
+            self.wheel.stats().await.unwrap();
+        }
+    }
+
+    async fn left(&self) -> u64 {
+        let counts = self.wheel.stats().await.unwrap().counts;
+        counts.scheduled + counts.ready + counts.leased + counts.dead
+    }
+}
+
+fn delivered(node: &PushWorkers, target: &str) -> u64 {
+    node.status(target).map_or(0, |status| status.counts.delivered)
+}
+
+fn hanging(receiver: &Receiver) -> TargetSettings {
+    TargetSettings { timeout_ms: Some(900_000), ..receiver.target() }
+}
+
+fn ids(receiver: &Receiver) -> Vec<String> {
+    receiver.requests().iter().map(|request| request.header("webhook-id").unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_moves_when_its_holder_dies() {
+    let receiver =
+        Receiver::new(|number, _| if number == 2 { Answer::Hang } else { status(200, "", "") }).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &TargetSettings { timeout_ms: Some(5_000), ..receiver.target() });
+    let (threads, dying) = rig.mortal();
+    rig.enqueue("q", 1).await;
+    until("the first is delivered", async || delivered(&dying, "t") == 1).await;
+    let other = rig.node();
+    rig.turns().await;
+    assert_eq!(other.status("t"), None, "another node has the ticket");
+    rig.enqueue("q", 1).await;
+    until("it is under way", async || receiver.requests().len() == 2).await;
+    until("it was renewed", async || rig.held_for("t").await == 15_000).await;
+    threads.shutdown_background();
+    drop(dying);
+
+    rig.clock.advance(Duration::from_secs(14));
+    rig.turns().await;
+    assert_eq!(other.status("t"), None, "the lease of the ticket lasts");
+    rig.clock.advance(Duration::from_secs(2));
+    until("the other node has it", async || other.status("t").is_some()).await;
+    until("what was under way is delivered again", async || delivered(&other, "t") == 1).await;
+    let ids = ids(&receiver);
+    assert_eq!(ids.len(), 3);
+    assert_eq!(ids[1], ids[2], "the same webhook-id");
+    assert_eq!(receiver.requests()[2].header("duewheel-attempt"), Some("2"), "the attempt is counted");
+    assert_eq!(rig.left().await, 0);
+}
+
+/// A target is pushed to by one node at a time, and goes to another without a loss or a repetition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_hands_its_targets_over() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(1), ..receiver.target() });
+    let (first, second) = (rig.node(), rig.node());
+    let holds = |node: &PushWorkers| usize::from(node.status("t").is_some());
+    until("one has the ticket", async || holds(&first) + holds(&second) == 1).await;
+    let (holder, other) = if holds(&first) == 1 { (first, second) } else { (second, first) };
+    rig.enqueue("q", 100).await;
+    until("some are delivered", async || delivered(&holder, "t") >= 10).await;
+    assert_eq!(holds(&other), 0);
+    holder.stop(LONG).await;
+    until("the rest is delivered", async || rig.left().await == 0).await;
+    until("it is counted", async || holds(&other) == 1).await;
+    let ids = ids(&receiver);
+    assert_eq!((ids.len(), ids.iter().collect::<HashSet<_>>().len()), (100, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_takes_effect_and_loses_nothing() {
+    let (open, opened) = tokio::sync::watch::channel(false);
+    let slow = Receiver::over(
+        |_, _| status(200, "", ""),
+        move |stream| {
+            let mut opened = opened.clone();
+            async move {
+                opened.wait_for(|open| *open).await.ok()?;
+                Some(stream)
+            }
+        },
+    )
+    .await;
+    let fast = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(2), ..hanging(&slow) });
+    let node = rig.node();
+    rig.enqueue("q", 20).await;
+    until("two are under way", async || slow.connections() == 2).await;
+    rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(3), ..hanging(&fast) });
+    until("the rest goes elsewhere", async || delivered(&node, "t") == 18).await;
+    assert_eq!(fast.requests().len(), 18);
+    until("they are settled", async || node.status("t").unwrap().in_flight == 2).await;
+    open.send_replace(true);
+    until("those under way end", async || delivered(&node, "t") == 20).await;
+    assert_eq!((slow.requests().len(), fast.requests().len(), rig.left().await), (2, 18, 0));
+    // A queue more.
+    rig.put("t", &["q", "r"], None, &fast.target());
+    rig.enqueue("r", 5).await;
+    until("its messages are delivered", async || delivered(&node, "t") == 25).await;
+    assert_eq!(node.restarts(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_paused_or_removed_is_left_alone_at_once() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    let node = rig.node();
+    rig.put("t", &["q"], None, &receiver.target());
+    until("it is pushed to", async || node.status("t").is_some()).await;
+    for removed in [false, true] {
+        match removed {
+            true => rig.remove("t"),
+            false => rig.put("t", &["q"], Some("by hand"), &receiver.target()),
+        }
+        until("it is let go", async || rig.view("#pushers", "t").await.is_none()).await;
+        let before = receiver.requests().len();
+        rig.enqueue("q", 3).await;
+        rig.turns().await;
+        let counts = rig.wheel.stats().await.unwrap().counts;
+        assert_eq!((counts.ready, counts.leased, receiver.requests().len()), (3, 0, before));
+        assert_eq!(node.status("t"), None);
+        rig.put("t", &["q"], None, &receiver.target());
+        until("it is delivered again", async || rig.left().await == 0).await;
+        assert_eq!(receiver.requests().len(), before + 3);
+    }
+}
+
+/// 410 is reported until the record says so; messages wait meanwhile, and lose no attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_refuses_everything_is_reported() {
+    let gone = Arc::new(AtomicBool::new(true));
+    let is_gone = gone.clone();
+    let receiver =
+        Receiver::new(move |_, _| status(if is_gone.load(Ordering::SeqCst) { 410 } else { 200 }, "", ""))
+            .await;
+    let rig = Rig::new().await;
+    rig.reports.failures.store(1, Ordering::SeqCst);
+    let settings = TargetSettings { max_attempts: Some(1), concurrency: Some(1), ..receiver.target() };
+    rig.put("t", &["q"], None, &settings);
+    let node = rig.node();
+    rig.enqueue("q", 3).await;
+    until("it is shown", async || node.status("t").is_some_and(|s| s.stage == TargetStage::Paused)).await;
+    let reason = "the target takes no more messages: status_410";
+    assert_eq!(node.status("t").unwrap().reason.as_deref(), Some(reason));
+    until("it is reported", async || {
+        rig.pass("t").await;
+        !rig.reports.pauses.lock().unwrap().is_empty()
+    })
+    .await;
+    rig.turns().await;
+    assert_eq!(*rig.reports.pauses.lock().unwrap(), [("t".to_owned(), 1, reason.to_owned())]);
+    assert_eq!(receiver.requests().len(), 1);
+    rig.put("t", &["q"], Some(reason), &settings);
+    until("it is let go", async || rig.view("#pushers", "t").await.is_none()).await;
+    gone.store(false, Ordering::SeqCst);
+    rig.put("t", &["q"], None, &settings);
+    until("all are delivered", async || {
+        rig.pass("t").await;
+        rig.left().await == 0
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 4);
+}
+
+/// A target that never answers takes as many messages as it has hands, and no other target waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_target_with_many_messages_holds_no_other_up() {
+    let hangs = Receiver::new(|_, _| Answer::Hang).await;
+    let healthy = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    rig.put("hangs", &["slow"], None, &TargetSettings { concurrency: Some(4), ..hanging(&hangs) });
+    for n in 0..10 {
+        rig.put(&format!("t{n}"), &[&format!("q{n}")], None, &healthy.target());
+    }
+    let queue = QueueName::new("slow").unwrap();
+    for _ in 0..10 {
+        let many = (0..1_000)
+            .map(|_| duewheel::core::engine::Enqueue::new(queue.clone(), &b"x"[..]))
+            .collect::<Vec<_>>();
+        assert!(rig.wheel.client().ask_many(many).await.unwrap().iter().all(|answer| answer.is_ok()));
+    }
+    let node = rig.node();
+    for n in 0..10 {
+        rig.enqueue(&format!("q{n}"), 20).await;
+    }
+    until("the others have all", async || (0..10).all(|n| delivered(&node, &format!("t{n}")) == 20)).await;
+    until("it has as many as it takes", async || hangs.requests().len() == 4).await;
+    let info = rig.wheel.queue("slow").info().await.unwrap().unwrap();
+    assert_eq!((info.counts.leased, info.counts.ready), (4, 9_996));
+    assert_eq!((healthy.requests().len(), delivered(&node, "hangs")), (200, 0));
+    node.stop(Duration::from_millis(1)).await;
+    until("what hangs is released", async || rig.wheel.stats().await.unwrap().counts.leased == 0).await;
+    assert_eq!(rig.held_for("hangs").await, 0, "its ticket, too");
+}
+
+/// Who reserves first gets a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_pulled_from_and_pushed_at_a_time() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(1), ..receiver.target() });
+    let node = rig.node();
+    until("it is pushed to", async || node.status("t").is_some()).await;
+    let client = rig.wheel.client().clone();
+    let pulling = tokio::spawn(async move {
+        let mut pulled = Vec::new();
+        let queue = QueueName::new("q").unwrap();
+        while let Ok(duewheel::core::engine::Reserved::Grants(grants)) =
+            client.reserve(Demand { wait_ms: 60_000, ..Demand::new(queue.clone()) }).await
+            && let Some(grant) = grants.first()
+        {
+            client.ask(Op::ack(grant.message.id, grant.token)).await.unwrap().unwrap();
+            if &*grant.message.body == b"end" {
+                break;
+            }
+            pulled.push(grant.message.body.clone());
+        }
+        pulled
+    });
+    rig.enqueue("q", 300).await;
+    until("all are taken", async || rig.left().await == 0).await;
+    let pushed: HashSet<Vec<u8>> = receiver.requests().into_iter().map(|request| request.body).collect();
+    // One for each that may be waiting for it.
+    until("the other consumer has ended", async || {
+        if !pulling.is_finished() && rig.left().await == 0 {
+            rig.wheel.queue("q").body("end").enqueue().await.unwrap();
+        }
+        pulling.is_finished()
+    })
+    .await;
+    let pulled = pulling.await.unwrap();
+    assert!(pulled.iter().all(|body| !pushed.contains(&body[..])));
+    assert_eq!(pulled.len() + pushed.len(), 300);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let failing = fails.clone();
+    let receiver = Receiver::new(move |_, received| match &received.body[..] {
+        b"0" if failing.load(Ordering::SeqCst) => status(500, "", "no\u{202e} such \u{1b}[31morder"),
+        _ => status(200, "", "thanks"),
+    })
+    .await;
+    let rig = Rig::new().await;
+    let retry = RetrySettings { delays: Some(vec!["1s".into()]), ..RetrySettings::default() };
+    let settings = TargetSettings { retry: Some(retry), max_attempts: Some(100), ..receiver.target() };
+    rig.put("t", &["q"], None, &settings);
+    let node = rig.node();
+    // A success, so that the breaker stays closed.
+    let fine = rig.wheel.queue("q").body("fine").enqueue().await.unwrap().id;
+    until("it is delivered", async || delivered(&node, "t") == 1).await;
+    let id = rig.wheel.queue("q").body("0").key("0").enqueue().await.unwrap().id;
+    let attempts = async |of| deliveries(rig.wheel.client(), of).await.unwrap();
+    until("it has failed twelve times", async || {
+        rig.pass("t").await;
+        node.status("t").is_some_and(|status| status.counts.failed >= 12)
+    })
+    .await;
+    until("ten are kept", async || attempts(id).await.len() == 10).await;
+    fails.store(false, Ordering::SeqCst);
+    until("it is delivered", async || {
+        rig.pass("t").await;
+        delivered(&node, "t") == 2
+    })
+    .await;
+    until("the success is kept", async || attempts(id).await.last().unwrap().status == Some(200)).await;
+    let kept = attempts(id).await;
+    assert_eq!(kept.len(), 10);
+    assert!(kept.is_sorted_by_key(|attempt| attempt.at_ms));
+    assert_eq!((kept[8].class.as_str(), kept[8].status), ("status_500", Some(500)));
+    assert_eq!(kept[8].answer, "no\u{fffd} such \u{fffd}[31morder");
+    assert_eq!(kept[9].answer, "thanks");
+    assert!(attempts(fine).await.is_empty(), "a success at the first try is not kept");
+    assert_eq!(node.attempts_not_kept(), 0);
+    // A day after its message is gone the record is removed.
+    rig.clock.advance(Duration::from_secs(86_400 + 1));
+    until("nothing is kept", async || attempts(id).await.is_empty()).await;
+    node.stop(LONG).await;
+}
+
+/// The attempts of a message that waits are kept; those of one that was cancelled for a day more.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_of_a_message_that_waits_stay() {
+    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    let rig = Rig::new().await;
+    let retry = RetrySettings { delays: Some(vec!["30d".into()]), ..RetrySettings::default() };
+    rig.put("t", &["q"], None, &TargetSettings { retry: Some(retry), ..receiver.target() });
+    let node = rig.node();
+    let id = rig.wheel.queue("q").body("0").key("0").enqueue().await.unwrap().id;
+    let kept = async || deliveries(rig.wheel.client(), id).await.unwrap().len();
+    until("it is kept", async || kept().await == 1).await;
+    let record = async || rig.view("#attempts", &id.to_string()).await;
+    let day = async |what: &str| {
+        let before = record().await.unwrap().due_at;
+        rig.clock.advance(Duration::from_secs(86_400 + 1));
+        until(what, async || record().await.is_none_or(|r| r.due_at > before && r.state == State::Scheduled))
+            .await;
+    };
+    day("it was looked at").await;
+    assert_eq!(kept().await, 1);
+    rig.wheel.queue("q").cancel_key("0").await.unwrap();
+    day("it was found gone").await;
+    until("it is kept for a day", async || {
+        record().await.is_some_and(|record| record.message.body.ends_with(b"true}"))
+    })
+    .await;
+    day("it is removed").await;
+    assert_eq!(kept().await, 0);
+    node.stop(LONG).await;
+}
+
+/// Kill in the middle: each message comes at least once, always under the same id.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_node_has_begun_comes_again_under_its_id() {
+    let receiver = Receiver::new(|number, _| match number % 7 {
+        0 => Answer::Hang,
+        _ => status(200, "", ""),
+    })
+    .await;
+    let rig = Rig::new().await;
+    let settings = TargetSettings {
+        concurrency: Some(20),
+        timeout_ms: Some(3_600),
+        max_attempts: Some(100),
+        ..receiver.target()
+    };
+    rig.put("t", &["q"], None, &settings);
+    let (threads, dying) = rig.mortal();
+    rig.enqueue("q", 200).await;
+    until("some are delivered", async || receiver.requests().len() >= 60).await;
+    threads.shutdown_background();
+    drop(dying);
+    let other = rig.node();
+    until("all is done", async || {
+        // Over the leases of the dead node, and over delays after a time-out.
+        if rig.held_for("t").await == 0 || rig.held_for("t").await > 10_000 || other.status("t").is_none() {
+            rig.clock.advance(Duration::from_secs(4));
+        }
+        rig.left().await == 0
+    })
+    .await;
+    let mut of: HashMap<Vec<u8>, HashSet<String>> = HashMap::new();
+    for request in receiver.requests() {
+        of.entry(request.body.clone()).or_default().insert(request.header("webhook-id").unwrap().to_owned());
+    }
+    assert_eq!(of.len(), 200, "each at least once");
+    assert!(of.values().all(|ids| ids.len() == 1));
+    assert!(receiver.requests().len() > 200, "the fault has happened");
+    other.stop(LONG).await;
+}
