@@ -43,6 +43,46 @@ pub struct PushWorkersStart {
 /// # What survives a crash
 /// The messages, and the attempts that are kept. What was under way is delivered again under the same `webhook-id`, by
 /// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory, and begin anew.
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use std::pin::Pin;
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use duewheel::Duewheel;
+/// use duewheel::core::name::QueueName;
+/// use duewheel_delivery::{
+///     BookReport, PushTarget, PushWorkers, PushWorkersStart, TargetBook, TargetEntry, TargetSettings,
+/// };
+///
+/// /// Prints pauses. A server records them, and writes the book anew.
+/// #[derive(Debug)]
+/// struct Printed;
+/// impl BookReport for Printed {
+///     fn pause<'a>(
+///         &'a self,
+///         name: &'a str,
+///         _revision: u64,
+///         reason: &'a str,
+///     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+///         Box::pin(async move { Ok(println!("{name} is paused: {reason}")) })
+///     }
+/// }
+///
+/// let wheel = Duewheel::builder().in_memory().open().await?;
+/// let book = TargetBook::new();
+/// let start = PushWorkersStart { book: book.clone(), report: Arc::new(Printed), store: "main".into() };
+/// let workers = PushWorkers::start(&wheel, start)?;
+/// book.set(vec![TargetEntry {
+///     name: "shop".into(),
+///     target: Arc::new(PushTarget::new(&TargetSettings::new("https://example.com/close-review"))?),
+///     queues: vec![QueueName::new("close-review")?],
+///     paused: None,
+///     revision: 1,
+/// }]);
+/// workers.stop(Duration::from_secs(30)).await;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct PushWorkers {
     inner: Arc<WorkersInner>,

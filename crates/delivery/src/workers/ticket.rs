@@ -23,8 +23,9 @@ use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
 
 /// The queue of the tickets.
 const QUEUE: &str = "#pushers";
-/// How long a reserve waits; it only limits how often an idle one repeats.
-const WAIT_MS: u64 = 60_000;
+/// How long a reserve waits, in ms. A node that is suspended holds its tickets for ten seconds at least: its reserve must
+/// have ended then, or they would be granted to it again.
+const WAIT_MS: u64 = 5_000;
 /// Tickets taken at a time, so that nodes that start together share.
 const TAKEN: usize = 4;
 /// Tickets that one call concerns.

@@ -100,8 +100,13 @@ impl Rig {
     }
 
     fn node(&self) -> PushWorkers {
+        self.node_of("s1")
+    }
+
+    /// A node that gives its store another name than others do, so that its requests can be told apart.
+    fn node_of(&self, store: &str) -> PushWorkers {
         let start =
-            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: "s1".into() };
+            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: store.into() };
         PushWorkers::start(&self.wheel, start).unwrap()
     }
 
@@ -214,6 +219,41 @@ async fn a_node_that_stops_hands_its_targets_over() {
     until("it is counted", async || holds(&other) == 1).await;
     let ids = ids(&receiver);
     assert_eq!((ids.len(), ids.iter().collect::<HashSet<_>>().len()), (100, 100));
+}
+
+/// A node is suspended while it holds a ticket, longer than the lease. It begins nothing when it goes on, although it
+/// could not read that another node has the ticket.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_suspended_begins_nothing_more() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &receiver.target());
+    let (threads, suspended) = rig.mortal();
+    rig.enqueue("q", 1).await;
+    until("it pushes", async || delivered(&suspended, "t") == 1).await;
+    until("it was renewed", async || rig.held_for("t").await == 15_000).await;
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let (tell, stands_still) = tokio::sync::oneshot::channel();
+    // The one thread of the node is busy.
+    threads.spawn(async move {
+        tell.send(()).unwrap();
+        drop(waits.recv());
+    });
+    stands_still.await.unwrap();
+    let other = rig.node_of("s2");
+    for seconds in [6, 10] {
+        rig.clock.advance(Duration::from_secs(seconds));
+        rig.turns().await;
+    }
+    until("another node has the ticket", async || other.status("t").is_some()).await;
+    drop(go_on);
+    rig.enqueue("q", 50).await;
+    until("all are delivered", async || rig.left().await == 0).await;
+    until("it knows that it has no ticket", async || suspended.status("t").is_none()).await;
+    let later = ids(&receiver).split_off(1);
+    assert_eq!(later.len(), 50);
+    assert!(later.iter().all(|id| id.starts_with("dw_s2_")), "{later:?}");
+    threads.shutdown_background();
 }
 
 #[tokio::test(flavor = "multi_thread")]
