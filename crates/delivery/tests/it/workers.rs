@@ -64,8 +64,14 @@ impl BookReport for Reports {
 
 impl Rig {
     async fn new() -> Self {
+        Rig::over(1).await
+    }
+
+    /// With several shards, as in a cluster.
+    async fn over(shards: u32) -> Self {
         let clock = VirtualClock::at_2026();
-        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+        let memory = Duewheel::builder().in_memory().clock(clock.clone()).seed(1);
+        let wheel = memory.shards(shards).open().await.unwrap();
         Rig {
             wheel,
             clock,
@@ -174,7 +180,7 @@ fn ids(receiver: &Receiver) -> Vec<String> {
 async fn a_ticket_moves_when_its_holder_dies() {
     let receiver =
         Receiver::new(|number, _| if number == 2 { Answer::Hang } else { status(200, "", "") }).await;
-    let rig = Rig::new().await;
+    let rig = Rig::over(4).await;
     rig.put("t", &["q"], None, &TargetSettings { timeout_ms: Some(5_000), ..receiver.target() });
     let (threads, dying) = rig.mortal();
     rig.enqueue("q", 1).await;
@@ -205,7 +211,7 @@ async fn a_ticket_moves_when_its_holder_dies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_hands_its_targets_over() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
-    let rig = Rig::new().await;
+    let rig = Rig::over(4).await;
     rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(1), ..receiver.target() });
     let (first, second) = (rig.node(), rig.node());
     let holds = |node: &PushWorkers| usize::from(node.status("t").is_some());
@@ -432,7 +438,7 @@ async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
         _ => status(200, "", "thanks"),
     })
     .await;
-    let rig = Rig::new().await;
+    let rig = Rig::over(4).await;
     let retry = RetrySettings { delays: Some(vec!["1s".into()]), ..RetrySettings::default() };
     let settings = TargetSettings { retry: Some(retry), max_attempts: Some(100), ..receiver.target() };
     rig.put("t", &["q"], None, &settings);
