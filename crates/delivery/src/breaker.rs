@@ -432,6 +432,32 @@ mod tests {
         assert_eq!(it.permit(3), Permit::Many);
     }
 
+    /// An edit may be the cure: nothing is known of the target that it makes.
+    #[test]
+    fn after_an_edit_it_begins_anew_and_earlier_requests_say_nothing() {
+        let mut it = Bench::new();
+        for ms in [0, 1, 2] {
+            it.fails(ms);
+        }
+        assert_eq!(it.0.last_failure(), Some(PushClass::Status(500)));
+        it.begin(10 * SECOND);
+        let probe = it.1;
+        it.0.renew(Duration::from_secs(1));
+        assert_eq!((it.permit(11 * SECOND), it.0.last_failure()), (Permit::Many, None));
+        let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
+        assert_eq!(probe.charge_apart(&failed), Charge::Forgiven, "it was a probe");
+        assert_eq!(EARLIER.charge_apart(&failed), Charge::Counted);
+        for verdict in [PushVerdict::Refused, PushVerdict::Slowed(Duration::ZERO)] {
+            let other = outcome(verdict, PushClass::Status(503));
+            assert_eq!(EARLIER.charge_apart(&other), Charge::Forgiven);
+        }
+        for ms in [0, 1, 2] {
+            it.fails(20 * SECOND + ms);
+        }
+        it.begin(30 * SECOND);
+        assert_ne!(it.1, probe, "probes of before and after are told apart");
+    }
+
     #[test]
     fn retry_after_slows_the_target_and_forgives() {
         let mut it = Bench::new();
