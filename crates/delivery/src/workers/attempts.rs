@@ -207,8 +207,8 @@ impl AttemptKeeper {
         let mut due = Box::pin(due(client.clone(), self.queue.clone(), Duration::ZERO));
         loop {
             let mut notes = Vec::new();
+            // In any order: neither many attempts nor many old records keep the others waiting.
             tokio::select! {
-                biased;
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
                 _ = waiting.recv_many(&mut notes, WRITTEN_ATTEMPTS) => {
                     if notes.is_empty() {
