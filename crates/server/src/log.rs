@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::format::{JsonFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogFormat;
@@ -21,13 +21,14 @@ pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
     match format {
         LogFormat::Text => subscriber.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => {
-            subscriber.event_format(JsonLines).init();
+            subscriber.fmt_fields(JsonFields::new()).event_format(JsonLines).init();
             std::panic::set_hook(Box::new(|info| tracing::error!(panic = %info, "a thread has panicked")));
         }
     }
 }
 
-/// One line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`.
+/// One line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`; those of what it belongs to,
+/// a request for example, in a field of that name.
 #[derive(Debug, Serialize)]
 struct JsonLine<'a> {
     time: String,
@@ -46,8 +47,21 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut values = JsonValues::default();
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            let extensions = span.extensions();
+            let fields = extensions.get::<FormattedFields<N>>();
+            if let Some(Ok(Value::Object(fields))) = fields.map(|fields| serde_json::from_str(&fields.fields))
+            {
+                values.fields.insert(span.name().to_owned(), Value::Object(fields));
+            }
+        }
         event.record(&mut values);
         let line = JsonLine {
             time: format!("{:.3}", jiff::Timestamp::now()),
@@ -132,6 +146,24 @@ mod tests {
         fn make_writer(&'a self) -> Lines {
             self.clone()
         }
+    }
+
+    /// Story: lines of JSON had no request id, and with `--log warn` no line had one.
+    #[test]
+    fn a_line_says_to_which_request_it_belongs() {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new("warn"))
+            .fmt_fields(JsonFields::new())
+            .event_format(JsonLines)
+            .with_writer(lines.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            crate::http::request_span("my-1").in_scope(|| tracing::warn!(status = 500_u64, "answered"));
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let line: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["fields"], serde_json::json!({"request": {"id": "my-1"}, "status": 500}));
     }
 
     #[test]

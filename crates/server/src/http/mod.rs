@@ -63,4 +63,6 @@ use answer::{held, reply, typed, write_large};
 use app::check_batch;
 pub use app::{App, AppState, HttpLimits};
 pub use listener::HttpListener;
+#[cfg(test)]
+pub(crate) use request_id::span as request_span;
 pub(crate) use starting::{Audience, StartWords, Starting};

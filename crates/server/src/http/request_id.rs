@@ -39,6 +39,11 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
     }
 }
 
+/// What log lines of a request belong to. It is there at each level of the log.
+pub(crate) fn span(id: &str) -> tracing::Span {
+    tracing::error_span!("request", id)
+}
+
 /// Routes whose answers carry the id of their request. Requests without one pass through as they are.
 #[derive(Clone, Debug)]
 pub(super) struct Identified(TowerToHyperService<Router>);
@@ -49,7 +54,7 @@ impl Identified {
     }
 
     async fn serve(self, request: Request<Incoming>, id: HeaderValue) -> Result<Response, Infallible> {
-        let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
+        let span = span(id.to_str().unwrap_or_default());
         let method = request.method().clone();
         let answered = async {
             let Ok(response) = self.0.call(request).await;
