@@ -1,12 +1,17 @@
 //! Moves slots from one master of a Redis Cluster to another, step by step as `redis-cli --cluster reshard` does it.
 
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::cluster::{RedisCluster, Role};
 use crate::resp::Value;
 
 /// The time limit of a `MIGRATE`, in ms.
 const MIGRATE_MS: &str = "5000";
+/// How long a cluster may be down for a moment, because the machine is busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(50);
 /// Keys of one `MIGRATE`.
 const AT_A_TIME: usize = 100;
 
@@ -140,9 +145,16 @@ impl Moving<'_> {
     }
 }
 
+/// Repeats what a node refuses because it has not heard of another one for a moment: nothing of it was done.
 fn must(cluster: &RedisCluster, node: usize, words: &[&str]) -> io::Result<Value> {
-    match cluster.node(node).command(words)? {
-        Value::Error(e) => Err(io::Error::other(format!("node {node}: {words:?}: {e}"))),
-        value => Ok(value),
+    let begun = Instant::now();
+    loop {
+        match cluster.node(node).command(words)? {
+            Value::Error(e) if e.starts_with("CLUSTERDOWN") && begun.elapsed() < PATIENCE => {
+                thread::sleep(AGAIN)
+            }
+            Value::Error(e) => return Err(io::Error::other(format!("node {node}: {words:?}: {e}"))),
+            value => return Ok(value),
+        }
     }
 }

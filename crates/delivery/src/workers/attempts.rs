@@ -95,6 +95,8 @@ impl AttemptRecord {
 
     fn add(&mut self, notes: &[AttemptNote]) {
         self.attempts.extend(notes.iter().map(|note| note.attempt.clone()));
+        // An attempt may be noted after the next one, which begins when the message is given back.
+        self.attempts.sort_by_key(|attempt| attempt.at_ms);
         let surplus = self.attempts.len().saturating_sub(KEPT_ATTEMPTS);
         self.attempts.drain(..surplus);
         self.gone = notes.iter().any(|note| note.gone);

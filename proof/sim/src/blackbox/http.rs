@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,6 +22,8 @@ use crate::process::{Listens, Server, binary};
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause before a look is repeated.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The memory of a duewheel server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +308,15 @@ impl HttpPeer {
     fn plain(&mut self, method: &'static str, path: String, body: &Value) -> Result<Value, String> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = Request { method, path, kind: JSON, body };
-        match self.exchange(&request) {
+        let begun = Instant::now();
+        let answered = loop {
+            match self.exchange(&request) {
+                // A shard is between two owners.
+                Ok(r) if r.status == 503 && begun.elapsed() < PATIENCE => thread::sleep(AGAIN),
+                other => break other,
+            }
+        };
+        match answered {
             Ok(r) if r.end == Completeness::Whole && r.status == 200 => {
                 serde_json::from_slice(&r.body).map_err(|e| e.to_string())
             }
