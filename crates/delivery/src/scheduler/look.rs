@@ -70,7 +70,7 @@ impl Look<'_> {
                 ScheduleStep::Erase(ids) => self.erase(ids).await?,
                 ScheduleStep::Look(id) => match message::is_settled(&self.shelf.client, id).await {
                     Some(answer) => previous = answer,
-                    None => return self.give_up().await,
+                    None => return Err(self.stopped(ScheduleError::Busy).await),
                 },
                 ScheduleStep::Sleep(until) => {
                     self.write(0, NextLook::At(until)).await?;
@@ -177,7 +177,7 @@ impl Look<'_> {
         let answers = match ops {
             Ok(ops) => match self.shelf.client.ask_many(ops).await {
                 Ok(answers) => answers,
-                Err(error) => return self.stop(ScheduleError::Call(error)).await.map(|()| Vec::new()),
+                Err(error) => return Err(self.stopped(ScheduleError::Call(error)).await),
             },
             Err(bad) => {
                 // Settings that were valid once. The occurrences wait for others.
@@ -199,7 +199,7 @@ impl Look<'_> {
             unknown = unknown.or(error);
         }
         match unknown {
-            Some(error) => self.stop(ScheduleError::Call(error)).await.map(|()| Vec::new()),
+            Some(error) => Err(self.stopped(ScheduleError::Call(error)).await),
             None => Ok(taken),
         }
     }
@@ -209,7 +209,7 @@ impl Look<'_> {
         for take in list {
             let outcome = message::take(&self.shelf.client, &self.record.mark(), &take.entry).await;
             if outcome == TakeOutcome::Unknown {
-                return self.stop(ScheduleError::Busy).await;
+                return Err(self.stopped(ScheduleError::Busy).await);
             }
             self.record.state.took(self.shelf.now(), &take, outcome);
         }
@@ -220,22 +220,19 @@ impl Look<'_> {
         self.hold().await?;
         for id in ids {
             if !message::erase(&self.shelf.client, id).await {
-                return self.stop(ScheduleError::Busy).await;
+                return Err(self.stopped(ScheduleError::Busy).await);
             }
             self.record.state.erased(&[id]);
         }
         Ok(())
     }
 
-    async fn give_up(&mut self) -> Result<LookEnd, ScheduleError> {
-        self.stop(ScheduleError::Busy).await.map(|()| LookEnd::Written)
-    }
-
-    /// Ends a look whose store gave no answer: what is under way stays in the record, and is completed later.
-    async fn stop(&mut self, why: ScheduleError) -> Result<(), ScheduleError> {
+    /// Ends a look whose store gave no answer, and returns why: what is under way stays in the record, and is completed
+    /// later.
+    async fn stopped(&mut self, why: ScheduleError) -> ScheduleError {
         // If this fails, too, the record is due when it is no longer held.
         let _ = self.write(0, NextLook::After(LOOK_AGAIN)).await;
-        Err(why)
+        why
     }
 
     /// Writes what is about to be done, and keeps others away meanwhile.
@@ -248,5 +245,47 @@ impl Look<'_> {
         self.record.state.held_until = held_until;
         self.generation = self.shelf.write((self.id, self.generation), self.record.bytes(), next).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::core::engine::{Op, Target};
+    use duewheel::core::name::{Key, QueueName};
+    use duewheel::{Duewheel, Policy};
+
+    use super::*;
+    use crate::schedule::occurrence_key;
+    use crate::{RecurrenceSettings, Schedules};
+
+    /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger went.
+    /// It was tried with its key again, in another shard, which did not remember it.
+    #[tokio::test]
+    async fn an_occurrence_that_lost_its_key_is_never_tried_with_it_again() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+        let recurrence = RecurrenceSettings { every: Some("1h".into()), ..Default::default() };
+        let settings = ScheduleSettings { queue: "q".into(), recurrence, ..Default::default() };
+        schedules.put("hourly", settings, None).await.unwrap();
+        let row = schedules.shelf.read("hourly").await.unwrap().unwrap();
+        let mut record = ScheduleRecord::read(&row.body).unwrap();
+        let at = record.created + 3_600_000;
+        let entry = ScheduleEntry {
+            at,
+            due: at,
+            round: record.state.round,
+            until: u64::MAX,
+            keyless: true,
+            id: None,
+            generation: 0,
+        };
+        record.state.cursor = at;
+        record.state.entering.push(entry);
+        let mut look = schedules.look("hourly", &row, record);
+        assert_eq!(look.run(None).await.unwrap(), LookEnd::Written);
+        assert_eq!((look.record.state.counts.entered, look.record.state.counts.keyless), (1, 1));
+        let key = Key::new(&occurrence_key("hourly", at)).unwrap();
+        let keyed = Op::get(Target::Key(QueueName::new("q").unwrap(), key));
+        assert!(wheel.client().ask(keyed).await.unwrap().is_none(), "it has no key");
     }
 }

@@ -346,18 +346,7 @@ async fn the_rate_of_a_target_follows_the_clock() {
 
 #[tokio::test]
 async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
-    let (open, opened) = tokio::sync::watch::channel(false);
-    let receiver = Receiver::over(
-        |_, _| status(200, "", ""),
-        move |stream| {
-            let mut opened = opened.clone();
-            async move {
-                opened.wait_for(|open| *open).await.ok()?;
-                Some(stream)
-            }
-        },
-    )
-    .await;
+    let (receiver, open) = Receiver::held().await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { concurrency: Some(1), ..receiver.target() });
     enqueue(&wheel, 3).await;

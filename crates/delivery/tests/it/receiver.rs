@@ -11,6 +11,7 @@ use bytes::Bytes;
 use duewheel_delivery::{PushRequest, Resolver, TargetSettings};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +66,23 @@ struct Seen {
 impl Receiver {
     pub async fn new(answering: impl Fn(usize, &Received) -> Answer + Send + Sync + 'static) -> Self {
         Self::over(answering, |stream| async move { Some(stream) }).await
+    }
+
+    /// A receiver that answers nothing until it is told to.
+    pub async fn held() -> (Self, watch::Sender<bool>) {
+        let (open, opened) = watch::channel(false);
+        let receiver = Receiver::over(
+            |_, _| status(200, "", ""),
+            move |stream| {
+                let mut opened = opened.clone();
+                async move {
+                    opened.wait_for(|open| *open).await.ok()?;
+                    Some(stream)
+                }
+            },
+        )
+        .await;
+        (receiver, open)
     }
 
     /// A receiver whose connections are changed first, by TLS for example.

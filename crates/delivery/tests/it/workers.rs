@@ -265,18 +265,7 @@ async fn a_node_that_was_suspended_begins_nothing_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_takes_effect_and_loses_nothing() {
-    let (open, opened) = tokio::sync::watch::channel(false);
-    let slow = Receiver::over(
-        |_, _| status(200, "", ""),
-        move |stream| {
-            let mut opened = opened.clone();
-            async move {
-                opened.wait_for(|open| *open).await.ok()?;
-                Some(stream)
-            }
-        },
-    )
-    .await;
+    let (slow, open) = Receiver::held().await;
     let fast = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
     rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(2), ..hanging(&slow) });

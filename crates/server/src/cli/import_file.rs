@@ -320,14 +320,9 @@ impl<'a> FileImporter<'a> {
                         self.schedule(reader.line(), &schedule)?;
                     }
                 }
-                Some(ExportLine::Message(message)) => {
-                    if !self.wants(&message.queue.0) {
-                    } else if self.schedules.puts(&message) {
-                        self.occurrences += 1;
-                    } else {
-                        self.add(reader.line(), &message)?;
-                    }
-                }
+                Some(ExportLine::Message(message)) if !self.wants(&message.queue.0) => {}
+                Some(ExportLine::Message(message)) if self.schedules.puts(&message) => self.occurrences += 1,
+                Some(ExportLine::Message(message)) => self.add(reader.line(), &message)?,
             }
         }
         self.send()?;

@@ -63,19 +63,12 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         | ServeError::Bind { .. }
         | ServeError::System(_)
         | ServeError::Ended(_)
-        | ServeError::Shutdown(_)
-            if format == LogFormat::Json =>
-        {
-            tracing::error!("{error}");
-            CommandFailure::Said
-        }
-        ServeError::Config(_)
-        | ServeError::Tokens(_)
-        | ServeError::Tls(_)
-        | ServeError::Open { .. }
-        | ServeError::Bind { .. }
-        | ServeError::System(_)
-        | ServeError::Ended(_)
-        | ServeError::Shutdown(_) => CommandFailure::failed(error),
+        | ServeError::Shutdown(_) => match format {
+            LogFormat::Json => {
+                tracing::error!("{error}");
+                CommandFailure::Said
+            }
+            LogFormat::Text => CommandFailure::failed(error),
+        },
     })
 }
