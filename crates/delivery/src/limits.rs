@@ -140,8 +140,10 @@ pub const MAX_SCHEDULE_NOTE: usize = 1_024;
 pub const CATCHUP: Duration = Duration::from_secs(86_400);
 /// The longest such time that a schedule may ask for.
 pub const MAX_CATCHUP: Duration = Duration::from_secs(366 * 86_400);
-/// An occurrence that is looked at within this time is on time; a later one was missed.
-pub const ON_TIME: Duration = Duration::from_secs(10);
+/// An occurrence that is looked at within this time is on time; a later one was missed. It is longer than a record is
+/// held: when a node dies during a look, another one is on time.
+pub const ON_TIME: Duration = Duration::from_secs(30);
+const _: () = assert!(ON_TIME.as_secs() > 2 * HELD.as_secs());
 /// Most missed occurrences that enter their queue; older ones are counted only.
 pub const MAX_LATE: usize = 1_000;
 /// The distance at which missed occurrences enter, so that they are no burst.

@@ -42,7 +42,7 @@ pub struct ScheduleSettings {
     pub note: Option<String>,
 }
 
-/// Which of the occurrences enter that no worker put at their time. Occurrences of at most ten seconds ago are on time.
+/// Which of the occurrences enter that no worker put at their time. Those of at most 30 seconds ago are on time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedPolicy {
     /// None of them.

@@ -80,6 +80,8 @@ struct World {
     /// Since when which recurrence applies; `None` while paused.
     rules: Vec<(u64, Option<ScheduleSettings>)>,
     edits: u32,
+    /// When a look has last judged everything up to then.
+    looked: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -127,6 +129,7 @@ impl World {
             touched: BTreeSet::new(),
             taken_from_callers: 0,
             edits: 0,
+            looked: START,
         }
     }
 
@@ -245,7 +248,9 @@ impl World {
                 return;
             }
             ScheduleStep::Sleep(_) | ScheduleStep::Remove => {
-                self.write(looker, 0);
+                if self.write(looker, 0) {
+                    self.looked = self.now;
+                }
                 looker.seen = None;
                 return;
             }
@@ -308,7 +313,7 @@ impl World {
         let mut all = BTreeSet::new();
         for (n, (from, settings)) in self.rules.iter().enumerate() {
             let Some(settings) = settings else { continue };
-            let until = self.rules.get(n + 1).map_or(self.now, |(from, _)| *from);
+            let until = self.rules.get(n + 1).map_or(self.looked, |(from, _)| *from);
             let upcoming = table(settings).recurrence;
             let upcoming = upcoming.upcoming(time(*from)).map(|o| to_ms(o.at));
             all.extend(upcoming.take_while(|at| *at <= until));
@@ -336,14 +341,14 @@ impl World {
         let expected = self.expected();
         let stray = entered
             .keys()
-            .find(|at| **at <= self.now && !expected.contains(at) && !self.touched.contains(at));
+            .find(|at| **at <= self.looked && !expected.contains(at) && !self.touched.contains(at));
         if let Some(at) = stray {
             return Err(format!("{at} entered, and does not occur"));
         }
         let state = &self.record.1;
         let came = entered.keys().filter(|at| expected.contains(at)).count() as u64;
         let counts = &state.counts;
-        let waiting = (state.backlog.iter().filter(|at| **at <= self.now).count()
+        let waiting = (state.backlog.iter().filter(|at| **at <= self.looked).count()
             + usize::from(state.buffered.is_some())) as u64;
         let known = came + counts.missed + counts.skipped + waiting;
         let all = expected.len() as u64;
@@ -425,6 +430,9 @@ fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result
     while last.seen.is_some() || !world.record.1.is_quiet() {
         world.step(&mut last);
         world.now += 10;
+    }
+    if world.looked + 2_000 < world.now {
+        return Err(format!("the last look was {} ms ago", world.now - world.looked));
     }
     world.judge()?;
     Ok(world)
