@@ -137,11 +137,12 @@ impl Settings {
         if let Some(bytes) = self.maxmemory {
             line(format_args!("maxmemory {bytes}\nmaxmemory-policy noeviction"));
         }
+        // Replicas get their first copy at once, and not after 5 s of waiting for more of them.
+        line(format_args!("repl-diskless-sync-delay 0"));
         if let Some(Clustered { bus, node_timeout_ms }) = clustered {
-            // Replicas get their first copy at once, and not after 5 s of waiting for more of them.
             line(format_args!(
                 "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-port {bus}\n\
-                 cluster-node-timeout {node_timeout_ms}\nrepl-diskless-sync-delay 0"
+                 cluster-node-timeout {node_timeout_ms}"
             ));
         }
         out
