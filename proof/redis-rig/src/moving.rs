@@ -145,12 +145,13 @@ impl Moving<'_> {
     }
 }
 
-/// Repeats what a node refuses because it has not heard of another one for a moment: nothing of it was done.
+/// Repeats what a node, or the one that it hands keys to, refuses because it has not heard of another one for a moment:
+/// nothing of it was done, or a part that is left out the next time.
 fn must(cluster: &RedisCluster, node: usize, words: &[&str]) -> io::Result<Value> {
     let begun = Instant::now();
     loop {
         match cluster.node(node).command(words)? {
-            Value::Error(e) if e.starts_with("CLUSTERDOWN") && begun.elapsed() < PATIENCE => {
+            Value::Error(e) if e.contains("CLUSTERDOWN") && begun.elapsed() < PATIENCE => {
                 thread::sleep(AGAIN)
             }
             Value::Error(e) => return Err(io::Error::other(format!("node {node}: {words:?}: {e}"))),
