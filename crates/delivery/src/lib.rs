@@ -20,13 +20,16 @@ mod networks;
 mod persist;
 mod plan;
 mod pusher;
+mod random;
 mod rate;
 mod recurrence;
 mod request;
 mod schedule;
 mod scheduler;
+mod shelf;
 mod signing;
 mod target;
+mod targets;
 mod trust;
 mod workers;
 
@@ -52,4 +55,8 @@ pub use scheduler::{
 };
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
+pub use targets::{
+    BadSealKey, SealKeys, Sealing, ShownTarget, TargetChoice, TargetError, TargetPause, TargetService,
+    TargetState, TargetView, Targets,
+};
 pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};

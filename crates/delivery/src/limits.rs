@@ -46,6 +46,8 @@ pub const MAX_DELAY: Duration = Duration::from_secs(30 * 86_400);
 pub const JITTER_PERCENT: u64 = 20;
 /// Most networks that a target may name.
 pub const MAX_NETWORKS: usize = 100;
+/// Most prefixes of queues that a target may name.
+pub const MAX_PREFIXES: usize = 100;
 /// Most status codes in `dead_on`.
 pub const MAX_DEAD_ON: usize = 100;
 
@@ -91,6 +93,23 @@ pub const LONGEST_SETTLE: Duration = Duration::from_secs(1);
 pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
+
+/// Longest name of a target, in bytes.
+pub const MAX_TARGET_NAME: usize = 128;
+/// Most targets of a store.
+pub const MAX_TARGETS: u64 = 1_000;
+/// Most queues of a store that have a target.
+pub const MAX_TARGET_QUEUES: u64 = 10_000;
+/// Longest reason of a pause, in bytes.
+pub const MAX_PAUSE_REASON: usize = 1_024;
+/// How often a node looks whether a target was edited.
+pub const TARGETS_LOOK: Duration = Duration::from_secs(1);
+/// How often a node reads all targets, whether or not it knows of an edit.
+pub const TARGETS_READ: Duration = Duration::from_secs(60);
+/// How often an edit is tried that others come in the way of.
+pub const TARGET_TRIES: u32 = 5;
+/// Most keys that open what is sealed: the current one, and those that are being replaced.
+pub const MAX_SEAL_KEYS: usize = 16;
 
 /// The lease of a target's ticket: how long the target rests when the node that pushes has died.
 pub const TICKET_LEASE: Duration = Duration::from_secs(15);

@@ -5,7 +5,6 @@ mod error;
 mod look;
 mod message;
 mod runs;
-mod shelf;
 mod worker;
 
 pub use edits::{ScheduleListed, ScheduleView, Schedules, SettingsChange};

@@ -5,16 +5,18 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use duewheel::core::name::QueueName;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use rustls::ClientConfig;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 use url::{Host, Url};
 
 use crate::length::parse_length;
 use crate::limits::{
     CONCURRENCY, MAX_ATTEMPTS, MAX_CONCURRENCY, MAX_DEAD_ON, MAX_DELAY, MAX_DELAYS, MAX_HEADER_BYTES,
-    MAX_HEADERS, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
+    MAX_HEADERS, MAX_PREFIXES, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
 };
 use crate::networks::Networks;
 use crate::plan::RetryPlan;
@@ -64,36 +66,39 @@ pub struct TargetSettings {
     /// The addresses that requests may go to; public ones by default.
     #[serde(default)]
     pub networks: Option<NetworkSettings>,
+    /// What the names of queues begin with that may be delivered to it; by default all may.
+    #[serde(default)]
+    pub queues: Option<Vec<String>>,
 }
 
 /// A limit of requests a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushRate {
     /// Requests a second.
     pub per_second: u32,
     /// Requests that may go at once after a pause; by default a second's worth.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
 }
 
 /// Either `delays`, or `min_ms` and `max_ms`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetrySettings {
     /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delays: Option<Vec<String>>,
     /// The first of delays that double, in ms.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_ms: Option<u64>,
     /// The longest of them, in ms.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_ms: Option<u64>,
 }
 
 /// `"public"`, `"any"`, or a list of these and of networks.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NetworkSettings {
     /// One word or network.
@@ -160,6 +165,42 @@ impl TargetSettings {
     pub fn new(url: impl Into<String>) -> Self {
         TargetSettings { url: url.into(), ..Self::default() }
     }
+
+    /// The field that tells a secret, if one does: what is not to be kept in the clear by others. A query counts as one.
+    pub fn secret_field(&self) -> Option<&'static str> {
+        let has = [
+            ("secrets", !self.secrets.is_empty()),
+            ("headers", !self.headers.is_empty()),
+            ("client_pem", self.client_pem.is_some()),
+            ("url", self.url.contains('?')),
+        ];
+        has.into_iter().find_map(|(field, has)| has.then_some(field))
+    }
+
+    /// Whether this queue may be delivered to the target.
+    pub fn serves(&self, queue: &str) -> bool {
+        self.queues.as_ref().is_none_or(|all| all.iter().any(|prefix| queue.starts_with(prefix.as_str())))
+    }
+
+    /// All of it, secrets in the clear, as it is read again.
+    pub(crate) fn in_the_clear(&self) -> Value {
+        json!({
+            "url": self.url,
+            "method": self.method,
+            "headers": self.headers,
+            "secrets": self.secrets,
+            "timeout_ms": self.timeout_ms,
+            "concurrency": self.concurrency,
+            "rate": self.rate,
+            "retry": self.retry,
+            "max_attempts": self.max_attempts,
+            "dead_on": self.dead_on,
+            "ca_pem": self.ca_pem,
+            "client_pem": self.client_pem,
+            "networks": self.networks,
+            "queues": self.queues,
+        })
+    }
 }
 
 impl PushTarget {
@@ -186,6 +227,7 @@ impl PushTarget {
         if settings.client_pem.is_some() && url.scheme() != "https" {
             return Err(bad("client_pem", "needs a URL with https"));
         }
+        queues(settings.queues.as_deref().unwrap_or_default())?;
         let tls = client_config(settings.ca_pem.as_deref(), settings.client_pem.as_deref());
         let most = u64::try_from(MAX_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
         let timeout = settings.timeout_ms.map(Duration::from_millis).unwrap_or(TIMEOUT);
@@ -424,6 +466,17 @@ fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadTarget> {
         }
         Some(_) => Err(bad("retry", "must have either delays, or min_ms and max_ms")),
     }
+}
+
+/// Checks prefixes of names: what no name can begin with is a mistake.
+fn queues(prefixes: &[String]) -> Result<(), BadTarget> {
+    if prefixes.len() > MAX_PREFIXES {
+        return Err(bad("queues", format_args!("are more than {MAX_PREFIXES}")));
+    }
+    for (n, prefix) in prefixes.iter().enumerate() {
+        QueueName::new(prefix).map_err(|e| bad(format!("queues[{n}]"), e))?;
+    }
+    Ok(())
 }
 
 fn dead_on(codes: &[u16]) -> Result<Vec<u16>, BadTarget> {

@@ -112,7 +112,7 @@ pub use message::Message;
 pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
 pub use registered::HandlerError;
-pub use restore::{Restored, restore};
+pub use restore::{Restored, STORE_QUEUE, restore};
 pub use salvage::{Salvaged, salvage};
 pub use wheel::{Duewheel, ShutdownError};
 

@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use duewheel_core::id::LeaseToken;
 use duewheel_core::message::{Lease, Row, Stage};
-use duewheel_core::record::{ClockPair, Group, Record, Was};
+use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{Capacity, Load, Loaded, More, Sequence, Store, StoreError, Which};
 use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::disk::{Disk, RealDisk};
 use duewheel_store_log::{LogStore, Options};
+
+/// The queue of what tells a store apart from its copies: a restore and a salvage remove its messages. Only the server
+/// itself can have messages in it.
+pub const STORE_QUEUE: &str = "#store";
 
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +127,10 @@ impl Ending {
 
     fn record(&mut self, Row { message, mut life }: Row) -> Option<Record> {
         let kind = life.stage.kind();
+        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
+        if message.queue.as_str() == STORE_QUEUE {
+            return Some(Record::Removed { id: message.id, why: Gone::Cancelled, was });
+        }
         life.stage = match life.stage {
             Stage::Leased(lease) => {
                 self.ended += 1;
@@ -135,7 +143,6 @@ impl Ending {
             }
             Stage::Waiting { token: None } | Stage::Dead { .. } => return None,
         };
-        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
         Some(Record::Changed { id: message.id, life, was })
     }
 }

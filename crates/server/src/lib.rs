@@ -27,6 +27,7 @@ mod private;
 mod reload;
 pub mod rfc3339;
 mod schema;
+mod sealing;
 pub mod serve;
 pub mod service;
 mod signals;

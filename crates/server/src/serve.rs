@@ -23,6 +23,7 @@ use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
+use crate::sealing;
 use crate::service::{GivenSockets, ServiceManager};
 use crate::signals::Signals;
 use crate::store;
@@ -37,6 +38,9 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// How long looks at schedules may take to end before the wheel is closed.
 const SCHEDULES_STOP: Duration = Duration::from_secs(2);
+
+/// How long requests to targets may take to end before the wheel is closed; those that are dropped are sent again.
+const DELIVERY_STOP: Duration = Duration::from_secs(5);
 
 /// How long requests in progress may take before the drain begins, when a successor gets the new connections.
 const HAND_OVER: Duration = Duration::from_secs(1);
@@ -72,6 +76,7 @@ pub async fn serve(
     };
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
+    let sealing = sealing::of(&settings)?;
     let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;
@@ -107,6 +112,7 @@ pub async fn serve(
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
+    app.set_sealing(sealing);
     if let Some(clock) = clock {
         app.set_clock(clock);
     }
@@ -154,6 +160,7 @@ pub async fn serve(
     }
     out.flush()?;
     app.start_schedules();
+    app.start_delivery();
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
     let server = RunningServer { app, settings, wheel, drain, manager, is_given };
@@ -217,10 +224,11 @@ impl RunningServer {
         result
     }
 
-    /// Ends the worker of schedules, then the wheel.
+    /// Ends the worker of schedules and deliveries, then the wheel.
     async fn shut_down(&self) -> Result<(), ShutdownError> {
         let time = self.settings.drain_timeout;
-        self.app.stop_schedules(SCHEDULES_STOP.min(time)).await;
+        let (schedules, delivery) = (SCHEDULES_STOP.min(time), DELIVERY_STOP.min(time));
+        tokio::join!(self.app.stop_schedules(schedules), self.app.stop_delivery(delivery));
         self.wheel.shutdown(time).await
     }
 

@@ -5,14 +5,14 @@ use std::time::Instant;
 use duewheel::core::Policy;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::{CallError, Duewheel};
-use ring::rand::SecureRandom;
 
 use super::error::ScheduleError;
 use super::look::{EditJob, Look, LookEnd, ScheduleEdit};
-use super::shelf::{Shelf, ShelfRow};
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
+use crate::random::random_text;
 use crate::recurrence::{BadRecurrence, Occurrence};
 use crate::schedule::{ScheduleRecord, ScheduleSettings, to_time};
+use crate::shelf::{Shelf, ShelfRow};
 
 /// The queue of the records.
 const QUEUE: &str = "#schedules";
@@ -314,12 +314,4 @@ impl Schedules {
 
 fn read(row: &ShelfRow) -> Result<ScheduleRecord, ScheduleError> {
     ScheduleRecord::read(&row.body).map_err(|error| ScheduleError::Unreadable(error.to_string()))
-}
-
-/// 128 random bits in hexadecimal digits.
-pub(crate) fn random_text() -> String {
-    let mut bytes = [0u8; 16];
-    // Without a random source neither TLS nor tokens work, either; a constant would only make ids predictable.
-    let _ = ring::rand::SystemRandom::new().fill(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,6 +4,7 @@ use duewheel::CallError;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 
 use crate::recurrence::BadRecurrence;
+use crate::shelf::NotWritten;
 
 /// Why something was not done with a schedule.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -39,4 +40,15 @@ pub enum ScheduleError {
     /// The store gave no answer; what was begun is completed once it does.
     #[error(transparent)]
     Call(#[from] CallError),
+}
+
+impl From<NotWritten> for ScheduleError {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => ScheduleError::Busy,
+            NotWritten::Refused(refusal) => ScheduleError::RecordRefused(refusal),
+            NotWritten::NewRefused(refusal) => ScheduleError::Refused(refusal),
+            NotWritten::Unknown(error) => ScheduleError::Call(error),
+        }
+    }
 }

@@ -6,12 +6,12 @@ use duewheel::core::MessageId;
 
 use super::error::ScheduleError;
 use super::message::{self, OccurrenceMessage};
-use super::shelf::{NextLook, NotWritten, Shelf};
 use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, UNREADABLE_LOOK};
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
     TakeBack, TakeOutcome,
 };
+use crate::shelf::{NextLook, NotWritten, Shelf};
 
 /// What an edit makes of a schedule.
 #[derive(Clone, Debug)]
@@ -243,7 +243,8 @@ impl Look<'_> {
 
     async fn write(&mut self, held_until: u64, next: NextLook) -> Result<(), NotWritten> {
         self.record.state.held_until = held_until;
-        self.generation = self.shelf.write((self.id, self.generation), self.record.bytes(), next).await?;
+        self.generation =
+            self.shelf.write((self.id, self.generation), self.record.bytes(), Some(next)).await?;
         Ok(())
     }
 }

@@ -3,10 +3,11 @@
 use duewheel::core::engine::{Answered, EnqueueRefusal, Enqueued};
 use duewheel::core::time::WallMs;
 
-use super::edits::{Schedules, random_text};
+use super::edits::Schedules;
 use super::error::ScheduleError;
 use super::message::OccurrenceMessage;
 use crate::limits::{MAX_BACKFILL, MAX_RUN_ID};
+use crate::random::random_text;
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{ScheduleRecord, occurrence_key, to_ms, to_time};
 

@@ -11,9 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::edits::Schedules;
-use super::shelf::ShelfRow;
 use crate::limits::{FIRST_RESTART, HELD, LONGEST_RESTART, LOOKS};
 use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
+use crate::shelf::ShelfRow;
 
 /// How long a reserve waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
@@ -251,8 +251,8 @@ impl WorkerInner {
             Err(error) => {
                 tracing::warn!(schedule = name.as_str(), %error, "a schedule does not run");
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let later = super::shelf::NextLook::After(crate::limits::UNREADABLE_LOOK);
-                drop(shelf.write((row.id, row.generation), row.body, later).await);
+                let later = crate::shelf::NextLook::After(crate::limits::UNREADABLE_LOOK);
+                drop(shelf.write((row.id, row.generation), row.body, Some(later)).await);
                 return;
             }
         };

@@ -9,5 +9,6 @@ mod receiver;
 mod scheduled;
 mod schedules;
 mod spellings;
+mod stored;
 mod targets;
 mod workers;

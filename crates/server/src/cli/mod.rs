@@ -40,6 +40,7 @@ mod schedule;
 mod serve;
 mod server;
 mod table;
+mod target;
 mod tls_words;
 mod token;
 mod top;
@@ -119,6 +120,8 @@ enum CliCommand {
     Restore(restore::RestoreArgs),
     /// Put, list and remove schedules: messages that come again and again
     Schedule(schedule::ScheduleArgs),
+    /// Put, list, test and remove targets: where messages are delivered
+    Target(target::TargetArgs),
     /// Show limits and use of tenants
     Quotas(health::QuotasArgs),
     /// Tell whether the server is well
@@ -173,6 +176,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Import(args)) => client(args),
         Some(CliCommand::Backup(args)) => client(args),
         Some(CliCommand::Schedule(args)) => client(args),
+        Some(CliCommand::Target(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
         Some(CliCommand::Verify(args)) => args.run().into(),

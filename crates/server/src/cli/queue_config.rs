@@ -54,6 +54,9 @@ struct ChangeArgs {
     /// Order of ready messages of equal priority
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderArg>,
+    /// The target that messages are delivered to
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
 }
 
 /// A setting, by the name of its option.
@@ -66,6 +69,7 @@ enum SettingArg {
     DedupeWindow,
     DeadTtl,
     Order,
+    Target,
 }
 
 impl SettingArg {
@@ -79,6 +83,7 @@ impl SettingArg {
             SettingArg::DedupeWindow => "dedupe_window_ms",
             SettingArg::DeadTtl => "dead_ttl_ms",
             SettingArg::Order => "order",
+            SettingArg::Target => "target",
         }
     }
 }
@@ -128,6 +133,7 @@ impl ChangeArgs {
             OrderArg::Arrival => "arrival",
         });
         put("order", order.map(Value::from));
+        put("target", self.target.clone().map(Value::from));
         named
     }
 }
@@ -165,6 +171,9 @@ impl ClientCommand for ConfigArgs {
             let origin = if set == DEFAULT { "  (default)" } else { "" };
             let effective = if effective == DEFAULT { "never" } else { &*effective };
             writeln!(out, "--{name:<16}{effective}{origin}")?;
+        }
+        if let Some(target) = shown["config"]["target"].as_str() {
+            writeln!(out, "--{:<16}{target}", "target")?;
         }
         Ok(())
     }

@@ -72,6 +72,8 @@ pub struct Settings {
     pub memory: u64,
     /// The file of tokens.
     pub tokens: Option<PathBuf>,
+    /// The file of keys that seal the secrets of targets.
+    pub secrets_key: Option<PathBuf>,
     /// Certificate and key.
     pub tls: Option<tls::Files>,
     /// The host names under which the server may be called.
@@ -208,6 +210,7 @@ impl Options {
             journal_bytes,
             memory,
             tokens: self.tokens,
+            secrets_key: self.secrets_key,
             tls: match (self.tls_cert, self.tls_key) {
                 (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
                 (None, None) => None,
@@ -382,6 +385,7 @@ impl Settings {
             memory: Some(self.memory),
             memory_messages: Some(self.policy.near_messages + self.policy.ready_messages),
             tokens: self.tokens.clone(),
+            secrets_key: self.secrets_key.clone(),
             tls_cert: self.tls.as_ref().map(|files| files.cert.clone()),
             tls_key: self.tls.as_ref().map(|files| files.key.clone()),
             hosts: Some(self.hosts.clone()),
@@ -448,7 +452,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\nsecrets_key = '/s'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\

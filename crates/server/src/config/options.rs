@@ -163,6 +163,10 @@ options! {
         /// changes, and on SIGHUP
         #[arg(long, value_name = "FILE")]
         pub tokens: Option<PathBuf>,
+        /// File of keys (32 random bytes in base64, one a line) that seal the secrets of targets: the first one seals, and
+        /// all open
+        #[arg(long, value_name = "FILE")]
+        pub secrets_key: Option<PathBuf>,
         /// Certificate for HTTPS, in PEM, followed by those that lead to its authority; read again like --tokens
         #[arg(long, value_name = "FILE")]
         pub tls_cert: Option<PathBuf>,

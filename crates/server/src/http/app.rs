@@ -11,7 +11,9 @@ use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
-use duewheel_delivery::{ScheduleWorker, Schedules, WorkerCounts};
+use duewheel_delivery::{
+    ScheduleWorker, Schedules, Sealing, TargetService, TargetStatus, Targets, WorkerCounts,
+};
 
 use super::answer_budget::AnswerBudget;
 use super::durations::RouteDurations;
@@ -58,6 +60,10 @@ pub struct AppState {
     pub(super) settings: tokio::sync::Mutex<()>,
     /// The worker of schedules, while it runs.
     pub(super) schedules: Mutex<Option<ScheduleWorker>>,
+    /// The targets of the store.
+    pub(super) targets: OnceLock<Targets>,
+    /// What delivers to them, while it runs.
+    pub(super) delivery: Mutex<Option<TargetService>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -143,6 +149,8 @@ impl App {
             feed: Feed::default(),
             settings: tokio::sync::Mutex::new(()),
             schedules: Mutex::new(None),
+            targets: OnceLock::new(),
+            delivery: Mutex::new(None),
             description: OnceLock::new(),
         }))
     }
@@ -191,6 +199,50 @@ impl App {
 
     fn schedule_worker(&self) -> MutexGuard<'_, Option<ScheduleWorker>> {
         self.0.schedules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how secrets of targets are kept: before requests are served.
+    pub fn set_sealing(&self, sealing: Sealing) {
+        if let Ok(targets) = Targets::new(&self.wheel, &self.policy, sealing) {
+            let _ = self.0.targets.set(targets); // the first one counts
+        }
+    }
+
+    /// Delivers queues to their targets from now on.
+    pub fn start_delivery(&self) {
+        if let Some(targets) = self.targets() {
+            *self.delivery() = Some(TargetService::start(&self.wheel, targets));
+        }
+    }
+
+    /// Begins no further delivery, and waits for those under way.
+    pub(crate) async fn stop_delivery(&self, deadline: Duration) {
+        let service = self.delivery().take();
+        if let Some(service) = service {
+            service.stop(deadline).await;
+        }
+    }
+
+    /// The targets of the store. Unless it was said how secrets are kept, none is.
+    pub(super) fn targets(&self) -> Option<&Targets> {
+        if self.0.targets.get().is_none() {
+            self.set_sealing(Sealing::Refused);
+        }
+        self.0.targets.get()
+    }
+
+    /// A target was edited by this node.
+    pub(super) fn refresh_targets(&self) {
+        self.delivery().as_ref().inspect(|service| service.refresh());
+    }
+
+    /// What this node sees of a target that it delivers to.
+    pub(super) fn target_status(&self, name: &str) -> Option<TargetStatus> {
+        self.delivery().as_ref().and_then(|service| service.status(name))
+    }
+
+    pub(super) fn delivery(&self) -> MutexGuard<'_, Option<TargetService>> {
+        self.0.delivery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses new messages in drain mode.

@@ -1,9 +1,9 @@
 //! One message by its id or its key: get, cancel, postpone, fire.
 
 use axum::http::StatusCode;
-use axum::response::Response;
-use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};
+use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target};
 use duewheel::core::message::MaxAttempts;
+use duewheel_delivery::deliveries;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -12,6 +12,7 @@ use super::answer_budget::AnswerPermit;
 use super::call::Call;
 use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
+use super::target_view::DeliveryAnswer;
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
 use crate::error::Problem;
@@ -63,7 +64,13 @@ pub(crate) async fn fire_by_key(call: Call) -> Answer {
 async fn get(call: Call, target: Target) -> Answer {
     let room = room(&call.app).await?;
     let found = call.app.ask(Op::get(target)).await?.ok_or_else(Problem::message_not_found)?;
-    Ok(shown(room, &found))
+    let mut answer = MessageAnswer::of(&found);
+    if found.attempt > 0 {
+        let attempts = deliveries(&call.app.client, found.message.id).await?;
+        answer.deliveries = attempts.into_iter().map(DeliveryAnswer::of).collect();
+    }
+    let json = written(found.message.weight() + 512, &answer);
+    Ok(held(StatusCode::OK, room, json))
 }
 
 async fn cancel(call: Call, target: Target) -> Answer {
@@ -174,11 +181,6 @@ pub(crate) struct Nothing {}
 /// Memory for an answer with one message.
 async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
-}
-
-fn shown(room: AnswerPermit, view: &View) -> Response {
-    let json = written(view.message.weight() + 512, &MessageAnswer::of(view));
-    held(StatusCode::OK, room, json)
 }
 
 fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {

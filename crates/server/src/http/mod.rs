@@ -53,6 +53,8 @@ mod stall;
 mod starting;
 mod stats;
 mod strict;
+mod target;
+mod target_view;
 mod view;
 #[cfg(test)]
 mod walk;

@@ -6,6 +6,7 @@ use duewheel::core::engine::{Op, QueueView};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::policy::{Defaults, Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::Pause;
+use duewheel_delivery::{TargetError, TargetView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,9 @@ use super::line::BackoffFields;
 use super::queue::is_unused_default;
 use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
 use super::strict::{self, Object, Positive, U32_MAX, Whole};
+use super::target::targets;
 use super::{Answer, App, reply};
+use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{LevelSchema, QueueSchema};
 
@@ -38,6 +41,8 @@ pub(crate) struct ConfigRequest {
     dead_ttl_ms: Option<Whole>,
     #[serde(default, deserialize_with = "strict::word")]
     order: Option<OrderWord>,
+    /// The target that its messages are delivered to.
+    target: Option<String>,
 }
 
 /// A queue with its new settings.
@@ -46,6 +51,8 @@ pub(crate) struct ConfigRequest {
 pub(crate) struct ConfiguredAnswer<'a> {
     #[serde(flatten)]
     pub(super) queue: QueueAnswer<'a>,
+    /// The target that its messages are delivered to.
+    pub(super) target: Option<String>,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
 }
@@ -64,14 +71,46 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         lasting: Lasting::Always,
     };
     let _alone = call.app.settings.lock().await;
-    set(&call.app, queue, settings).await
+    set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
 }
 
-async fn set(app: &App, queue: QueueName, settings: QueueSettings) -> Answer {
-    let done = app.ask(Op::configure(queue, settings)).await?.map_err(Problem::from_settings)?;
+/// Sets everything; a target that is not named stays.
+async fn set(
+    app: &App,
+    caller: &Caller,
+    queue: QueueName,
+    settings: QueueSettings,
+    target: Option<Option<String>>,
+) -> Answer {
+    let targets = targets(app)?;
+    let limited = caller.limits().is_some();
+    // A target without queues of its own is for those who may use all queues.
+    let may = |view: &TargetView| !limited || view.shown.as_ref().is_some_and(|shown| shown.queues.is_some());
+    if let Some(Some(name)) = &target {
+        // Nothing is changed when the target is refused.
+        targets.check_choice(&queue, name, &may).await.map_err(of_target)?;
+    }
+    let done = app.ask(Op::configure(queue.clone(), settings)).await?.map_err(Problem::from_settings)?;
+    let target = match target {
+        Some(target) => {
+            targets.choose(&queue, target.as_deref(), &may).await.map_err(of_target)?;
+            app.refresh_targets();
+            target
+        }
+        None => targets.target_of(&queue).await?,
+    };
     let now = app.client.now().wall;
-    let answer = ConfiguredAnswer { queue: QueueAnswer::of(&done, now), durability: done.level.as_str() };
+    let answer =
+        ConfiguredAnswer { queue: QueueAnswer::of(&done, now), target, durability: done.level.as_str() };
     Ok(reply(StatusCode::OK, &answer))
+}
+
+/// A target that there is not is a wrong field.
+fn of_target(error: TargetError) -> Problem {
+    match error {
+        TargetError::NotFound => Problem::field("target", error),
+        error => Problem::from(error),
+    }
 }
 
 /// The settings of a queue, as they were set and as they are in effect.
@@ -80,8 +119,18 @@ async fn set(app: &App, queue: QueueName, settings: QueueSettings) -> Answer {
 pub(crate) struct ConfigAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
-    pub(super) config: SettingsAnswer,
+    pub(super) config: ConfigSettings,
     pub(super) effective: EffectiveAnswer,
+}
+
+/// The settings of a queue, in the form in which they can be set again.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ConfigSettings")]
+pub(crate) struct ConfigSettings {
+    #[serde(flatten)]
+    pub(super) settings: SettingsAnswer,
+    /// The target that its messages are delivered to.
+    pub(super) target: Option<String>,
 }
 
 /// The values that apply to messages of the queue without values of their own: where `config` has `null`, these are the
@@ -116,9 +165,10 @@ impl EffectiveAnswer {
 pub(crate) async fn config(call: Call) -> Answer {
     let queue = call.queue()?;
     let settings = present(&call.app, &queue).await?;
+    let target = targets(&call.app)?.target_of(&queue).await?;
     let answer = ConfigAnswer {
         queue: queue.as_str(),
-        config: SettingsAnswer::of(&settings),
+        config: ConfigSettings { settings: SettingsAnswer::of(&settings), target },
         effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults),
     };
     Ok(reply(StatusCode::OK, &answer))
@@ -159,12 +209,24 @@ pub(crate) struct ConfigChange {
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<OrderWord>")]
     order: Option<Option<OrderWord>>,
+    /// The target that its messages are delivered to; `null` for none.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<String>")]
+    target: Option<Option<String>>,
 }
 
 impl ConfigChange {
     fn is_empty(&self) -> bool {
-        let ConfigChange { lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order } =
-            self;
+        let ConfigChange {
+            lease_ms,
+            max_attempts,
+            priority,
+            backoff,
+            dedupe_window_ms,
+            dead_ttl_ms,
+            order,
+            target,
+        } = self;
         lease_ms.is_none()
             && max_attempts.is_none()
             && priority.is_none()
@@ -172,6 +234,7 @@ impl ConfigChange {
             && dedupe_window_ms.is_none()
             && dead_ttl_ms.is_none()
             && order.is_none()
+            && target.is_none()
     }
 
     fn apply(self, to: &mut QueueSettings) -> Result<(), Problem> {
@@ -197,14 +260,15 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     let asked: ConfigChange = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
     if asked.is_empty() {
         let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
-                   dedupe_window_ms, dead_ttl_ms and order; null resets it";
+                   dedupe_window_ms, dead_ttl_ms, order and target; null resets it";
         return Err(Problem::new(ErrorCode::BadRequest, why));
     }
     // Two changes of different members at the same time must both count.
     let _alone = call.app.settings.lock().await;
     let mut settings = present(&call.app, &queue).await?;
+    let target = asked.target.clone();
     asked.apply(&mut settings)?;
-    set(&call.app, queue, settings).await
+    set(&call.app, &call.caller, queue, settings, target).await
 }
 
 /// A queue that is gone.
@@ -237,6 +301,11 @@ pub(crate) async fn remove(call: Call) -> Answer {
     let queue = call.queue()?;
     let app = &call.app;
     let _alone = app.settings.lock().await;
+    if targets(app)?.target_of(&queue).await?.is_some() {
+        // Its worker waits on the queue like any consumer.
+        let why = "the queue is delivered to a target; set its target to null first";
+        return Err(Problem::new(ErrorCode::InUse, why));
+    }
     let view = app.ask(Op::queue(queue.clone())).await?.filter(|view| !is_unused_default(view));
     let Some(view) = view else {
         return Err(Problem::new(ErrorCode::NotFound, format!("there is no queue {queue}")));

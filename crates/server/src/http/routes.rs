@@ -19,11 +19,13 @@ use serde_json::Value;
 use super::call::Call;
 use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
-use super::openapi::{self, Described, Security, operations as doc, schedules as doc_schedules};
+use super::openapi::{
+    self, Described, Security, operations as doc, schedules as doc_schedules, targets as doc_targets,
+};
 use super::{
     Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
     identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
-    schedule as schedules, settle, settle_many, stats, typed, wheel,
+    schedule as schedules, settle, settle_many, stats, target as targets, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -105,6 +107,14 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger, doc_schedules::trigger),
         post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill, doc_schedules::backfill),
         post("/v1/schedules/preview", NO, several(Admin), schedules::preview, doc_schedules::preview),
+
+        get("/v1/targets", &["after", "limit"], server(Admin), targets::list, doc_targets::list),
+        put("/v1/targets/{name}", NO, server(Admin), targets::put, doc_targets::put),
+        get("/v1/targets/{name}", NO, server(Admin), targets::show, doc_targets::get),
+        delete("/v1/targets/{name}", NO, server(Admin), targets::remove, doc_targets::remove),
+        post("/v1/targets/{name}/pause", NO, server(Admin), targets::pause, doc_targets::pause),
+        post("/v1/targets/{name}/resume", NO, server(Admin), targets::resume, doc_targets::resume),
+        post("/v1/targets/{name}/test", NO, server(Admin), targets::test, doc_targets::test),
 
         get("/v1/quotas", NO, several(Metrics), quota::quotas, doc::quotas),
         get("/v1/histogram", &["from", "to", "buckets"], server(Metrics), histogram::all_queues, doc::histogram_of_all),

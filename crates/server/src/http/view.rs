@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::queue_view::BackoffAnswer;
+use super::target_view::DeliveryAnswer;
 use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
 use crate::schema::{DeadReasonSchema, EndedSchema, KeySchema, LevelSchema, QueueSchema, StateSchema};
 
@@ -80,6 +81,9 @@ pub(crate) struct MessageAnswer<'a> {
     pub(super) own: OwnSettingsAnswer,
     /// The last attempts that have ended.
     pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
+    /// The last ten attempts to deliver it to a target, from the first failure on; only where one message is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) deliveries: Vec<DeliveryAnswer>,
 }
 
 impl<'a> MessageAnswer<'a> {
@@ -101,6 +105,7 @@ impl<'a> MessageAnswer<'a> {
             dead_at: view.dead.map(|(_, at)| InstantText(at)),
             own: OwnSettingsAnswer::of(&view.message.options),
             history: Elements::new(&view.history, PastAttemptAnswer::of),
+            deliveries: Vec::new(),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use duewheel_delivery::TargetStage;
+
 use super::super::App;
 use super::super::durations::EDGES_MS;
 use super::page::{MetricsPage, micros, seconds};
@@ -27,6 +29,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         u64::from(app.refuses_new()),
     );
     write_schedules(page, app);
+    write_targets(page, app);
     let counters = &app.counters;
     page.one(
         "duewheel_http_connections",
@@ -143,5 +146,53 @@ fn write_schedules(page: &mut MetricsPage, app: &App) {
         "counter",
         "Times that the worker of schedules began again after a bug.",
         counts.restarts,
+    );
+}
+
+/// What this node delivers to its targets.
+fn write_targets(page: &mut MetricsPage, app: &App) {
+    let (statuses, restarts, not_kept) = match app.delivery().as_ref() {
+        Some(service) => (service.statuses(), service.restarts(), service.attempts_not_kept()),
+        None => return,
+    };
+    let name = "duewheel_pushes_total";
+    page.head(name, "counter", "Attempts to deliver to targets of this node, by how they ended.");
+    for (target, status) in &statuses {
+        let counts = status.counts;
+        let outcomes = [
+            ("delivered", counts.delivered),
+            ("failed", counts.failed),
+            ("forgiven", counts.forgiven),
+            ("dead", counts.dead),
+        ];
+        for (outcome, count) in outcomes {
+            page.line(name, &format!("target={target:?},outcome=\"{outcome}\""), count);
+        }
+    }
+    let name = "duewheel_pushes_in_flight";
+    page.head(name, "gauge", "Requests to targets of this node that are under way.");
+    for (target, status) in &statuses {
+        page.line(name, &format!("target={target:?}"), status.in_flight as u64);
+    }
+    let name = "duewheel_target_open";
+    page.head(
+        name,
+        "gauge",
+        "Whether the breaker of a target of this node is open, so that its messages wait.",
+    );
+    for (target, status) in &statuses {
+        page.line(name, &format!("target={target:?}"), u64::from(status.stage == TargetStage::Open));
+    }
+    page.one(
+        "duewheel_push_restarts_total",
+        "counter",
+        "Times that a delivery worker began again after a bug.",
+        restarts,
+    );
+    page.one(
+        "duewheel_attempts_not_kept_total",
+        "counter",
+        "Attempts that are not shown with their messages, because too many waited or the store was behind.",
+        not_kept,
     );
 }

@@ -20,6 +20,7 @@ use operation::{Link, MediaDoc, OperationDoc, Tag};
 pub(crate) mod operation;
 pub(crate) mod operations;
 pub(crate) mod schedules;
+pub(crate) mod targets;
 
 /// Whether a server requires tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,7 +28,8 @@ use crate::http::queue::{
     PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
 };
 use crate::http::queue_config::{
-    ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, EffectiveAnswer, RemovedAnswer, RemovedWord,
+    ConfigAnswer, ConfigChange, ConfigRequest, ConfigSettings, ConfiguredAnswer, EffectiveAnswer,
+    RemovedAnswer, RemovedWord,
 };
 use crate::http::queue_view::{
     BackoffAnswer, CountsAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer,
@@ -565,7 +566,7 @@ pub(crate) fn get_config() -> OperationDoc {
         dead_ttl_ms: None,
         order: OrderWord::Due,
     };
-    let config = queue().config;
+    let config = ConfigSettings { settings: queue().config, target: None };
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
         200,
         "The settings.",
@@ -573,10 +574,14 @@ pub(crate) fn get_config() -> OperationDoc {
     )
 }
 
+fn configured() -> ConfiguredAnswer<'static> {
+    ConfiguredAnswer { queue: queue(), target: None, durability: FSYNC }
+}
+
 pub(crate) fn change_config() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "change_config", "Change some settings of a queue; null resets one")
         .takes::<ConfigChange>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
-        .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
+        .gives(200, "The queue as it is now.", &configured())
 }
 
 pub(crate) fn remove_queue() -> OperationDoc {
@@ -591,7 +596,7 @@ pub(crate) fn configure() -> OperationDoc {
         .takes::<ConfigRequest>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
-        .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
+        .gives(200, "The queue as it is now.", &configured())
 }
 
 pub(crate) fn advance() -> OperationDoc {
@@ -697,6 +702,7 @@ fn message() -> MessageAnswer<'static> {
         dead_at: None,
         own: OwnSettingsAnswer { lease_ms: Some(30_000), ..Default::default() },
         history: Elements::Made(vec![past]),
+        deliveries: Vec::new(),
     }
 }
 

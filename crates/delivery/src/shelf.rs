@@ -1,8 +1,8 @@
-//! The records of schedules: messages of a queue of their own, each with the schedule's name as its key.
+//! Records of schedules and of targets: messages of a queue of their own, each with a name as its key.
 //!
-//! A record is due when it is to be looked at next. Each write needs the generation that was read and raises it, so of
-//! two that write at a time one is refused. A record is removed by its id, which is never used again: a schedule that
-//! was created anew under the name stays.
+//! A record of a schedule is due when it is to be looked at next; others are never looked at. Each write needs the
+//! generation that was read and raises it, so of two that write at a time one is refused. A record is removed by its id,
+//! which is never used again: one that was created anew under the name stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,6 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Client, Duewheel};
 
-use super::error::ScheduleError;
 use crate::limits::{HELD, REMEMBERED};
 
 /// The records, and the store that they are in. Cheap to clone.
@@ -44,20 +43,12 @@ pub(crate) struct ShelfRow {
 pub(crate) enum NotWritten {
     /// Another has written it, or it is gone: what was planned is out of date.
     Lost,
-    /// The store refused it, for this reason.
+    /// The store refused the change, for this reason.
     Refused(ChangeRefusal),
+    /// The store refused a new record, for this reason.
+    NewRefused(EnqueueRefusal),
     /// No answer came; it may be written.
     Unknown(CallError),
-}
-
-impl From<NotWritten> for ScheduleError {
-    fn from(why: NotWritten) -> Self {
-        match why {
-            NotWritten::Lost => ScheduleError::Busy,
-            NotWritten::Refused(refusal) => ScheduleError::RecordRefused(refusal),
-            NotWritten::Unknown(error) => ScheduleError::Call(error),
-        }
-    }
 }
 
 /// When a record is due.
@@ -96,28 +87,30 @@ impl Shelf {
     }
 
     /// Puts a new record, which is due at once. `false`: there is one already.
-    pub(crate) async fn create(&self, name: &str, body: Bytes) -> Result<bool, ScheduleError> {
+    pub(crate) async fn create(&self, name: &str, body: Bytes) -> Result<bool, NotWritten> {
         let enqueue = Enqueue {
             key: Key::new(name).ok(),
             if_exists: IfExists::Reject,
             options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
             ..Enqueue::new(self.queue.clone(), body)
         };
-        match self.client.ask(enqueue).await? {
-            Ok(_) => Ok(true),
-            Err(EnqueueRefusal::KeyExists(_)) => Ok(false),
-            Err(refusal) => Err(ScheduleError::Refused(refusal)),
+        match self.client.ask(enqueue).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(EnqueueRefusal::KeyExists(_))) => Ok(false),
+            Ok(Err(refusal)) => Err(NotWritten::NewRefused(refusal)),
+            Err(error) => Err(NotWritten::Unknown(error)),
         }
     }
 
-    /// Writes a record over the generation that was read. Returns the new one.
+    /// Writes a record over the generation that was read, and when it is due next if that changes. Returns the new
+    /// generation.
     pub(crate) async fn write(
         &self,
         (id, generation): (MessageId, u32),
         body: Bytes,
-        next: NextLook,
+        next: Option<NextLook>,
     ) -> Result<u32, NotWritten> {
-        let edit = Edit { when: Some(next.when()), body: Some(body), ..Edit::default() };
+        let edit = Edit { when: next.map(NextLook::when), body: Some(body), ..Edit::default() };
         let op = Op::postpone(Target::Own(id), Box::new(edit), Some(generation));
         match self.client.ask(op).await {
             Ok(Ok(outline)) => Ok(outline.generation),

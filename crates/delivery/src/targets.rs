@@ -1,0 +1,17 @@
+//! Targets in a store: their records, which queue goes to which one, and the workers that follow them.
+
+mod error;
+mod record;
+mod routes;
+mod seal;
+mod service;
+mod shelves;
+mod stages;
+
+pub use error::TargetError;
+pub use record::{ShownTarget, TargetPause};
+pub use routes::TargetChoice;
+pub use seal::{BadSealKey, SealKeys, Sealing};
+pub use service::TargetService;
+pub use shelves::{TargetView, Targets};
+pub use stages::TargetState;

@@ -1,0 +1,130 @@
+//! Which queue is delivered to which target: a record for each queue that has one.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duewheel::CallError;
+use duewheel::core::name::QueueName;
+
+use super::error::TargetError;
+use super::shelves::{TargetView, Targets};
+use crate::limits::{MAX_TARGET_QUEUES, TARGET_TRIES};
+use crate::shelf::{NotWritten, ShelfRow};
+
+/// Whether a caller may give a queue this target.
+pub type TargetChoice<'a> = dyn Fn(&TargetView) -> bool + Sync + 'a;
+
+impl Targets {
+    /// The target that a queue is delivered to.
+    ///
+    /// # Errors
+    /// No answer came.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn target_of(&self, queue: &QueueName) -> Result<Option<String>, CallError> {
+        Ok(self.routes.read(queue.as_str()).await?.and_then(|row| target(&row)))
+    }
+
+    /// Delivers a queue to a target from now on, or to none. What is under way ends as it was begun. `may` says whether
+    /// the caller may choose the target.
+    ///
+    /// # Errors
+    /// [`TargetError::NotFound`] if there is no such target or the caller may not choose it,
+    /// [`TargetError::NotForQueue`], or see [`TargetError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the queue may have the target or not.
+    pub async fn choose(
+        &self,
+        queue: &QueueName,
+        name: Option<&str>,
+        may: &TargetChoice<'_>,
+    ) -> Result<(), TargetError> {
+        if let Some(name) = name {
+            self.check_choice(queue, name, may).await?;
+        }
+        for _ in 0..TARGET_TRIES {
+            if self.chosen(queue, name).await? {
+                self.raise_stamp().await;
+                return Ok(());
+            }
+        }
+        Err(TargetError::Busy)
+    }
+
+    /// Whether a queue may be delivered to this target, by this caller's choice.
+    ///
+    /// # Errors
+    /// As [`Targets::choose`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn check_choice(
+        &self,
+        queue: &QueueName,
+        name: &str,
+        may: &TargetChoice<'_>,
+    ) -> Result<(), TargetError> {
+        let view = self.get(name).await?;
+        if !may(&view) {
+            return Err(TargetError::NotFound);
+        }
+        match &view.shown {
+            Some(shown) if shown.serves(queue) => Ok(()),
+            Some(_) => Err(TargetError::NotForQueue(queue.clone())),
+            None => Err(TargetError::Unreadable(view.error.unwrap_or_default())),
+        }
+    }
+
+    /// One try. `false`: another has changed it meanwhile.
+    async fn chosen(&self, queue: &QueueName, name: Option<&str>) -> Result<bool, TargetError> {
+        let row = self.routes.read(queue.as_str()).await?;
+        let done = match (row, name) {
+            (None, None) => return Ok(true),
+            (Some(row), None) => self.routes.remove(row.id).await,
+            (Some(row), Some(name)) if target(&row).as_deref() == Some(name) => return Ok(true),
+            (Some(row), Some(name)) => {
+                let body = Bytes::copy_from_slice(name.as_bytes());
+                self.routes.write((row.id, row.generation), body, None).await.map(drop)
+            }
+            (None, Some(name)) => {
+                let count = self.routes.count().await?;
+                if count >= MAX_TARGET_QUEUES {
+                    return Err(TargetError::TooMany(count, "queues with a target"));
+                }
+                let body = Bytes::copy_from_slice(name.as_bytes());
+                return Ok(self.routes.create(queue.as_str(), body).await?);
+            }
+        };
+        match done {
+            Ok(()) => Ok(true),
+            Err(NotWritten::Lost) => Ok(false),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// The queues that are delivered to this target.
+    pub(super) async fn queues_of(&self, name: &str) -> Result<Vec<QueueName>, CallError> {
+        let of_it = |_: &str, row: ShelfRow| (target(&row).as_deref() == Some(name)).then_some(());
+        let found = self.routes.scan(of_it).await?;
+        Ok(found.into_keys().filter_map(|queue| QueueName::new(&queue).ok()).collect())
+    }
+
+    /// The queues of each target.
+    pub(super) async fn queues_by_target(&self) -> Result<BTreeMap<String, Vec<QueueName>>, CallError> {
+        let found = self.routes.scan(|_, row| target(&row)).await?;
+        let mut queues: BTreeMap<String, Vec<QueueName>> = BTreeMap::new();
+        for (queue, target) in found {
+            if let Ok(queue) = QueueName::new(&queue) {
+                queues.entry(target).or_default().push(queue);
+            }
+        }
+        Ok(queues)
+    }
+}
+
+/// The target of a record.
+fn target(row: &ShelfRow) -> Option<String> {
+    std::str::from_utf8(&row.body).ok().map(str::to_owned)
+}

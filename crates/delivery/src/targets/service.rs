@@ -1,0 +1,292 @@
+//! The targets of one node: follows edits, starts the workers, records pauses.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel::Duewheel;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::shelves::{ReadyTarget, RowMark, Targets};
+use super::stages::TargetState;
+use crate::book::{BookReport, TargetBook, TargetEntry};
+use crate::limits::{CLOSE, FIRST_RESTART, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
+use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
+
+/// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
+/// runs [`PushWorkers`] from the first target on that has a queue.
+///
+/// # What survives a crash
+/// Targets and pauses. The service begins with what the records say.
+#[derive(Debug)]
+pub struct TargetService {
+    inner: Arc<ServiceInner>,
+    stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct ServiceInner {
+    wheel: Duewheel,
+    targets: Targets,
+    book: TargetBook,
+    workers: Mutex<Option<PushWorkers>>,
+    known: Mutex<Known>,
+    edited: Notify,
+}
+
+/// What was read of the records.
+#[derive(Debug, Default)]
+struct Known {
+    entries: BTreeMap<String, KnownTarget>,
+    broken: BTreeMap<String, String>,
+    revision: u64,
+    /// Set when the service ends: no workers are started any more.
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct KnownTarget {
+    row: RowMark,
+    entry: TargetEntry,
+}
+
+impl TargetService {
+    /// Starts it on the runtime of the caller. It ends with [`TargetService::stop`], when it is dropped, or when the
+    /// wheel is closed.
+    pub fn start(wheel: &Duewheel, targets: &Targets) -> Self {
+        let inner = Arc::new(ServiceInner {
+            wheel: wheel.clone(),
+            targets: targets.clone(),
+            book: TargetBook::new(),
+            workers: Mutex::new(None),
+            known: Mutex::default(),
+            edited: Notify::new(),
+        });
+        let stop = watch::Sender::new(false);
+        let task = tokio::spawn(supervise(inner.clone(), stop.subscribe()));
+        TargetService { inner, stop, task: Some(task) }
+    }
+
+    /// Reads the targets at once: this node has edited one.
+    pub fn refresh(&self) {
+        self.inner.edited.notify_one();
+    }
+
+    /// The state of a target, a moment old. `None`: this node does not push to it.
+    pub fn status(&self, name: &str) -> Option<TargetStatus> {
+        self.inner.workers().as_ref().and_then(|workers| workers.status(name))
+    }
+
+    /// The states of all targets that this node pushes to, by name.
+    pub fn statuses(&self) -> BTreeMap<String, TargetStatus> {
+        self.inner.workers().as_ref().map(PushWorkers::statuses).unwrap_or_default()
+    }
+
+    /// How often a bug has ended a worker.
+    pub fn restarts(&self) -> u64 {
+        self.inner.workers().as_ref().map_or(0, PushWorkers::restarts)
+    }
+
+    /// Attempts that were not kept, because too many waited or the store was behind.
+    pub fn attempts_not_kept(&self) -> u64 {
+        self.inner.workers().as_ref().map_or(0, PushWorkers::attempts_not_kept)
+    }
+
+    /// Begins no further request, and waits for those under way until `deadline`. Do this before the wheel is shut down.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the service stops by itself.
+    pub async fn stop(mut self, deadline: Duration) {
+        self.inner.known().stopped = true;
+        self.stop.send_replace(true);
+        let workers = self.inner.workers().take();
+        if let Some(workers) = workers {
+            workers.stop(deadline).await;
+        }
+        if let Some(task) = self.task.take() {
+            // It ends by itself: each of its waits has a limit.
+            drop(tokio::time::timeout(CLOSE, task).await);
+        }
+    }
+}
+
+impl Drop for TargetService {
+    fn drop(&mut self) {
+        self.inner.known().stopped = true;
+        self.stop.send_replace(true);
+        drop(self.inner.workers().take());
+    }
+}
+
+/// Follows the records until it is stopped; after a bug again, following a pause.
+async fn supervise(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
+    loop {
+        let follow = tokio::spawn(follow(inner.clone(), stop.clone()));
+        match follow.await {
+            Err(error) if error.is_panic() => {
+                tracing::error!("a bug has ended the reader of targets; it begins again")
+            }
+            Ok(()) | Err(_) => return,
+        }
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(FIRST_RESTART) => {}
+        }
+    }
+}
+
+async fn follow(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
+    let mut seen = None;
+    let mut read_at: Option<Instant> = None;
+    let mut noted = BTreeMap::new();
+    let ended = inner.wheel.ended();
+    tokio::pin!(ended);
+    let mut is_edited = false;
+    loop {
+        let stamp = tokio::time::timeout(WORKERS_WAIT, inner.targets.stamp()).await;
+        if let Ok(Ok(stamp)) = stamp {
+            let is_new = seen != Some(stamp) || read_at.is_none_or(|at| at.elapsed() >= TARGETS_READ);
+            if (is_new || is_edited) && inner.read().await {
+                (seen, read_at, is_edited) = (Some(stamp), Some(Instant::now()), false);
+            }
+        }
+        inner.note_stages(&mut noted).await;
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            _ = &mut ended => return,
+            () = inner.edited.notified() => is_edited = true,
+            () = tokio::time::sleep(TARGETS_LOOK) => {}
+        }
+    }
+}
+
+impl ServiceInner {
+    fn workers(&self) -> MutexGuard<'_, Option<PushWorkers>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads all records, and lets the workers have them. Returns whether it did.
+    async fn read(self: &Arc<Self>) -> bool {
+        let Ok(all) = self.targets.read_all().await else { return false };
+        let entries = {
+            let mut known = self.known();
+            for (name, why) in &all.broken {
+                if known.broken.get(name) != Some(why) {
+                    tracing::warn!(target = name, why, "nothing is delivered to a target");
+                }
+            }
+            known.broken = all.broken;
+            known.take(all.ready)
+        };
+        let is_needed = entries.iter().any(|entry| !entry.queues.is_empty());
+        self.book.set(entries);
+        !is_needed || self.start_workers().await
+    }
+
+    /// Starts the workers, unless they run. Returns whether they do.
+    async fn start_workers(self: &Arc<Self>) -> bool {
+        if self.workers().is_some() {
+            return true;
+        }
+        let store = match self.targets.store_id().await {
+            Ok(store) => store,
+            Err(error) => {
+                tracing::warn!(%error, "nothing is delivered: the id of the store cannot be read");
+                return false;
+            }
+        };
+        let report = Arc::new(PauseRecorder(self.clone()));
+        let start = PushWorkersStart { book: self.book.clone(), report, store };
+        let known = self.known();
+        if known.stopped {
+            return true;
+        }
+        match PushWorkers::start(&self.wheel, start) {
+            Ok(workers) => {
+                *self.workers() = Some(workers);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "nothing is delivered");
+                false
+            }
+        }
+    }
+
+    /// Records what this node sees of its targets, where that has changed.
+    async fn note_stages(&self, noted: &mut BTreeMap<String, TargetState>) {
+        let statuses = self.workers().as_ref().map(PushWorkers::statuses).unwrap_or_default();
+        noted.retain(|name, _| statuses.contains_key(name));
+        for (name, status) in statuses {
+            let state = TargetState::seen(&status);
+            if noted.get(&name) == Some(&state) {
+                continue;
+            }
+            let writing = tokio::time::timeout(WORKERS_WAIT, self.targets.note_stage(&name, &state));
+            if writing.await == Ok(true) {
+                noted.insert(name, state);
+            }
+        }
+    }
+}
+
+impl Known {
+    /// Takes over what the records say. What is the same keeps its revision and its connections.
+    fn take(&mut self, ready: BTreeMap<String, ReadyTarget>) -> Vec<TargetEntry> {
+        let mut before = std::mem::take(&mut self.entries);
+        for (name, ReadyTarget { row, target, queues, paused }) in ready {
+            let known = match before.remove(&name) {
+                Some(known)
+                    if known.row == row && known.entry.queues == queues && known.entry.paused == paused =>
+                {
+                    known
+                }
+                _ => {
+                    self.revision += 1;
+                    let (target, revision) = (Arc::new(target), self.revision);
+                    let entry = TargetEntry { name: name.clone(), target, queues, paused, revision };
+                    KnownTarget { row, entry }
+                }
+            };
+            self.entries.insert(name, known);
+        }
+        self.entries.values().map(|known| known.entry.clone()).collect()
+    }
+}
+
+/// Writes pauses that targets have asked for.
+#[derive(Debug)]
+struct PauseRecorder(Arc<ServiceInner>);
+
+impl BookReport for PauseRecorder {
+    fn pause<'a>(
+        &'a self,
+        name: &'a str,
+        revision: u64,
+        reason: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+        Box::pin(async move {
+            let row = {
+                let known = self.0.known();
+                known
+                    .entries
+                    .get(name)
+                    .filter(|known| known.entry.revision == revision)
+                    .map(|known| known.row)
+            };
+            // It was edited since.
+            let Some(row) = row else { return Ok(()) };
+            self.0.targets.pause_if(name, row, reason).await.map_err(|error| error.to_string())?;
+            self.0.edited.notify_one();
+            Ok(())
+        })
+    }
+}
