@@ -86,30 +86,49 @@ enum MethodWord {
 }
 
 /// A limit of requests a second.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetRate", deny_unknown_fields)]
-pub(crate) struct RateFields {
+#[derive(JsonSchema)]
+#[schemars(rename = "TargetRateSettings", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct RateFields {
     /// Requests a second.
     #[schemars(range(min = 1, max = 1_000_000))]
     per_second: u32,
     /// Requests that may go at once after a pause; by default a second's worth.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     burst: Option<u32>,
 }
 
 /// When failed attempts are repeated.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetRetry", deny_unknown_fields)]
-pub(crate) struct RetryFields {
+#[derive(JsonSchema)]
+#[schemars(rename = "TargetRetrySettings", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct RetryFields {
     /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 100))]
     delays: Option<Vec<String>>,
     /// The first of delays that double.
-    #[serde(skip_serializing_if = "Option::is_none")]
     min_ms: Option<u64>,
     /// The longest of them.
+    max_ms: Option<u64>,
+}
+
+/// A limit of requests a second.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetRate")]
+pub(crate) struct RateAnswer {
+    per_second: u32,
+    /// Requests that may go at once after a pause; `null` for a second's worth.
+    burst: Option<u32>,
+}
+
+/// When failed attempts are repeated: after `delays`, or after `min_ms` and then twice as long each time, up to `max_ms`.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetRetry")]
+pub(crate) struct RetryAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delays: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_ms: Option<u64>,
 }
@@ -123,10 +142,10 @@ pub(crate) enum NetworksFields {
     Several(Vec<String>),
 }
 
-impl RetryFields {
+impl RetryAnswer {
     pub(super) fn delays(texts: &[&str]) -> Self {
         let delays = texts.iter().map(|text| (*text).to_owned()).collect();
-        RetryFields { delays: Some(delays), min_ms: None, max_ms: None }
+        RetryAnswer { delays: Some(delays), min_ms: None, max_ms: None }
     }
 }
 
@@ -177,8 +196,8 @@ pub(crate) struct TargetSettingsAnswer {
     pub(super) timeout_ms: u64,
     pub(super) concurrency: u32,
     /// `null`: there is no limit.
-    pub(super) rate: Option<RateFields>,
-    pub(super) retry: RetryFields,
+    pub(super) rate: Option<RateAnswer>,
+    pub(super) retry: RetryAnswer,
     pub(super) max_attempts: u32,
     pub(super) dead_on: Vec<u16>,
     pub(super) networks: NetworksFields,
@@ -227,10 +246,10 @@ impl TargetSettingsAnswer {
             secrets: shown.secrets,
             timeout_ms: shown.timeout_ms,
             concurrency: shown.concurrency,
-            rate: shown.rate.map(|PushRate { per_second, burst }| RateFields { per_second, burst }),
+            rate: shown.rate.map(|PushRate { per_second, burst }| RateAnswer { per_second, burst }),
             retry: {
                 let RetrySettings { delays, min_ms, max_ms } = shown.retry;
-                RetryFields { delays, min_ms, max_ms }
+                RetryAnswer { delays, min_ms, max_ms }
             },
             max_attempts: shown.max_attempts,
             dead_on: shown.dead_on,

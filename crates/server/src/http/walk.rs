@@ -227,8 +227,9 @@ async fn the_right_token_is_let_through() {
         let through = status == 200 || (status == 400 && code == "bad_request");
         // And this server is no node of a cluster, and goes by the machine's clock.
         let lacks = ["/v1/cluster", "/v1/clock/advance"].contains(&route.path);
-        // It has no schedule of this name, either.
-        let lacks = lacks || route.path.starts_with("/v1/schedules/{name}");
+        // It has no schedule and no target of this name, either.
+        let named = ["/v1/schedules/{name}", "/v1/targets/{name}"];
+        let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
         let through = through || (lacks && code == "not_found");
         assert!(through, "{at}: {status} {code} {detail}");
     }
