@@ -166,12 +166,12 @@ impl TargetRecord {
     /// Reads a record, or says in words why not.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Format {
+        struct TargetFormat {
             format: u32,
         }
         // The text of such an error may repeat what was read.
         let unreadable = |_| "its record cannot be read".to_owned();
-        let Format { format } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let TargetFormat { format } = serde_json::from_slice(bytes).map_err(unreadable)?;
         if format != FORMAT {
             return Err(format!("its record has format {format}; this version reads {FORMAT}"));
         }
@@ -193,6 +193,13 @@ impl TargetRecord {
         let field = if self.shown.ca_pem.is_some() { "ca_pem" } else { "headers" };
         let what = format!("is too large: the target takes {size} bytes of {max_body} (--max-body)");
         Err(BadTarget { field: field.into(), what })
+    }
+
+    /// Whether who reads the store's files reads a secret of the target.
+    pub(crate) fn tells_secrets(&self) -> bool {
+        let ShownTarget { url, headers, secrets, client_certificate, .. } = &self.shown;
+        let has = url.contains('?') || !headers.is_empty() || !secrets.is_empty() || *client_certificate;
+        matches!(self.content, TargetContent::Open(_)) && has
     }
 
     /// The settings in the clear, or why there are none, in words.
@@ -241,6 +248,8 @@ mod tests {
         let keys = Sealing::Keys(SealKeys::parse("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=").unwrap());
         let settings = secret_settings();
         let record = TargetRecord::new("shop", &settings, &keys, None, 5).unwrap();
+        assert!(!record.tells_secrets());
+        assert!(TargetRecord::new("shop", &settings, &Sealing::Open, None, 5).unwrap().tells_secrets());
         let text = String::from_utf8(record.bytes().to_vec()).unwrap();
         for secret in ["hunter2", "MfKQ9r8G", "swordfish"] {
             assert!(!text.contains(secret), "{text}");
@@ -269,7 +278,7 @@ mod tests {
         assert_eq!(refused(secret_settings()), "secrets");
         assert_eq!(refused(TargetSettings { headers: secret_settings().headers, ..plain() }), "headers");
         assert_eq!(refused(TargetSettings::new("https://example.com/?a")), "url");
-        assert!(TargetRecord::new("shop", &plain(), &Sealing::Refused, None, 5).is_ok());
+        assert!(!TargetRecord::new("shop", &plain(), &Sealing::Refused, None, 5).unwrap().tells_secrets());
     }
 
     #[test]

@@ -43,6 +43,8 @@ struct ServiceInner {
 struct Known {
     entries: BTreeMap<String, KnownTarget>,
     broken: BTreeMap<String, String>,
+    /// How many targets tell their secrets to who reads the store's files.
+    open: usize,
     revision: u64,
     /// Set when the service ends: no workers are started any more.
     stopped: bool,
@@ -183,7 +185,11 @@ impl ServiceInner {
                     tracing::warn!(target = name, why, "nothing is delivered to a target");
                 }
             }
-            known.broken = all.broken;
+            if all.open > known.open {
+                let targets = all.open;
+                tracing::warn!(targets, "secrets of targets are kept in the clear; --secrets-key seals them");
+            }
+            (known.broken, known.open) = (all.broken, all.open);
             known.take(all.ready)
         };
         let is_needed = entries.iter().any(|entry| !entry.queues.is_empty());

@@ -92,6 +92,8 @@ pub(super) struct AllTargets {
     pub(super) ready: BTreeMap<String, ReadyTarget>,
     /// Why the others cannot.
     pub(super) broken: BTreeMap<String, String>,
+    /// How many tell their secrets to who reads the store's files.
+    pub(super) open: usize,
 }
 
 /// A target that can be delivered to.
@@ -327,8 +329,11 @@ impl Targets {
         let mut queues = self.queues_by_target().await?;
         let (mut ready, mut broken) = (BTreeMap::new(), BTreeMap::new());
         let rows = self.targets.scan(|_, row| Some(row)).await?;
+        let mut open = 0;
         for (name, row) in rows {
-            let read = TargetRecord::read(&row.body)
+            let record = TargetRecord::read(&row.body);
+            open += usize::from(record.as_ref().is_ok_and(TargetRecord::tells_secrets));
+            let read = record
                 .and_then(|record| record.open(&name, &self.sealing).map(|target| (target, record.paused)));
             match read {
                 Ok((target, paused)) => {
@@ -340,7 +345,7 @@ impl Targets {
                 Err(why) => drop(broken.insert(name, why)),
             }
         }
-        Ok(AllTargets { ready, broken })
+        Ok(AllTargets { ready, broken, open })
     }
 
     /// Tells the nodes that something was edited. If it cannot be told now, they see it when they read all targets.

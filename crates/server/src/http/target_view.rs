@@ -115,7 +115,7 @@ struct RetryFields {
 /// A limit of requests a second.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "TargetRate")]
-pub(crate) struct RateAnswer {
+pub(crate) struct TargetRateAnswer {
     per_second: u32,
     /// Requests that may go at once after a pause; `null` for a second's worth.
     burst: Option<u32>,
@@ -124,7 +124,7 @@ pub(crate) struct RateAnswer {
 /// When failed attempts are repeated: after `delays`, or after `min_ms` and then twice as long each time, up to `max_ms`.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "TargetRetry")]
-pub(crate) struct RetryAnswer {
+pub(crate) struct TargetRetryAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     delays: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,10 +142,10 @@ pub(crate) enum NetworksFields {
     Several(Vec<String>),
 }
 
-impl RetryAnswer {
+impl TargetRetryAnswer {
     pub(super) fn delays(texts: &[&str]) -> Self {
         let delays = texts.iter().map(|text| (*text).to_owned()).collect();
-        RetryAnswer { delays: Some(delays), min_ms: None, max_ms: None }
+        TargetRetryAnswer { delays: Some(delays), min_ms: None, max_ms: None }
     }
 }
 
@@ -196,8 +196,8 @@ pub(crate) struct TargetSettingsAnswer {
     pub(super) timeout_ms: u64,
     pub(super) concurrency: u32,
     /// `null`: there is no limit.
-    pub(super) rate: Option<RateAnswer>,
-    pub(super) retry: RetryAnswer,
+    pub(super) rate: Option<TargetRateAnswer>,
+    pub(super) retry: TargetRetryAnswer,
     pub(super) max_attempts: u32,
     pub(super) dead_on: Vec<u16>,
     pub(super) networks: NetworksFields,
@@ -246,10 +246,10 @@ impl TargetSettingsAnswer {
             secrets: shown.secrets,
             timeout_ms: shown.timeout_ms,
             concurrency: shown.concurrency,
-            rate: shown.rate.map(|PushRate { per_second, burst }| RateAnswer { per_second, burst }),
+            rate: shown.rate.map(|PushRate { per_second, burst }| TargetRateAnswer { per_second, burst }),
             retry: {
                 let RetrySettings { delays, min_ms, max_ms } = shown.retry;
-                RetryAnswer { delays, min_ms, max_ms }
+                TargetRetryAnswer { delays, min_ms, max_ms }
             },
             max_attempts: shown.max_attempts,
             dead_on: shown.dead_on,

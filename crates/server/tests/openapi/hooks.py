@@ -62,6 +62,9 @@ def before_call(context, case, kwargs):
         backoff = body.get("backoff")
         if isinstance(backoff, dict) and all(_is_number(backoff.get(name)) for name in ("min_ms", "max_ms")):
             backoff["min_ms"], backoff["max_ms"] = sorted((backoff["min_ms"], backoff["max_ms"]))
+        if case.operation.path.endswith("/config"):
+            # There is no target, and nothing is to be sent anywhere.
+            body.pop("target", None)
         queues = body.get("queues")
         if isinstance(queues, list) and all(isinstance(one, dict) and isinstance(one.get("queue"), str) for one in queues):
             # A queue is named once.

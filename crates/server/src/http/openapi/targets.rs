@@ -7,7 +7,7 @@ use super::operation::{OperationDoc, Tag};
 use crate::error::ErrorCode::{DiskFull, InUse, KeyExists, NotFound, OverQuota};
 use crate::http::target::{PauseTargetRequest, TargetRemoved};
 use crate::http::target_view::{
-    NetworksFields, PushCountsAnswer, RetryAnswer, TargetAnswer, TargetRequest, TargetSettingsAnswer,
+    NetworksFields, PushCountsAnswer, TargetAnswer, TargetRequest, TargetRetryAnswer, TargetSettingsAnswer,
     TargetsAnswer, TestedAnswer,
 };
 use crate::json::InstantText;
@@ -31,7 +31,7 @@ fn target() -> TargetAnswer {
             timeout_ms: 30_000,
             concurrency: 10,
             rate: None,
-            retry: RetryAnswer::delays(&["5s", "5m", "30m", "2h", "5h", "10h"]),
+            retry: TargetRetryAnswer::delays(&["5s", "5m", "30m", "2h", "5h", "10h"]),
             max_attempts: 10,
             dead_on: Vec::new(),
             networks: NetworksFields::public(),
