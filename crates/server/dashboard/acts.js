@@ -153,8 +153,8 @@ export function configure(queue, config) {
     act: (values) => {
       const next = { ...config };
       for (const name of SETTINGS) next[name] = values[name] === "" ? null : Number(values[name]);
-      const given = (settings) => Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== null));
-      return run(() => call("PUT", `${queuePath(queue)}/config`, given(next)), t("settings-saved"), () => call("PUT", `${queuePath(queue)}/config`, given(config)));
+      // What is not shown here, such as a target, stays.
+      return run(() => call("PATCH", `${queuePath(queue)}/config`, next), t("settings-saved"), () => call("PATCH", `${queuePath(queue)}/config`, config));
     },
   });
 }

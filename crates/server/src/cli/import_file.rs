@@ -492,7 +492,7 @@ impl<'a> FileImporter<'a> {
         let wanted = Value::Object(wanted);
         if config.is_empty()
             && wanted != json!({})
-            && let Err(trouble) = self.patiently(|| self.remote.put(&format!("{path}/config"), &wanted))
+            && let Err(trouble) = self.patiently(|| self.remote.patch(&format!("{path}/config"), &wanted))
         {
             return self.not_set(line, &name, false, trouble);
         }

@@ -51,8 +51,6 @@ pub(crate) struct ConfigRequest {
 pub(crate) struct ConfiguredAnswer<'a> {
     #[serde(flatten)]
     pub(super) queue: QueueAnswer<'a>,
-    /// The target that its messages are delivered to.
-    pub(super) target: Option<String>,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
 }
@@ -99,9 +97,9 @@ async fn set(
         }
         None => targets.target_of(&queue).await?,
     };
-    let now = app.client.now().wall;
-    let answer =
-        ConfiguredAnswer { queue: QueueAnswer::of(&done, now), target, durability: done.level.as_str() };
+    let mut queue = QueueAnswer::of(&done, app.client.now().wall);
+    queue.config.target = target;
+    let answer = ConfiguredAnswer { queue, durability: done.level.as_str() };
     Ok(reply(StatusCode::OK, &answer))
 }
 
@@ -119,18 +117,8 @@ fn of_target(error: TargetError) -> Problem {
 pub(crate) struct ConfigAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
-    pub(super) config: ConfigSettings,
+    pub(super) config: SettingsAnswer,
     pub(super) effective: EffectiveAnswer,
-}
-
-/// The settings of a queue, in the form in which they can be set again.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ConfigSettings")]
-pub(crate) struct ConfigSettings {
-    #[serde(flatten)]
-    pub(super) settings: SettingsAnswer,
-    /// The target that its messages are delivered to.
-    pub(super) target: Option<String>,
 }
 
 /// The values that apply to messages of the queue without values of their own: where `config` has `null`, these are the
@@ -168,7 +156,7 @@ pub(crate) async fn config(call: Call) -> Answer {
     let target = targets(&call.app)?.target_of(&queue).await?;
     let answer = ConfigAnswer {
         queue: queue.as_str(),
-        config: ConfigSettings { settings: SettingsAnswer::of(&settings), target },
+        config: SettingsAnswer { target, ..SettingsAnswer::of(&settings) },
         effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults),
     };
     Ok(reply(StatusCode::OK, &answer))

@@ -143,6 +143,9 @@ pub(crate) struct SettingsAnswer {
     pub(super) dedupe_window_ms: Option<u64>,
     pub(super) dead_ttl_ms: Option<u64>,
     pub(super) order: Option<OrderWord>,
+    /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<String>,
 }
 
 /// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
@@ -197,6 +200,7 @@ impl SettingsAnswer {
             dedupe_window_ms: settings.dedupe_window_ms,
             dead_ttl_ms: settings.dead_ttl_ms,
             order: settings.order.map(OrderWord::from),
+            target: None,
         }
     }
 }

@@ -53,7 +53,7 @@ async fn a_queue_is_delivered_to_its_target() {
     assert_eq!(settings["retry"]["delays"], json!(["5s", "5m", "30m", "2h", "5h", "10h"]));
 
     let set = server.ok("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#).await;
-    assert_eq!((&set["queue"], &set["target"]), (&json!("orders"), &json!("shop")));
+    assert_eq!((&set["queue"], &set["config"]["target"]), (&json!("orders"), &json!("shop")));
     let id = server
         .enqueue("orders", r#"{"delay": "0s", "body": "close", "key": "order 42", "headers": {"a": "b"}}"#)
         .await;
@@ -208,7 +208,7 @@ async fn a_limited_token_chooses_only_targets_that_are_for_its_queues() {
         }
     }
     let chosen = call(&shop, "PATCH", "/v1/queues/shop%2Fq/config", r#"{"target": "theirs"}"#).await;
-    assert_eq!((chosen.0, &chosen.1["target"]), (200, &json!("theirs")));
+    assert_eq!((chosen.0, &chosen.1["config"]["target"]), (200, &json!("theirs")));
     assert_eq!(call(&shop, "PATCH", "/v1/queues/other/config", r#"{"target": "theirs"}"#).await.0, 403);
     for (method, path) in
         [("GET", "/v1/targets"), ("GET", "/v1/targets/theirs"), ("POST", "/v1/targets/theirs/test")]

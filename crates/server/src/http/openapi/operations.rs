@@ -28,8 +28,7 @@ use crate::http::queue::{
     PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
 };
 use crate::http::queue_config::{
-    ConfigAnswer, ConfigChange, ConfigRequest, ConfigSettings, ConfiguredAnswer, EffectiveAnswer,
-    RemovedAnswer, RemovedWord,
+    ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, EffectiveAnswer, RemovedAnswer, RemovedWord,
 };
 use crate::http::queue_view::{
     BackoffAnswer, CountsAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer,
@@ -566,7 +565,7 @@ pub(crate) fn get_config() -> OperationDoc {
         dead_ttl_ms: None,
         order: OrderWord::Due,
     };
-    let config = ConfigSettings { settings: queue().config, target: None };
+    let config = queue().config;
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
         200,
         "The settings.",
@@ -575,7 +574,9 @@ pub(crate) fn get_config() -> OperationDoc {
 }
 
 fn configured() -> ConfiguredAnswer<'static> {
-    ConfiguredAnswer { queue: queue(), target: None, durability: FSYNC }
+    let mut queue = queue();
+    queue.config.target = Some("shop".into());
+    ConfiguredAnswer { queue, durability: FSYNC }
 }
 
 pub(crate) fn change_config() -> OperationDoc {
@@ -769,6 +770,7 @@ fn queue() -> QueueAnswer<'static> {
             dedupe_window_ms: None,
             dead_ttl_ms: None,
             order: None,
+            target: None,
         },
     }
 }
