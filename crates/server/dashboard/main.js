@@ -1,13 +1,14 @@
 // The page: who is looking, where he is, and how often it looks again.
 
 import { fail } from "./acts.js";
-import { Problem, events, hasToken, identity, may, setToken, whoAmI } from "./api.js";
+import { Problem, events, hasToken, identity, may, mayAll, setToken, whoAmI } from "./api.js";
 import { card, el, show } from "./dom.js";
 import { dead, message, search } from "./messages.js";
 import { overview } from "./overview.js";
 import { queue, queues } from "./queues.js";
 import { schedule, schedules } from "./schedules.js";
 import { server } from "./server.js";
+import { target, targets } from "./targets.js";
 import { language, setLanguage, t } from "./words.js";
 
 const main = document.getElementById("main");
@@ -75,14 +76,15 @@ class Live {
 
 const VIEWS = [
   [/^\/$/, overview], [/^\/queues$/, queues], [/^\/queues\/(?<name>[^/]+)$/, queue], [/^\/messages\/(?<id>[^/]+)$/, message],
-  [/^\/schedules$/, schedules], [/^\/schedules\/(?<name>[^/]+)$/, schedule], [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
+  [/^\/schedules$/, schedules], [/^\/schedules\/(?<name>[^/]+)$/, schedule], [/^\/targets$/, targets], [/^\/targets\/(?<name>[^/]+)$/, target],
+  [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
 ];
-const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/targets", "targets", "admin", mayAll], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
 
 function drawHead(path) {
   document.getElementById("skip").textContent = t("skip");
   document.getElementById("nav").setAttribute("aria-label", t("pages"));
-  show(document.getElementById("nav"), PAGES.filter(([, , scope]) => !scope || may(scope)).map(([at, name]) =>
+  show(document.getElementById("nav"), PAGES.filter(([, , scope, allowed = may]) => !scope || allowed(scope)).map(([at, name]) =>
     el("a", { href: `#${at}`, "aria-current": (at === "/" ? path === "/" : path.startsWith(at)) ? "page" : undefined }, t(name))));
   const form = document.getElementById("search");
   if (!form.firstChild) {

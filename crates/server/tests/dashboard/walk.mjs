@@ -4,6 +4,7 @@
 // It needs playwright-core and @axe-core/playwright beside it (NODE_PATH does not count for modules), and Chromium.
 
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { createRequire } from "node:module";
 
 const require = createRequire(`${process.env.DASHBOARD_TOOLS}/`);
@@ -80,10 +81,23 @@ for (const reason of ["no such user", "no such user", "timeout"]) {
 const scheduled = await api("/v1/schedules/weekly-report", "PUT", { queue: "reports", cron: "30 2 * * SUN", zone: "Europe/Berlin", body: NASTY, note: NASTY });
 assert.equal(scheduled.next?.length, 10, JSON.stringify(scheduled));
 
+// A receiver that takes everything but what says that it is bad.
+const received = [];
+const receiver = createServer((request, response) => {
+  let body = "";
+  request.on("data", (part) => { body += part; });
+  request.on("end", () => { received.push(body); response.writeHead(body === "bad" ? 500 : 200).end(NASTY); });
+});
+await new Promise((resolve) => receiver.listen(0, "127.0.0.1", resolve));
+const hook = `http://127.0.0.1:${receiver.address().port}/hook`;
+const made = await api("/v1/targets/shop", "PUT", { url: `${hook}?token=hunter2`, networks: ["127.0.0.1/32"], secrets: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"] });
+assert.equal(made.state, "active", JSON.stringify(made));
+
 // ----- each page, light and dark, en and zh -----
 const pages = [
   ["overview", "/"], ["queues", "/queues"], ["queue", "/queues/mails"], ["message", `/messages/${nasty.id}`], ["dead", "/dead"], ["dead-of", "/dead/mails"],
   ["schedules", "/schedules"], ["schedule", "/schedules/weekly-report"],
+  ["targets", "/targets"], ["target", "/targets/shop"],
   ["server", "/server"], ["search", "/search?q=order-42"],
 ];
 for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
@@ -279,6 +293,59 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   assert.equal((await ticks()).every, "24h");
   await check(seen, "a schedule that was set again");
 
+  // A target: made, not made over another, tested, given a queue, paused, resumed and removed.
+  await go(page, "/targets", "Targets");
+  const fillTarget = async (name) => {
+    await page.getByRole("button", { name: "New target" }).click();
+    await dialog(page).getByLabel("Name").fill(name);
+    await dialog(page).getByLabel("URL").fill(hook);
+    await dialog(page).getByLabel("Networks").fill("public, 127.0.0.1/32");
+    await dialog(page).getByRole("button", { name: "OK" }).click();
+  };
+  await fillTarget("shop");
+  await page.locator(".toast.bad", { hasText: "There is a target shop already" }).last().waitFor();
+  await dialog(page).getByRole("button", { name: "Leave it" }).click();
+  await fillTarget("depot");
+  await toast(page, "Target depot is made");
+  await page.getByRole("link", { name: "depot", exact: true }).first().click();
+  await page.getByRole("heading", { level: 1, name: "depot" }).waitFor();
+  await page.getByRole("button", { name: "Send a test" }).click();
+  await dialog(page).getByRole("button", { name: "Send a test" }).click();
+  await toast(page, "The target took it: status_200");
+  assert.deepEqual(received, ['{"type":"duewheel.test"}']);
+  await page.getByRole("button", { name: "Deliver a queue" }).click();
+  await dialog(page).getByLabel("Queue").fill("parcels");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "The settings are saved");
+  const bad = await api("/v1/queues/parcels/messages", "POST", { body: "bad", delay: "0s" });
+  await api("/v1/queues/parcels/messages", "POST", { body: "good", delay: "0s" });
+  await eventually("delivered", () => received.includes("good") && received.includes("bad"));
+  await page.getByText("Since this node delivers").waitFor();
+  await check(seen, "a target that delivers");
+  await eventually("the attempt is kept", async () => (await api(`/v1/messages/${bad.id}`)).deliveries);
+  await page.goto(`${open}/#/messages/${bad.id}`);
+  await page.getByRole("heading", { name: "Deliveries" }).waitFor();
+  assert.equal(await page.getByText("status_500").first().isVisible(), true);
+  await check(seen, "a message whose delivery has failed");
+
+  await page.goto(`${open}/#/targets/depot`);
+  await page.getByRole("button", { name: "Pause", exact: true }).click();
+  await dialog(page).getByLabel("Reason").fill("it moves");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "The target is paused");
+  const depot = () => api("/v1/targets/depot");
+  await eventually("paused", async () => (await depot()).state === "paused" && (await depot()).reason === "it moves");
+  await page.getByRole("button", { name: "Resume", exact: true }).click();
+  await toast(page, "The target has messages again");
+  await eventually("resumed", async () => (await depot()).state !== "paused");
+  await page.getByRole("button", { name: "Remove" }).click();
+  await dialog(page).getByRole("button", { name: "Remove" }).click();
+  await page.locator(".toast.bad", { hasText: "parcels" }).last().waitFor();
+  await api("/v1/queues/parcels/config", "PATCH", { target: null });
+  await dialog(page).getByRole("button", { name: "Remove" }).click();
+  await toast(page, "The target is removed");
+  await page.getByText("There is no such target").waitFor();
+
   // Held, nothing is asked for; a hidden page asks for nothing either.
   await go(page, "/", "Overview");
   await page.locator("svg .pointer").waitFor();
@@ -349,6 +416,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("heading", { level: 1, name: "shop" }).waitFor();
   await page.getByText("needs the scope admin").waitFor();
   assert.equal(await page.getByRole("link", { name: "Schedules" }).count(), 0, "schedules are not offered");
+  assert.equal(await page.getByRole("link", { name: "Targets" }).count(), 0, "targets are not offered");
   for (const word of ["Pause", "Purge", "Settings", "New message", "Redrive"]) {
     assert.equal(await page.getByRole("button", { name: word, exact: true }).count(), 0, `${word} is not offered`);
   }
@@ -377,7 +445,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "format", "tables", "zoom"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "targets", "format", "tables", "zoom"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }
@@ -385,4 +453,6 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
 }
 
 await browser.close();
+receiver.close();
+receiver.closeAllConnections();
 console.log(`ok      the dashboard in Chromium: ${checked} pages without a violation, each act, two languages`);
