@@ -177,7 +177,10 @@ impl ServiceInner {
 
     /// Reads all records, and lets the workers have them. Returns whether it did.
     async fn read(self: &Arc<Self>) -> bool {
-        let Ok(all) = self.targets.read_all().await else { return false };
+        let marks: BTreeMap<String, RowMark> =
+            self.known().entries.iter().map(|(name, known)| (name.clone(), known.row)).collect();
+        let known = |name: &str| marks.get(name).copied();
+        let Ok(all) = self.targets.read_all(&known).await else { return false };
         let entries = {
             let mut known = self.known();
             for (name, why) in &all.broken {
@@ -249,20 +252,23 @@ impl Known {
     fn take(&mut self, ready: BTreeMap<String, ReadyTarget>) -> Vec<TargetEntry> {
         let mut before = std::mem::take(&mut self.entries);
         for (name, ReadyTarget { row, target, queues, paused }) in ready {
-            let known = match before.remove(&name) {
-                Some(known)
-                    if known.row == row && known.entry.queues == queues && known.entry.paused == paused =>
-                {
-                    known
-                }
-                _ => {
-                    self.revision += 1;
-                    let (target, revision) = (Arc::new(target), self.revision);
-                    let entry = TargetEntry { name: name.clone(), target, queues, paused, revision };
-                    KnownTarget { row, entry }
-                }
+            let before = before.remove(&name);
+            let is_same = |known: &KnownTarget| {
+                known.row == row && known.entry.queues == queues && known.entry.paused == paused
             };
-            self.entries.insert(name, known);
+            let target = match (target, before) {
+                (_, Some(known)) if is_same(&known) => {
+                    self.entries.insert(name, known);
+                    continue;
+                }
+                (Some(target), _) => Arc::new(target),
+                (None, Some(known)) => known.entry.target,
+                // It is only left out where it is known.
+                (None, None) => continue,
+            };
+            self.revision += 1;
+            let entry = TargetEntry { name: name.clone(), target, queues, paused, revision: self.revision };
+            self.entries.insert(name, KnownTarget { row, entry });
         }
         self.entries.values().map(|known| known.entry.clone()).collect()
     }

@@ -99,7 +99,8 @@ pub(super) struct AllTargets {
 /// A target that can be delivered to.
 pub(super) struct ReadyTarget {
     pub(super) row: RowMark,
-    pub(super) target: PushTarget,
+    /// `None`: its record is as the caller knows it.
+    pub(super) target: Option<PushTarget>,
     pub(super) queues: Vec<QueueName>,
     pub(super) paused: Option<String>,
 }
@@ -324,8 +325,11 @@ impl Targets {
         self.write_pause(&row, &mut record, Some(pause)).await.map(drop)
     }
 
-    /// Reads all records.
-    pub(super) async fn read_all(&self) -> Result<AllTargets, CallError> {
+    /// Reads all records. `known` says how the caller knows a target's record.
+    pub(super) async fn read_all(
+        &self,
+        known: &(dyn Fn(&str) -> Option<RowMark> + Sync),
+    ) -> Result<AllTargets, CallError> {
         let mut queues = self.queues_by_target().await?;
         let (mut ready, mut broken) = (BTreeMap::new(), BTreeMap::new());
         let rows = self.targets.scan(|_, row| Some(row)).await?;
@@ -333,14 +337,18 @@ impl Targets {
         for (name, row) in rows {
             let record = TargetRecord::read(&row.body);
             open += usize::from(record.as_ref().is_ok_and(TargetRecord::tells_secrets));
-            let read = record
-                .and_then(|record| record.open(&name, &self.sealing).map(|target| (target, record.paused)));
+            let mark = (row.id, row.generation);
+            let read = record.and_then(|record| {
+                if known(&name) == Some(mark) {
+                    return Ok((None, record.paused));
+                }
+                record.open(&name, &self.sealing).map(|target| (Some(target), record.paused))
+            });
             match read {
                 Ok((target, paused)) => {
                     let queues = queues.remove(&name).unwrap_or_default();
                     let paused = paused.map(|paused| paused.reason);
-                    let row = (row.id, row.generation);
-                    ready.insert(name, ReadyTarget { row, target, queues, paused });
+                    ready.insert(name, ReadyTarget { row: mark, target, queues, paused });
                 }
                 Err(why) => drop(broken.insert(name, why)),
             }

@@ -6,7 +6,7 @@ use duewheel::core::engine::{Op, QueueView};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::policy::{Defaults, Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::Pause;
-use duewheel_delivery::{TargetError, TargetView};
+use duewheel_delivery::{ShownTarget, TargetError, TargetView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +82,12 @@ async fn set(
 ) -> Answer {
     let targets = targets(app)?;
     let limited = caller.limits().is_some();
-    // A target without queues of its own is for those who may use all queues.
-    let may = |view: &TargetView| !limited || view.shown.as_ref().is_some_and(|shown| shown.queues.is_some());
+    // A target without queues of its own is for those who may use all queues; others do not exist for them.
+    let is_meant = |shown: &ShownTarget| shown.queues.is_some() && shown.serves(&queue);
+    let may = |view: &TargetView| !limited || view.shown.as_ref().is_some_and(is_meant);
+    let before = targets.target_of(&queue).await?;
+    // What is set again as it is was permitted before.
+    let target = target.filter(|target| *target != before);
     if let Some(Some(name)) = &target {
         // Nothing is changed when the target is refused.
         targets.check_choice(&queue, name, &may).await.map_err(of_target)?;
@@ -95,7 +99,7 @@ async fn set(
             app.refresh_targets();
             target
         }
-        None => targets.target_of(&queue).await?,
+        None => before,
     };
     let mut queue = QueueAnswer::of(&done, app.client.now().wall);
     queue.config.target = target;
