@@ -42,6 +42,10 @@ pub struct Rules {
     /// How long an operation without an answer may still take effect.
     #[serde(default)]
     pub unanswered: Unanswered,
+    /// A reserve that takes as long as this may be answered without one of the shards that it has asked, whose grants
+    /// reach no client. 0: it waits for all of them.
+    #[serde(default)]
+    pub partial_ms: u64,
     /// The clock by which downtime is measured.
     #[serde(default)]
     pub downtime: Downtime,
@@ -121,6 +125,7 @@ impl Rules {
         leases: Leases::OfTokens,
         failover_ms: 0,
         unanswered: Unanswered::UntilKilled,
+        partial_ms: 0,
         downtime: Downtime::WallClock,
     };
 }

@@ -141,8 +141,8 @@ impl<'h> World<'h> {
     }
 
     /// Sets the latest effect of operations that were given up. The same applies to the grants of a reserve during a
-    /// fault: it asks several parts, and is answered with the grants of those that respond; grants of the others reach
-    /// no client.
+    /// fault, or of one that took long: it asks several parts, and is answered with the grants of those that respond;
+    /// grants of the others reach no client.
     fn unanswered_for(&mut self, ns: u64) -> BTreeMap<usize, Point> {
         // The stamps are in the order of the list.
         let invocations: Vec<Point> = self.ops.iter().map(|op| op.inv).collect();
@@ -155,6 +155,8 @@ impl<'h> World<'h> {
         let met = self.ops.iter().enumerate().filter_map(|(i, op)| {
             let ret = op.done().filter(|_| matches!(op.call, Call::Reserve { .. }))?;
             let met = self.blows.iter().any(|(begin, end)| op.inv.idx < end.idx && begin.idx < ret.idx);
+            let partial = self.rules.partial_ms.saturating_mul(NS);
+            let met = met || (partial > 0 && ret.ns.saturating_sub(op.inv.ns) >= partial);
             let first = invocations.partition_point(|inv| inv.ns <= ret.ns.saturating_add(ns));
             met.then(|| (i, invocations.get(first).copied().unwrap_or(Point::NEVER)))
         });

@@ -302,6 +302,22 @@ fn a_reserve_that_met_a_blow_may_leave_a_grant_behind_that_reaches_nobody() {
     });
 }
 
+/// Story: the disk of a machine stood still for a second, and a shard's grants came when its reserve had been answered.
+#[test]
+fn a_reserve_that_took_long_may_leave_a_grant_behind_that_reaches_nobody() {
+    case(Check::Attempts, |s| {
+        s.history.rules.unanswered = Unanswered::ForMs(50);
+        s.history.rules.partial_ms = 1_000;
+        s.history.rules.offer_ms = 5_000;
+        s.enqueue(1, None, 0);
+        let slow = s.invoke(reserve());
+        s.wait(if s.bad { 900 } else { 1_000 });
+        s.ok(slow, Answer::Grants(Vec::new()));
+        s.late_ms = 1_020;
+        s.grant(1, None, 2, 1);
+    });
+}
+
 #[test]
 fn what_was_never_answered_lingers_for_a_while_only() {
     // A replacement that was given up long ago has not ended a message that is younger.

@@ -163,6 +163,9 @@ impl System for DuewheelCluster {
             // Any owner that still works on it may carry it out as long as its lease runs.
             unanswered: Unanswered::ForMs(away),
             failover_ms: ms(self.forgets),
+            // `TIME_LIMIT` of a reserve (crates/cluster/src/routing/reserve.rs): a store that stands still for that long,
+            // because the machine's disk does, costs attempts as a failure of it does.
+            partial_ms: 1_000,
             // Shards move at the start, too.
             slack_ms: alone.slack_ms + STANDS_STILL,
             move_ms: self.moves_ms,
