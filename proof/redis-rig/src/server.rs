@@ -58,7 +58,8 @@ impl Redis {
                 Some(node_timeout_ms) => Some(Clustered { bus: free_port()?, node_timeout_ms }),
                 None => None,
             };
-            let folder = tempfile::Builder::new().prefix("duewheel-redis-").tempdir()?;
+            let folder =
+                tempfile::Builder::new().prefix("duewheel-redis-").tempdir_in(settings.place.above())?;
             let certificates = match (settings.transport, certificates) {
                 (Transport::Plain, _) => None,
                 (Transport::Tls | Transport::TlsBothWays, None) => Some(Certificates::make(folder.path())?),
@@ -235,7 +236,9 @@ impl Redis {
     ///
     /// The file does not exist, or cannot be copied.
     pub fn copy(&self) -> io::Result<TempDir> {
-        let to = tempfile::Builder::new().prefix("duewheel-redis-copy-").tempdir()?;
+        let to = tempfile::Builder::new()
+            .prefix("duewheel-redis-copy-")
+            .tempdir_in(self.settings.place.above())?;
         copy_files(&self.folder.path().join(APPENDONLY), to.path())?;
         Ok(to)
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The binary: the one that `DUEWHEEL_REDIS` names, or the one on the path.
@@ -53,6 +53,35 @@ pub enum Transport {
     TlsBothWays,
 }
 
+/// Where a server has its folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In memory (`/dev/shm`) if there is room, else on the disk. The disk of a busy machine stands still for seconds, and
+    /// leases run out meanwhile; what a power loss takes is no question of a test.
+    #[default]
+    Memory,
+    /// On the disk, whose syncs are to be measured.
+    Disk,
+}
+
+/// The room that a folder in memory needs, in bytes.
+const ROOM: u64 = 1 << 30;
+
+impl Place {
+    /// The folder above.
+    pub(crate) fn above(self) -> PathBuf {
+        let memory = Path::new("/dev/shm");
+        let room = || {
+            let figures = rustix::fs::statvfs(memory).ok()?;
+            figures.f_bavail.checked_mul(figures.f_frsize)
+        };
+        match self {
+            Place::Memory if room().is_some_and(|room| room >= ROOM) => memory.to_owned(),
+            Place::Memory | Place::Disk => std::env::temp_dir(),
+        }
+    }
+}
+
 /// The settings of a server. The default keeps every acknowledged change, and accepts all clients.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -68,6 +97,8 @@ pub struct Settings {
     pub extra: Vec<String>,
     /// A binary other than that of [`program`].
     pub program: Option<OsString>,
+    /// Where its folder is.
+    pub place: Place,
 }
 
 /// Further settings of a node of a cluster.
