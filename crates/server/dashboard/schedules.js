@@ -80,7 +80,12 @@ const setPaused = (one, paused) => run(() => call("PATCH", pathOf(one.name), { p
 function remove(one) {
   ask(t("remove"), {
     text: t("remove-text", { name: one.name }), danger: true, word: t("remove"),
-    act: () => run(() => call("DELETE", pathOf(one.name)), t("schedule-removed"), one.error ? undefined : () => call("PUT", pathOf(one.name), settingsOf(one))),
+    // What is removed may differ from what the page has shown: its undo sets what was there.
+    act: () => run(async () => {
+      const last = one.error ? one : await get(pathOf(one.name));
+      await call("DELETE", pathOf(one.name));
+      return last;
+    }, t("schedule-removed"), one.error ? undefined : (last) => call("PUT", pathOf(one.name), settingsOf(last))),
   });
 }
 
