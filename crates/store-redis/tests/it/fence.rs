@@ -176,8 +176,11 @@ fn an_owner_that_a_rolled_back_state_names_is_fenced() {
 
     history.forget_after(group.last());
     let next = history.group(9);
-    old.append(&next).unwrap();
-    assert_eq!(wait_for_error(&mut old), ErrorKind::Fenced);
+    // Its connections ended when its server became a copy, so it may have learnt it before.
+    match old.append(&next) {
+        Ok(()) => assert_eq!(wait_for_error(&mut old), ErrorKind::Fenced),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Fenced),
+    }
     is_silent(&mut old, &mut history, ErrorKind::Fenced);
     let after = {
         let mut model = History::new(3);
