@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use duewheel::core::engine::{Op, Reply};
-use duewheel::{CallError, Client};
+use duewheel::core::engine::{EnqueueRefusal, Grant, Op, Reply, Reserved};
+use duewheel::core::name::QueueName;
+use duewheel::{CallError, Client, Demand, Pending};
 
 /// Messages of one submission.
 const GROUP: u64 = 1_000;
@@ -50,4 +51,38 @@ pub async fn submit_all(
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Enqueues messages by their numbers; those that the store or a limit refuses for a moment are tried again.
+///
+/// # Panics
+/// When one is refused for another reason.
+pub async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
+    submit_all(client, count, make, |answer| match answer {
+        Ok(Reply::Enqueue(Ok(_))) => true,
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded(_) | EnqueueRefusal::Busy))) => false,
+        other => panic!("{other:?}"),
+    })
+    .await;
+}
+
+/// Reserves messages of a queue; none when there was none, whatever the reason.
+///
+/// # Panics
+/// When the call fails.
+pub async fn take(client: &Client, queue: QueueName, max: usize, wait_ms: u64, lease_ms: u64) -> Vec<Grant> {
+    let demand = Demand { max, wait_ms, lease_ms: Some(lease_ms), ..Demand::new(queue) };
+    match client.reserve(demand).await.expect("answered") {
+        Reserved::Grants(grants) => grants,
+        _ => Vec::new(),
+    }
+}
+
+/// Sends acks of all these messages; the answers are awaited by the caller.
+///
+/// # Panics
+/// When the driver accepts nothing.
+pub fn ack(client: &Client, grants: &[Grant]) -> Pending {
+    let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+    client.submit(ops).expect("submitted")
 }

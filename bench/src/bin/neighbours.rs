@@ -19,14 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, ValueEnum};
-use duewheel::core::engine::{
-    Enqueue, EnqueueRefusal, Grant, Op, Past, Quota, Reply, Reserved, Resource, When,
-};
+use duewheel::core::engine::{Enqueue, Op, Past, Quota, Resource, When};
 use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
-use duewheel::{Client, Demand, Duewheel};
+use duewheel::{Client, Duewheel};
 use duewheel_bench::process::{processor_time, resident_mib, written_bytes};
-use duewheel_bench::submit::submit_all;
+use duewheel_bench::submit::{ack, put_all, take};
 use duewheel_judge::rng::scatter;
 
 #[global_allocator]
@@ -346,26 +344,4 @@ async fn lateness(args: &Args, client: &Client) -> f64 {
     late.extend(std::iter::repeat_n(5_000_000, missing));
     late.sort_unstable();
     late[(late.len() - 1) * 99 / 100] as f64
-}
-
-async fn take(client: &Client, queue: QueueName, max: usize, wait_ms: u64, lease_ms: u64) -> Vec<Grant> {
-    let demand = Demand { max, wait_ms, lease_ms: Some(lease_ms), ..Demand::new(queue) };
-    match client.reserve(demand).await.expect("answered") {
-        Reserved::Grants(grants) => grants,
-        _ => Vec::new(), // nothing, whatever the reason
-    }
-}
-
-fn ack(client: &Client, grants: &[Grant]) -> duewheel::Pending {
-    let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
-    client.submit(ops).expect("submitted")
-}
-
-async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
-    submit_all(client, count, make, |answer| match answer {
-        Ok(Reply::Enqueue(Ok(_))) => true,
-        Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded(_) | EnqueueRefusal::Busy))) => false,
-        other => panic!("{other:?}"),
-    })
-    .await;
 }

@@ -18,6 +18,7 @@ pub mod name;
 pub mod percent;
 pub mod policy;
 pub mod record;
+pub mod spread;
 pub mod store;
 pub mod tally;
 pub mod time;

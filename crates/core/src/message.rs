@@ -44,6 +44,22 @@ pub struct Options {
     pub max_attempts: Option<MaxAttempts>,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
+    /// Its due time is drawn from this many ms, from the due time that was asked for on ([`crate::spread`]).
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the message, in versions that know it
+    pub spread_ms: Option<u64>,
+    /// When it expires.
+    #[cfg_attr(feature = "serde", serde(skip))] // the same
+    pub expiry: Option<Expiry>,
+}
+
+/// When a message expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Expiry {
+    /// This many ms after its due time, and moves with it. Delays of retries do not move it.
+    In(u64),
+    /// At this instant.
+    At(WallMs),
 }
 
 /// The state of a message. Every change of it is a record.
@@ -83,6 +99,9 @@ pub struct Marks {
     pub fires: u32,
     /// The delay that was asked for last, in ms. `None`: the delay of the enqueue, which the due time contains.
     pub delay_ms: Option<u64>,
+    /// The due time that the producer asked for, once a retry has moved it.
+    #[cfg_attr(feature = "serde", serde(skip))] // for the owner of the shard alone
+    pub asked: Option<Due>,
 }
 
 /// The time of a message's death, and its order among the deaths of the same ms; sorts in order of death.
@@ -229,6 +248,8 @@ pub enum DeadReason {
     MaxAttempts,
     /// A consumer asked for it.
     Buried,
+    /// It had expired when it would have been granted, and its queue's setting is [`crate::policy::OnExpiry::Dead`].
+    Expired,
 }
 
 /// How one attempt ended.
@@ -300,11 +321,15 @@ impl State {
 }
 
 impl DeadReason {
+    /// All reasons.
+    pub const ALL: [DeadReason; 3] = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired];
+
     /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::MaxAttempts => "max_attempts",
             DeadReason::Buried => "buried",
+            DeadReason::Expired => "expired",
         }
     }
 }

@@ -247,6 +247,70 @@ pub struct QueueSettings {
     pub order: Option<ReadyOrder>,
     /// How long these settings last.
     pub lasting: Lasting,
+    /// Limits of its grants.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the settings, in versions that know them
+    pub limits: GrantLimits,
+    /// Messages without an expiry of their own expire this many ms after they are due. `None`: never.
+    #[cfg_attr(feature = "serde", serde(skip))] // the same
+    pub expires_in_ms: Option<u64>,
+    /// What happens with an expired message.
+    #[cfg_attr(feature = "serde", serde(skip))] // the same
+    pub on_expiry: Option<OnExpiry>,
+}
+
+/// Limits of the grants of one queue, for all its consumers together. `None`: no limit.
+///
+/// Each shard of a cluster keeps to its part of them, so the sum over all shards holds without communication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GrantLimits {
+    /// Grants over time.
+    pub rate: Option<GrantRate>,
+    /// Grants a second while the next message has been due for more than [`CATCHUP_MS`], if that is less than `rate`.
+    pub catchup_rate: Option<u32>,
+    /// Leases at a time; not less than the number of shards.
+    pub concurrency: Option<u32>,
+}
+
+/// Grants a second, over time and at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GrantRate {
+    /// Grants a second, over time.
+    pub per_second: u32,
+    /// Grants that may come at once after a pause. `None`: those of [`BURST_MS`], at least one.
+    pub burst: Option<u32>,
+}
+
+/// A queue whose next message has been due for longer than this is behind, and catches up, in ms.
+pub const CATCHUP_MS: u64 = 10 * SECOND;
+
+/// A rate without a burst lets the grants of this time through at once, in ms: what any window of a few seconds counts
+/// is within a hundredth of the rate.
+pub const BURST_MS: u64 = 10;
+
+/// What happens with a message that has expired when it would be granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum OnExpiry {
+    /// It is granted all the same, and the grant says that it is late.
+    #[default]
+    DeliverLate,
+    /// It is dead.
+    Dead,
+    /// It is removed, as settled.
+    Drop,
+}
+
+impl OnExpiry {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnExpiry::DeliverLate => "deliver_late",
+            OnExpiry::Dead => "dead",
+            OnExpiry::Drop => "drop",
+        }
+    }
 }
 
 impl QueueSettings {

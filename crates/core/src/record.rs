@@ -16,6 +16,7 @@ use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 mod codec;
 mod head;
 mod layout;
+mod more;
 
 use layout::LISTED;
 
@@ -145,7 +146,7 @@ impl Record {
 }
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
-const OF_A_RECORD: usize = 192;
+const OF_A_RECORD: usize = 224;
 
 /// An upper bound of the size of a set of ids, each as its difference from the one before. For a given number and span
 /// of ids it is largest when all differences are equal; a difference of `b` bits takes at most 1 + `b` / 7 bytes.

@@ -89,6 +89,12 @@ impl Due {
         }
     }
 
+    /// This time and `ms`, on the same clock; saturates.
+    #[must_use]
+    pub fn plus(self, ms: u64) -> Self {
+        Due::from_raw(self.class(), self.raw().saturating_add(ms))
+    }
+
     /// Rebuilds a due time from class and number.
     pub fn from_raw(class: Class, raw: u64) -> Self {
         match class {

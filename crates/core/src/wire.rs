@@ -45,7 +45,17 @@ checked!(Key, new);
 pub(crate) mod settings_field {
     use super::{Deserialize, Deserializer, Error, Serialize, Serializer};
 
-    const FIELDS: [&str; 4] = ["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"];
+    const FIELDS: [&str; 9] = [
+        "lease_ms",
+        "backoff",
+        "dedupe_window_ms",
+        "dead_ttl_ms",
+        "rate.per_second",
+        "rate.burst",
+        "catchup_rate",
+        "concurrency",
+        "expires_in_ms",
+    ];
 
     pub(crate) fn serialize<S: Serializer>(field: &&'static str, to: S) -> Result<S::Ok, S::Error> {
         let known = FIELDS.iter().position(|f| f == field).and_then(|at| u8::try_from(at).ok());

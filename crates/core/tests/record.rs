@@ -8,10 +8,12 @@ use proptest::prelude::*;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
-    Row, Stage,
+    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
+    PastAttempt, Row, Stage,
 };
-use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder,
+};
 use duewheel_core::record::{
     ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, StageKind, Totals, Was,
     Writer, put_of,
@@ -72,7 +74,7 @@ fn kept() -> impl Strategy<Value = IdSet> {
 }
 
 fn stage() -> BoxedStrategy<Stage> {
-    let reason = prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::Buried)];
+    let reason = proptest::sample::select(DeadReason::ALL.to_vec());
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
@@ -102,13 +104,23 @@ fn past() -> BoxedStrategy<PastAttempt> {
         .boxed()
 }
 
+fn asked() -> impl Strategy<Value = Due> {
+    (any::<bool>(), number()).prop_map(
+        |(at, n)| {
+            if at { Due::At(WallMs(n)) } else { Due::After(EngineMs(n)) }
+        },
+    )
+}
+
 fn marks() -> impl Strategy<Value = Marks> {
-    let some = (any::<[u32; 4]>(), proptest::option::of(number())).prop_map(|(n, delay_ms)| Marks {
+    let times = (proptest::option::of(number()), proptest::option::of(asked()));
+    let some = (any::<[u32; 4]>(), times).prop_map(|(n, (delay_ms, asked))| Marks {
         timeouts: n[0],
         releases: n[1],
         burials: n[2],
         fires: n[3],
         delay_ms,
+        asked,
     });
     prop_oneof![Just(Marks::default()), some]
 }
@@ -134,8 +146,17 @@ fn life() -> BoxedStrategy<Life> {
 }
 
 fn message() -> BoxedStrategy<MessageContent> {
-    let options = (proptest::option::of(number()), attempts(), backoff())
-        .prop_map(|(lease_ms, max_attempts, backoff)| Options { lease_ms, max_attempts, backoff });
+    let expiry = prop_oneof![number().prop_map(Expiry::In), number().prop_map(|at| Expiry::At(WallMs(at)))];
+    let ahead = (proptest::option::of(number()), proptest::option::of(expiry));
+    let options = (proptest::option::of(number()), attempts(), backoff(), ahead).prop_map(
+        |(lease_ms, max_attempts, backoff, (spread_ms, expiry))| Options {
+            lease_ms,
+            max_attempts,
+            backoff,
+            spread_ms,
+            expiry,
+        },
+    );
     let headers = proptest::collection::vec((text(), text()), 0..4);
     let body = proptest::collection::vec(any::<u8>(), 0..300);
     (number(), queue(), key(), body, headers, options, number())
@@ -154,10 +175,24 @@ fn message() -> BoxedStrategy<MessageContent> {
 fn settings() -> BoxedStrategy<QueueSettings> {
     let order = proptest::option::of(prop_oneof![Just(ReadyOrder::Due), Just(ReadyOrder::Arrival)]);
     let number = || proptest::option::of(number());
-    let order = (order, prop_oneof![Just(Lasting::Always), Just(Lasting::WhileUsed)]);
+    let lasting = prop_oneof![Just(Lasting::Always), Just(Lasting::WhileUsed)];
+    let n = || proptest::option::of(any::<u32>());
+    let limits =
+        (n(), n(), n(), n()).prop_map(|(per_second, burst, catchup_rate, concurrency)| GrantLimits {
+            rate: per_second.map(|per_second| GrantRate { per_second, burst }),
+            catchup_rate,
+            concurrency,
+        });
+    let on_expiry = proptest::sample::select(vec![
+        None,
+        Some(OnExpiry::DeliverLate),
+        Some(OnExpiry::Dead),
+        Some(OnExpiry::Drop),
+    ]);
+    let order = (order, lasting, limits, number(), on_expiry);
     (number(), attempts(), proptest::option::of(any::<u32>()), backoff(), number(), number(), order)
         .prop_map(|(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order)| {
-            let (order, lasting) = order;
+            let (order, lasting, limits, expires_in_ms, on_expiry) = order;
             QueueSettings {
                 lease_ms,
                 max_attempts,
@@ -167,6 +202,9 @@ fn settings() -> BoxedStrategy<QueueSettings> {
                 dead_ttl_ms,
                 order,
                 lasting,
+                limits,
+                expires_in_ms,
+                on_expiry,
             }
         })
         .boxed()
@@ -240,6 +278,71 @@ fn record() -> impl Strategy<Value = Record> {
         }),
         dedupe().prop_map(Record::Deduped),
     ]
+}
+
+/// Story: new fields made the longest record longer than the bound, and random numbers are seldom all large at once.
+#[test]
+fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
+    let (lease_ms, n) = (Some(u64::MAX), u32::MAX);
+    let backoff = Some(Backoff { min_ms: u64::MAX, max_ms: u64::MAX });
+    let due = Due::After(EngineMs(u64::MAX));
+    let token = LeaseToken { epoch: Epoch(n), counter: u64::MAX };
+    let (until, granted_at) = (EngineMs(u64::MAX), WallMs(u64::MAX));
+    let lease = Lease { token, until, session: SessionId(u64::MAX), granted_at };
+    let delay_ms = Some(u64::MAX);
+    let marks = Marks { timeouts: n, releases: n, burials: n, fires: n, delay_ms, asked: Some(due) };
+    let life = Life {
+        due,
+        generation: n,
+        attempt: n,
+        forgiven: n,
+        priority: Some(n),
+        stage: Stage::Leased(lease),
+        marks,
+        history: Vec::new(),
+    };
+    let max_attempts = Some(MaxAttempts::UNLIMITED);
+    let (spread_ms, expiry) = (Some(u64::MAX), Some(Expiry::In(u64::MAX)));
+    let message = Arc::new(MessageContent {
+        id: MessageId(u64::MAX),
+        queue: QueueName::new(&"q".repeat(200)).unwrap(),
+        key: Some(Key::new(&"k".repeat(512)).unwrap()),
+        body: vec![b'.'; 100_000].into(),
+        headers: Vec::new(),
+        options: Options { lease_ms, max_attempts, backoff, spread_ms, expiry },
+        enqueued_at: WallMs(u64::MAX),
+    });
+    let name = message.queue.clone();
+    let was = Was { queue: name.clone(), kind: Kind::Leased, due, weight: u64::MAX };
+    let limits = GrantLimits {
+        rate: Some(GrantRate { per_second: n, burst: Some(n) }),
+        catchup_rate: Some(n),
+        concurrency: Some(n),
+    };
+    let settings = QueueSettings {
+        lease_ms,
+        max_attempts,
+        priority: Some(n),
+        backoff,
+        dedupe_window_ms: lease_ms,
+        dead_ttl_ms: lease_ms,
+        order: Some(ReadyOrder::Arrival),
+        lasting: Lasting::WhileUsed,
+        limits,
+        expires_in_ms: lease_ms,
+        on_expiry: Some(OnExpiry::Drop),
+    };
+    let pause = Pause::Until { end: until, length_ms: u64::MAX };
+    for record in [
+        Record::Put { message: message.clone(), life: life.clone(), was: None },
+        Record::Put { message, life: life.clone(), was: Some(was.clone()) },
+        Record::Changed { id: MessageId(u64::MAX), life, was },
+        Record::Queue { name, settings, pause },
+    ] {
+        let mut writer = Writer::default();
+        writer.record(&record);
+        assert!(writer.bytes.len() <= record.weight(), "{} > {}", writer.bytes.len(), record.weight());
+    }
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, When};
 use duewheel_core::id::MessageId;
-use duewheel_core::message::{MaxAttempts, Options};
+use duewheel_core::message::{Expiry, MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::Created;
@@ -96,6 +96,7 @@ fn limit_text(limit: Limit) -> String {
         }
         Limit::Queues(max) => format!("{max} queues exist, as many as the limit allows"),
         Limit::Leases => "as much is leased as the limit allows".into(),
+        Limit::GrantRate(ms) => format!("the queue's rate allows the next message in {ms} ms"),
     }
 }
 
@@ -197,6 +198,34 @@ impl Draft {
     /// Sets the lease duration: how long a consumer has the message to itself.
     pub fn lease(self, lease: Duration) -> Self {
         self.option(|o| o.lease_ms = Some(ceil_ms(lease)))
+    }
+
+    /// Draws its due time from this much time, from the one that was asked for on: many messages for one instant come
+    /// evenly spread. The draw depends on the key, or else on the dedupe id, or else on the message; `due_at` of the
+    /// receipt is what was drawn.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # async fn example(wheel: duewheel::Duewheel) -> Result<(), Box<dyn std::error::Error>> {
+    /// let hour = Duration::from_secs(3600);
+    /// wheel.queue("sms").body("Happy New Year").delay(hour).spread(hour).key("customer-42").enqueue().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spread(self, spread: Duration) -> Self {
+        self.option(|o| o.spread_ms = Some(ceil_ms(spread)))
+    }
+
+    /// Makes it expire this long after its due time. What then happens is its queue's setting
+    /// ([`duewheel_core::policy::OnExpiry`]); looked at before each delivery, never during one. Delays of retries do not
+    /// move it.
+    pub fn expires_in(self, time: Duration) -> Self {
+        self.option(|o| o.expiry = Some(Expiry::In(ceil_ms(time))))
+    }
+
+    /// Makes it expire at this wall-clock time, rounded up to a millisecond. A time before the due time is refused.
+    pub fn expires_at(self, instant: SystemTime) -> Self {
+        self.option(|o| o.expiry = Some(Expiry::At(WallMs::from_system_time_up(instant))))
     }
 
     /// Makes the message dead after this many deliveries.

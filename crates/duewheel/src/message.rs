@@ -72,6 +72,11 @@ impl Message {
         Duration::from_millis(self.grant.lateness_ms)
     }
 
+    /// Whether it had expired when it was delivered.
+    pub fn is_late(&self) -> bool {
+        self.grant.late
+    }
+
     /// The end of the lease, by the clock at the time of delivery. Until then no other consumer gets the message.
     pub fn lease_until(&self) -> SystemTime {
         self.grant.lease_until.to_system_time()

@@ -49,6 +49,15 @@ pub enum QueueError {
         /// The largest value of the field.
         max: u64,
     },
+    /// A field of the settings is below the number of shards, each of which keeps to its part of it; the former settings
+    /// stay.
+    #[error("{field} must be at least {min}, the number of shards")]
+    BelowShards {
+        /// The name of the field of [`QueueSettings`].
+        field: SettingsField,
+        /// The number of shards.
+        min: u32,
+    },
     /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: somebody else may have the message")]
     LeaseLost,
@@ -308,6 +317,7 @@ impl Queue {
 fn settings_refused(refusal: SettingsRefusal) -> QueueError {
     match refusal {
         SettingsRefusal::OutOfRange(field, max) => QueueError::Setting { field, max },
+        SettingsRefusal::BelowShards(field, min) => QueueError::BelowShards { field, min },
         SettingsRefusal::Overloaded => CallError::Overloaded.into(),
     }
 }

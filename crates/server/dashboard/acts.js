@@ -144,15 +144,17 @@ export function enqueue(queue) {
   });
 }
 
-const SETTINGS = ["lease_ms", "max_attempts", "priority", "dedupe_window_ms", "dead_ttl_ms"];
+const SETTINGS = ["lease_ms", "max_attempts", "priority", "dedupe_window_ms", "dead_ttl_ms", "rate", "catchup_rate", "concurrency", "expires_in_ms"];
 
 export function configure(queue, config) {
   ask(t("settings"), {
     text: t("settings-text"),
-    fields: SETTINGS.map((name) => ({ name, label: name, type: "number", value: config[name] ?? "" })),
+    fields: SETTINGS.map((name) => ({ name, label: name, type: "number", value: (name === "rate" ? config.rate?.per_second : config[name]) ?? "" })),
     act: (values) => {
       const next = { ...config };
       for (const name of SETTINGS) next[name] = values[name] === "" ? null : Number(values[name]);
+      // A burst that was set with the same rate stays.
+      if (next.rate !== null) next.rate = next.rate === config.rate?.per_second ? config.rate : { per_second: next.rate };
       // What is not shown here, such as a target, stays.
       return run(() => call("PATCH", `${queuePath(queue)}/config`, next), t("settings-saved"), () => call("PATCH", `${queuePath(queue)}/config`, config));
     },

@@ -57,7 +57,7 @@ export function message(root, { id }, live) {
         [t("queue"), queueLink(found.queue)], [t("state"), badge(t(found.state), KINDS[found.state])], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${found.max_attempts || "∞"}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
         [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("priority"), count(found.priority)], [t("lease"), span(found.lease_ms)],
-        found.lease_until && [t("lease-until"), when(found.lease_until)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
+        found.lease_until && [t("lease-until"), when(found.lease_until)], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
       ])),
       Object.keys(found.headers).length > 0 && card(t("headers"), pairs(Object.entries(found.headers))),
       card(t("body"), bodyView(found)),

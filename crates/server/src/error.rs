@@ -390,7 +390,7 @@ impl Problem {
             EnqueueRefusal::TooLarge(part, limit) => {
                 Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
             }
-            EnqueueRefusal::OutOfRange(part) => Problem::field(part_name(part), "is outside of its range"),
+            EnqueueRefusal::OutOfRange(part) => Problem::field(part_name(part), range_of(part)),
             EnqueueRefusal::Overloaded(limit) => at_limit(limit),
             EnqueueRefusal::Busy => busy(),
             EnqueueRefusal::DiskFull => disk_full(),
@@ -422,7 +422,7 @@ impl Problem {
             ChangeRefusal::TooLarge(part, limit) => {
                 Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
             }
-            ChangeRefusal::OutOfRange(part) => Problem::field(part_name(part), "is outside of its range"),
+            ChangeRefusal::OutOfRange(part) => Problem::field(part_name(part), range_of(part)),
             ChangeRefusal::NothingToChange => Problem::nothing_to_change(),
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
@@ -453,6 +453,10 @@ impl Problem {
             SettingsRefusal::OutOfRange(field, limit) => {
                 Problem::field(field, format_args!("must be at most {limit}"))
             }
+            SettingsRefusal::BelowShards(field, least) => Problem::field(
+                field,
+                format_args!("must be at least {least}, the number of shards: each keeps to its part of it"),
+            ),
             SettingsRefusal::Overloaded => overloaded(
                 "as many queues exist as are allowed; use one that exists, or let others become empty",
             ),
@@ -663,6 +667,7 @@ fn at_limit(limit: Limit) -> Problem {
             "as many messages are leased, or as many bytes of them, as are allowed; settle some first"
                 .to_owned()
         }
+        Limit::GrantRate(ms) => format!("the rate of the queue allows the next message in {ms} ms"),
     })
 }
 
@@ -717,6 +722,21 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
     Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
+/// What a value that was refused should have been.
+fn range_of(part: RefusedPart) -> &'static str {
+    match part {
+        RefusedPart::Spread => "must not end later than the longest delay from now",
+        RefusedPart::ExpiresIn => "must be longer than 0 and at most the longest delay",
+        RefusedPart::ExpiresAt => "must not be before the due time, nor before the end of its spread",
+        RefusedPart::Body
+        | RefusedPart::Headers
+        | RefusedPart::DedupeId
+        | RefusedPart::Lease
+        | RefusedPart::MaxAttempts
+        | RefusedPart::Backoff => "is outside of its range",
+    }
+}
+
 fn part_name(part: RefusedPart) -> &'static str {
     match part {
         RefusedPart::Body => "body",
@@ -725,6 +745,9 @@ fn part_name(part: RefusedPart) -> &'static str {
         RefusedPart::Lease => "lease_ms",
         RefusedPart::MaxAttempts => "max_attempts",
         RefusedPart::Backoff => "backoff",
+        RefusedPart::Spread => "spread",
+        RefusedPart::ExpiresIn => "expires_in",
+        RefusedPart::ExpiresAt => "expires_at",
     }
 }
 

@@ -105,8 +105,8 @@ named! {
     );
     /// Why a message is dead.
     DeadReasonSchema "DeadReason" words(
-        "Why a message is dead: its attempts are used up, or a consumer has parked it.",
-        &[DeadReason::MaxAttempts, DeadReason::Buried].map(DeadReason::as_str),
+        "Why a message is dead: its attempts are used up, a consumer has parked it, or it has expired.",
+        &DeadReason::ALL.map(DeadReason::as_str),
     );
     /// How an attempt ended.
     EndedSchema "Ended" words(
@@ -115,8 +115,9 @@ named! {
     );
     /// Why no message is granted.
     HeldBackSchema "HeldBack" words(
-        "Why there is no message although some are ready. `leases`: too many messages are leased.",
-        &[HeldBack::Leases.as_str()],
+        "Why there is no message although some are ready. `leases`: as many messages are leased as are allowed. `rate`: \
+            the queue's own rate allows none yet.",
+        &[HeldBack::Leases, HeldBack::Rate].map(HeldBack::as_str),
     );
     /// The resource that a quota limits.
     ResourceSchema "Resource" words("What a quota counts.", &Resource::ALL.map(Resource::as_str));
@@ -180,7 +181,19 @@ fn twice() -> Vec<Value> {
 
 /// The rules of a new message.
 pub(crate) fn enqueue_rules(schema: &mut Schema) {
-    forbid(schema, [twice(), vec![none(&BODIES), none(&TIMES)]].concat());
+    let pairs = [
+        ["spread_ms", "spread"],
+        ["expires_in_ms", "expires_in"],
+        ["expires_in_ms", "expires_at"],
+        ["expires_in", "expires_at"],
+    ];
+    let options = pairs.iter().map(|pair| all(pair)).collect();
+    forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES)]].concat());
+}
+
+/// The rules of the settings of a queue.
+pub(crate) fn config_rules(schema: &mut Schema) {
+    forbid(schema, vec![all(&["expires_in_ms", "expires_in"])]);
 }
 
 /// The rules of a change.

@@ -12,7 +12,7 @@ use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 /// The version of the format that this program writes, to the manifest, each segment, each run and the state.
-pub(crate) const FORMAT: u32 = 6;
+pub(crate) const FORMAT: u32 = 7;
 /// The oldest version that this program reads. Each file contains its own: a folder that is continued has files of
 /// several.
 const OLDEST_FORMAT: u32 = 3;
@@ -377,7 +377,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 7;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 7 is unknown"));
+        newer[8] = 8;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 8 is unknown"));
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt, Row,
-    Stage,
+    DeadReason, Died, Ended, Expiry, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    Row, Stage,
 };
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::{Created, DedupeRow};
@@ -124,6 +124,12 @@ pub(crate) fn message(m: &MessageContent, life: &Life) -> Vec<u8> {
     if let Some(Backoff { min_ms, max_ms }) = m.options.backoff {
         w.numbers("backoff", &[min_ms, max_ms]);
     }
+    w.maybe("spread", m.options.spread_ms);
+    match m.options.expiry {
+        None => {}
+        Some(Expiry::In(ms)) => w.number("expires-in", ms),
+        Some(Expiry::At(at)) => w.number("expires-at", at.0),
+    }
     for (name, value) in &m.headers {
         w.text("header", name);
         w.0.push(b',');
@@ -167,6 +173,9 @@ pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> ParseResult<Row> {
                 [min_ms, max_ms] => options.backoff = Some(Backoff { min_ms, max_ms }),
                 _ => return Err("backoff"),
             },
+            "spread" => options.spread_ms = Some(number(value, "spread")?),
+            "expires-in" => options.expiry = Some(Expiry::In(number(value, "expires-in")?)),
+            "expires-at" => options.expiry = Some(Expiry::At(WallMs(number(value, "expires-at")?))),
             "header" => {
                 let (name, value) = value.split_once(',').ok_or("header")?;
                 headers.push((unescape(name, "header")?.into(), unescape(value, "header")?.into()));
@@ -205,10 +214,15 @@ pub(crate) fn life(life: &Life) -> Vec<u8> {
         Stage::Dead { reason, .. } => w.text("reason", reason.as_str()),
         Stage::Waiting { token: None } | Stage::Leased(_) => {}
     }
-    let Marks { timeouts, releases, burials, fires, delay_ms } = life.marks;
+    let Marks { timeouts, releases, burials, fires, delay_ms, asked } = life.marks;
     if life.marks != Marks::default() {
         w.numbers("marks", &[timeouts, releases, burials, fires].map(u64::from));
         w.maybe("delay", delay_ms);
+        match asked {
+            None => {}
+            Some(Due::At(t)) => w.number("asked-at", t.0),
+            Some(Due::After(t)) => w.number("asked-after", t.0),
+        }
     }
     for past in &life.history {
         w.numbers("past", &[u64::from(past.attempt), past.granted_at.0, past.ended_at.0]);
@@ -249,17 +263,18 @@ pub(crate) fn read_life(text: &[u8]) -> ParseResult<ReadLife> {
             "priority" => life.priority = Some(number(value, "priority")?),
             "token" => waits_with = Some(token(value)?),
             "reason" => {
-                let reasons = [DeadReason::MaxAttempts, DeadReason::Buried];
-                let reason = reasons.into_iter().find(|r| r.as_str() == value).ok_or("reason")?;
+                let reason = DeadReason::ALL.into_iter().find(|r| r.as_str() == value).ok_or("reason")?;
                 life.stage = Stage::Dead { reason, at: died.ok_or("dead")? };
             }
             "marks" => {
                 let list = numbers(value, "marks")?;
                 let list: Vec<u32> = list.into_iter().filter_map(|n| u32::try_from(n).ok()).collect();
                 let [timeouts, releases, burials, fires] = list[..] else { return Err("marks") };
-                life.marks = Marks { timeouts, releases, burials, fires, delay_ms: None };
+                life.marks = Marks { timeouts, releases, burials, fires, ..Marks::default() };
             }
             "delay" => life.marks.delay_ms = Some(number(value, "delay")?),
+            "asked-at" => life.marks.asked = Some(Due::At(WallMs(number(value, "asked-at")?))),
+            "asked-after" => life.marks.asked = Some(Due::After(EngineMs(number(value, "asked-after")?))),
             "past" => life.history.push(past(value)?),
             _ => return Err("unknown word of a life"),
         }

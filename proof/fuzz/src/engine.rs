@@ -7,8 +7,10 @@ use duewheel_core::engine::{
     Attempt, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reply,
     Reserved, Target, View, When,
 };
-use duewheel_core::message::{MaxAttempts, Options, State};
-use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
+use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder,
+};
 use duewheel_core::time::{EngineMs, Partial};
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
 
@@ -376,11 +378,26 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
             lease_ms: c.once_in(3).then(|| c.number()),
             max_attempts: attempts(c),
             backoff: backoff(c),
+            spread_ms: c.once_in(4).then(|| c.number()),
+            expiry: match c.below(6) {
+                0 => Some(Expiry::In(c.number())),
+                1 => Some(Expiry::At(WallMs(c.number()))),
+                _ => None,
+            },
         },
         begins: if c.once_in(6) { InitialState::Dead } else { InitialState::Waiting },
         order_if_new: c.once_in(4).then(|| *c.pick(&[ReadyOrder::Due, ReadyOrder::Arrival])),
         ..Enqueue::new(queue(c), Bytes::copy_from_slice(c.bytes(8)))
     }
+}
+
+fn limits(c: &mut Choices<'_>) -> GrantLimits {
+    let rate = c.once_in(3).then(|| GrantRate { per_second: c.number32(), burst: small(c) });
+    GrantLimits { rate, catchup_rate: small(c), concurrency: small(c) }
+}
+
+fn small(c: &mut Choices<'_>) -> Option<u32> {
+    c.once_in(3).then(|| c.number32())
 }
 
 fn settings(c: &mut Choices<'_>) -> QueueSettings {
@@ -393,5 +410,8 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         dead_ttl_ms: c.once_in(3).then(|| c.number()),
         order: c.once_in(3).then(|| *c.pick(&[ReadyOrder::Due, ReadyOrder::Arrival])),
         lasting: *c.pick(&[Lasting::Always, Lasting::WhileUsed]),
+        limits: limits(c),
+        expires_in_ms: c.once_in(4).then(|| c.number()),
+        on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
-    Stage,
+    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
+    PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, DedupeRow, Gone, Pause, Record, Was};
 use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
 
@@ -24,7 +24,17 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 key: c.once_in(2).then(|| key(c)),
                 body: Bytes::copy_from_slice(c.bytes(40)),
                 headers: (0..c.below(3)).map(|n| (format!("h{n}").into(), "v".into())).collect(),
-                options: Options { lease_ms: maybe(c), max_attempts: max_attempts(c), backoff: backoff(c) },
+                options: Options {
+                    lease_ms: maybe(c),
+                    max_attempts: max_attempts(c),
+                    backoff: backoff(c),
+                    spread_ms: maybe(c),
+                    expiry: match c.below(4) {
+                        0 => Some(Expiry::In(c.number())),
+                        1 => Some(Expiry::At(WallMs(c.number()))),
+                        _ => None,
+                    },
+                },
                 enqueued_at: WallMs(c.number()),
             };
             Record::Put { message: Arc::new(message), life: life(c), was }
@@ -111,7 +121,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             1 => Stage::Waiting { token: Some(lease(c).token) },
             2 => Stage::Leased(lease(c)),
             _ => Stage::Dead {
-                reason: *c.pick(&[DeadReason::MaxAttempts, DeadReason::Buried]),
+                reason: *c.pick(&DeadReason::ALL),
                 at: if c.once_in(2) {
                     Died::from_raw(c.number())
                 } else {
@@ -127,6 +137,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             burials: c.number32(),
             fires: c.number32(),
             delay_ms: maybe(c),
+            asked: c.once_in(2).then(|| due(c)),
         };
         life.history.push(PastAttempt {
             attempt: c.number32(),
@@ -149,7 +160,18 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         dead_ttl_ms: maybe(c),
         order: c.once_in(2).then(|| *c.pick(&[ReadyOrder::Due, ReadyOrder::Arrival])),
         lasting: *c.pick(&[Lasting::Always, Lasting::WhileUsed]),
+        limits: GrantLimits {
+            rate: c.once_in(4).then(|| GrantRate { per_second: c.number32(), burst: some32(c) }),
+            catchup_rate: some32(c),
+            concurrency: some32(c),
+        },
+        expires_in_ms: maybe(c),
+        on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
     }
+}
+
+fn some32(c: &mut Choices<'_>) -> Option<u32> {
+    c.once_in(4).then(|| c.number32())
 }
 
 fn pause(c: &mut Choices<'_>) -> Pause {

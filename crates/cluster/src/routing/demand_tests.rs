@@ -129,6 +129,7 @@ pub(crate) fn grant(id: u64) -> Grant {
             options: Options::default(),
             enqueued_at: WallMs(0),
         }),
+        late: false,
         attempt: 1,
         priority: 0,
         due_at: WallMs(0),

@@ -27,7 +27,7 @@ use part::{push, take};
 
 /// The newest version: raised with every change of these bytes, including those of operations and answers, and of the
 /// assignment of shards. Each version is a row of [`dialect::DIALECTS`].
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// The number of bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
@@ -236,8 +236,9 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        frame = push(frame, &answer.as_ref().map_err(WireFailure::from))?;
-        let Ok(reply) = answer else { continue };
+        let answer = answer.as_ref().map(|reply| details::in_dialect(reply, dialect));
+        frame = push(frame, &answer.as_deref().map_err(|error| WireFailure::from(*error)))?;
+        let Ok(reply) = answer.as_deref() else { continue };
         if let Some(level) = level_beside(reply) {
             frame = push(frame, &level)?;
         }

@@ -3,7 +3,7 @@
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
-use crate::policy::{Lasting, QueueSettings};
+use crate::policy::{GrantLimits, Lasting, QueueSettings};
 use crate::record::{Pause, Record, Totals};
 use crate::time::{EngineMs, Now};
 
@@ -30,6 +30,7 @@ impl Engine {
         let rank = (settings.priority, settings.order);
         let reordered = rank != (queue.settings.priority, queue.settings.order);
         queue.settings = settings;
+        self.renew_limiter(now, idx);
         self.record_queue(idx, fx);
         if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
             self.dead_checks.remove(&(planned, idx));
@@ -94,6 +95,7 @@ impl Engine {
     fn drop_if_over(&mut self, idx: QueueIdx) {
         if self.queues.is_over(idx) {
             self.end_starving(idx);
+            self.end_rate_wait(idx);
             self.forget_share(idx);
             self.queues.drop(idx);
         } else if self.queues.has_ended(idx) {
@@ -140,7 +142,9 @@ impl Engine {
 
     fn end_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
         if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
-            self.queues.get_mut(idx).settings = QueueSettings::default();
+            self.end_rate_wait(idx);
+            let queue = self.queues.get_mut(idx);
+            (queue.settings, queue.limiter) = (QueueSettings::default(), None);
             self.record_queue(idx, fx);
             self.drop_if_over(idx);
         }
@@ -168,7 +172,32 @@ impl Engine {
         if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
             return out("dead_ttl_ms", policy.max_delay_ms);
         }
+        if s.expires_in_ms.is_some_and(|ms| ms == 0 || ms > policy.max_delay_ms) {
+            return out("expires_in_ms", policy.max_delay_ms);
+        }
+        self.check_grant_limits(s.limits)?;
         if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
+    }
+
+    fn check_grant_limits(&self, limits: GrantLimits) -> Result<(), SettingsRefusal> {
+        let most = self.policy.max_quota_rate;
+        let numbers = [
+            ("rate.per_second", limits.rate.map(|rate| rate.per_second)),
+            ("rate.burst", limits.rate.and_then(|rate| rate.burst)),
+            ("catchup_rate", limits.catchup_rate),
+            ("concurrency", limits.concurrency),
+        ];
+        for (field, number) in numbers {
+            if number.is_some_and(|n| n == 0 || u64::from(n) > most) {
+                return Err(SettingsRefusal::OutOfRange(field, most));
+            }
+        }
+        // A shard without a lease would never grant its messages.
+        let least = self.ids.shards;
+        if limits.concurrency.is_some_and(|leases| leases < least) {
+            return Err(SettingsRefusal::BelowShards("concurrency", least));
+        }
+        Ok(())
     }
 
     pub(super) fn pause(

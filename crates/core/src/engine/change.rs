@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::id::MessageId;
 use crate::message::{Life, MessageContent, Stage, State};
 use crate::record::{Gone, Record};
+use crate::spread::{DrawnBy, offset_ms};
 use crate::store::Capacity;
 use crate::time::{Due, Now};
 
@@ -46,6 +47,7 @@ impl Engine {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
+        let due = due.map(|due| self.drawn_again(now, slot, due)).transpose()?;
         if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
@@ -74,6 +76,19 @@ impl Engine {
             self.change_life(now, slot, fx, change);
         }
         Ok(Box::new(self.outline(now, slot)))
+    }
+
+    /// The due time to which a message is drawn again when it is asked for at another one.
+    fn drawn_again(&self, now: Now, slot: RowIdx, due: Due) -> Result<Due, ChangeRefusal> {
+        let message = &self.rows.get(slot).message;
+        self.check_ahead(now, &message.options, due).map_err(|part| match part {
+            // The spread was right; it is the new due time that is too far away.
+            RefusedPart::Spread => ChangeRefusal::TooFar(self.policy.max_delay_ms),
+            part => ChangeRefusal::OutOfRange(part),
+        })?;
+        let Some(spread) = message.options.spread_ms else { return Ok(due) };
+        let by = message.key.as_ref().map_or(DrawnBy::Id(message.id), DrawnBy::Key);
+        Ok(due.plus(offset_ms(&message.queue, by, spread)))
     }
 
     /// Checks an edit as far as that is possible without its message.
@@ -128,12 +143,17 @@ impl Engine {
 
     pub(super) fn revive(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let delay_ms = self.delay_of(now, slot);
+        // A message that has expired was asked for again now, or it would be dead again at once.
+        let asked =
+            if self.has_expired(now, slot) { Some(Due::After(now.engine)) } else { self.asked_due(slot) };
         self.change_life(now, slot, fx, |life| {
+            life.marks.asked = asked;
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
             // A message that was buried before it was due (by id) becomes due now: redriven means Ready.
             if !now.is_due(life.due) {
                 life.marks.delay_ms = Some(delay_ms);
+                life.marks.asked = None;
                 life.due = Due::After(now.engine);
             }
         });
@@ -152,6 +172,7 @@ impl Engine {
         self.change_life(now, slot, fx, |life| {
             life.due = Due::After(now.engine);
             life.marks.delay_ms = Some(delay_ms);
+            life.marks.asked = None;
         });
     }
 
@@ -219,6 +240,7 @@ pub(super) fn asked_delay(now: Now, message: &MessageContent, life: &Life) -> u6
 fn moved(life: &mut Life, due: Due, delay_ms: u64) {
     life.due = due;
     life.marks.delay_ms = Some(delay_ms);
+    life.marks.asked = None;
     changed(life);
 }
 

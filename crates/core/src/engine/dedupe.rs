@@ -4,6 +4,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::message::Expiry;
 use crate::name::QueueName;
 use crate::record::DedupeRow;
 use crate::time::EngineMs;
@@ -85,6 +86,22 @@ pub(super) fn content(e: &Enqueue) -> u128 {
     number(e.options.max_attempts.map(|n| u64::from(n.count())));
     number(e.options.backoff.map(|b| b.min_ms));
     number(e.options.backoff.map(|b| b.max_ms));
+    // Without them the number is that of a version that did not have them.
+    if let Some(ms) = e.options.spread_ms {
+        h.update(b"spread");
+        h.update(&ms.to_le_bytes());
+    }
+    match e.options.expiry {
+        None => {}
+        Some(Expiry::In(ms)) => {
+            h.update(b"expires in");
+            h.update(&ms.to_le_bytes());
+        }
+        Some(Expiry::At(at)) => {
+            h.update(b"expires at");
+            h.update(&at.0.to_le_bytes());
+        }
+    }
     if e.begins == InitialState::Dead {
         h.update(b"dead");
     }

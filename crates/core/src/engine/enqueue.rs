@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{DeadReason, Life, MessageContent, Row, Stage};
+use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Stage};
 use crate::mutant::{self, Mutant};
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
 use crate::record::{Created, DedupeRow, Gone, Record};
+use crate::spread::{DrawnBy, offset_ms};
 use crate::store::{Capacity, Level};
 use crate::time::{Due, Now};
 
@@ -24,6 +25,17 @@ type RefusedEnqueue = EnqueueRefusal;
 pub(super) enum BadWhen {
     InThePast,
     TooFar(u64),
+}
+
+/// The due time that a message is drawn to, from the one that was asked for on.
+fn drawn(e: &Enqueue, id: MessageId, due: Due) -> Due {
+    let Some(spread) = e.options.spread_ms else { return due };
+    let by = match (&e.key, &e.dedupe_id) {
+        (Some(key), _) => DrawnBy::Key(key),
+        (None, Some(dedupe_id)) => DrawnBy::DedupeId(dedupe_id),
+        (None, None) => DrawnBy::Id(id),
+    };
+    due.plus(offset_ms(&e.queue, by, spread))
 }
 
 impl Engine {
@@ -59,6 +71,7 @@ impl Engine {
             BadWhen::InThePast => RefusedEnqueue::InThePast,
             BadWhen::TooFar(max) => RefusedEnqueue::TooFar(max),
         })?;
+        self.check_ahead(now, &e.options, due).map_err(RefusedEnqueue::OutOfRange)?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
             // The dead hold no keys.
@@ -107,6 +120,7 @@ impl Engine {
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
+        let due = drawn(&e, id, due);
         let answer = Enqueued {
             id,
             due_at: now.wall_of(due),
@@ -145,6 +159,20 @@ impl Engine {
             self.insert_row(now, Row { message, life }, lsn, lsn, fx);
         } else {
             self.fresh.push(message, life, lsn);
+        }
+    }
+
+    /// Checks the options that extend from the due time.
+    pub(super) fn check_ahead(&self, now: Now, options: &Options, due: Due) -> Result<(), RefusedPart> {
+        let max = self.policy.max_delay_ms;
+        let latest = due.plus(options.spread_ms.unwrap_or(0));
+        if options.spread_ms.is_some_and(|ms| ms > max || now.until(latest) > max) {
+            return Err(RefusedPart::Spread);
+        }
+        match options.expiry {
+            Some(Expiry::In(ms)) if ms == 0 || ms > max => Err(RefusedPart::ExpiresIn),
+            Some(Expiry::At(at)) if at < now.wall_of(latest) => Err(RefusedPart::ExpiresAt),
+            Some(Expiry::In(_) | Expiry::At(_)) | None => Ok(()),
         }
     }
 

@@ -25,12 +25,14 @@ mod admin;
 mod ask;
 mod backlog;
 mod batch;
+mod bucket;
 mod budget;
 mod change;
 mod closing;
 mod dedupe;
 mod effect;
 mod enqueue;
+mod expiry;
 mod fresh;
 mod gather;
 mod growing;
@@ -39,6 +41,8 @@ mod ids;
 mod index;
 mod input;
 mod inspect;
+mod limiter;
+mod limits;
 mod load;
 mod operation;
 mod pages;
@@ -94,6 +98,7 @@ use acked::Acked;
 use dedupe::Dedupe;
 use fresh::Fresh;
 use horizon::Horizon;
+use limiter::GrantLimiter;
 use pages::Loading;
 pub use question::GivenUp;
 use question::{Gather, Pages};
@@ -179,6 +184,8 @@ pub struct Engine {
     starved: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Queues with ready messages and waiting consumers, while the store accepts removals alone.
     barred: BTreeSet<QueueIdx>,
+    /// When the rates of queues with ready messages and waiting consumers allow grants again.
+    rate_wakes: BTreeSet<(EngineMs, QueueIdx)>,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// Queues whose settings may not outlive them, and that may be empty and unused now.
@@ -257,6 +264,7 @@ impl Engine {
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
+            queue.limiter = GrantLimiter::new(row.settings.limits, ids, now, None);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
@@ -303,6 +311,7 @@ impl Engine {
             dirty: BTreeSet::new(),
             starved: Default::default(),
             barred: BTreeSet::new(),
+            rate_wakes: BTreeSet::new(),
             pauses,
             leaving,
             last_death: Died::default(),

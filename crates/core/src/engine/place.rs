@@ -158,6 +158,7 @@ impl Engine {
                 queue.leased_weight -= weight;
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);
+                self.end_lease_wait(idx);
             }
             RowLocation::Far | RowLocation::Nowhere => {}
         }

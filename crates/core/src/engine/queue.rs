@@ -19,6 +19,7 @@ use super::growing::{SplitTable, StableSlab};
 pub(super) use super::index::QueueIdx;
 use super::index::TenantIdx;
 use super::index::{GrantRank, RowIdx};
+use super::limiter::GrantLimiter;
 use super::quota::Quotas;
 use super::reply::Attended;
 use super::share::{Scarce, Share};
@@ -29,6 +30,8 @@ pub(super) struct QueueState {
     /// The tenant whose quota applies, if any. Looked up once.
     pub(super) tenant: Option<TenantIdx>,
     pub(super) settings: QueueSettings,
+    /// What its settings limit of its grants.
+    pub(super) limiter: Option<Box<GrantLimiter>>,
     pub(super) pause: Pause,
     pub(super) totals: Totals,
     /// The counts of all its messages, in memory or not.
@@ -120,6 +123,7 @@ impl QueueState {
             name,
             tenant,
             settings: QueueSettings::default(),
+            limiter: None,
             pause: Pause::Running,
             totals: Totals::default(),
             tally: Tally::default(),

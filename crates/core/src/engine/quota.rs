@@ -22,6 +22,7 @@ use crate::record::TallyState;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
+use super::bucket::{TokenBucket, share};
 use super::ids::Ids;
 use super::index::{QueueIdx, TenantIdx};
 
@@ -481,77 +482,6 @@ pub struct Pace {
     pub next: EngineMs,
 }
 
-/// The share of one shard: the first shards get the remainder.
-fn share(limit: u64, ids: Ids) -> u64 {
-    let shards = u64::from(ids.shards);
-    limit / shards + u64::from(u64::from(ids.shard.0) < limit % shards)
-}
-
-/// A token bucket for enqueues: a rate a second, and a burst. It starts full.
-///
-/// It counts fractions of an enqueue that are so small that a whole number of them is added each ms: no rate is
-/// rounded.
-#[derive(Clone, Debug)]
-struct TokenBucket {
-    at: EngineMs,
-    level: u64,
-    most: u64,
-    /// Fractions that are added each ms.
-    rate: u64,
-    /// Fractions of one enqueue.
-    one: u64,
-}
-
-impl TokenBucket {
-    fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
-        let one = 1_000 * u64::from(ids.shards);
-        // A millisecond is the finest step of time, so the bucket must hold what one adds, beside the rest of an
-        // enqueue.
-        let most = burst.saturating_mul(1_000).max(one + per_second - 1);
-        TokenBucket { at: now, level: most, most, rate: per_second, one }
-    }
-
-    /// Limits the fill to that of the former bucket.
-    fn filled_as(mut self, old: Option<TokenBucket>) -> Self {
-        if let Some(mut old) = old {
-            old.refill(self.at);
-            // A bucket that was full stays full under a larger burst.
-            if old.level < old.most {
-                self.level = self.most.min(old.level);
-            }
-        }
-        self
-    }
-
-    fn refill(&mut self, now: EngineMs) {
-        let more = now.0.saturating_sub(self.at.0).saturating_mul(self.rate);
-        self.level = self.level.saturating_add(more).min(self.most);
-        self.at = self.at.max(now);
-    }
-
-    fn left(&self) -> u64 {
-        self.level / self.one
-    }
-
-    /// The used part of the burst.
-    fn spent(&self) -> u64 {
-        (self.most - self.level).div_ceil(self.one)
-    }
-
-    fn take(&mut self) -> bool {
-        let there = self.level >= self.one;
-        if there {
-            self.level -= self.one;
-        }
-        there
-    }
-
-    /// Time in ms until the next enqueue is allowed.
-    fn next_ms(&self) -> u64 {
-        self.one.saturating_sub(self.level).div_ceil(self.rate.max(1))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Config, Effects, Engine, Enqueue, Input, Op};
@@ -629,35 +559,5 @@ mod tests {
         assert_eq!(fx.len(), 600, "a record and an answer each");
         // Once before the queue exists, and once when it is created.
         assert!(engine.queues.looked_up <= 6, "{}", engine.queues.looked_up);
-    }
-
-    #[test]
-    fn no_bucket_gives_more_than_its_rate_and_its_burst() {
-        for (rate, burst, shards) in
-            [(1, 1, 1), (7, 3, 1), (1_000, 1, 1), (50_000, 10, 1), (3, 9, 16), (10_000, 100, 7)]
-        {
-            let ids = Ids::of(crate::ShardId(0), shards);
-            let mut bucket = TokenBucket::new(rate, burst, ids, EngineMs(0));
-            let (most, one) = (bucket.most, bucket.one);
-            let (mut taken, mut now) = (0u64, 0);
-            for step in [1, 1, 3, 250, 1, 999, 2, 10_000, 1, 1] {
-                now += step;
-                bucket.refill(EngineMs(now));
-                while bucket.take() {
-                    taken += 1;
-                }
-                assert!(
-                    taken * one <= most + now * rate,
-                    "{rate}/s, {burst} at once, {shards} shards, after {now} ms"
-                );
-                let wait = bucket.next_ms();
-                assert!(wait > 0);
-                let mut later = bucket.clone();
-                later.refill(EngineMs(now + wait - 1));
-                assert!(!later.take(), "not earlier than said");
-                later.refill(EngineMs(now + wait));
-                assert!(later.take(), "when it is said");
-            }
-        }
     }
 }

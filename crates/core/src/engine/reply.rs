@@ -251,6 +251,12 @@ pub enum RefusedPart {
     MaxAttempts,
     /// `backoff`
     Backoff,
+    /// `spread`
+    Spread,
+    /// `expires_in`
+    ExpiresIn,
+    /// `expires_at`, which must not be before the due time
+    ExpiresAt,
 }
 
 /// Answer to a reserve.
@@ -276,6 +282,8 @@ pub enum HeldBack {
     /// Its queues have as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served
     /// when leases end.
     Leases,
+    /// A queue's own rate allows no grant yet ([`crate::policy::GrantLimits`]). It is served when the rate does.
+    Rate,
 }
 
 impl HeldBack {
@@ -283,6 +291,7 @@ impl HeldBack {
     pub fn as_str(self) -> &'static str {
         match self {
             HeldBack::Leases => "leases",
+            HeldBack::Rate => "rate",
         }
     }
 }
@@ -309,6 +318,9 @@ pub struct Grant {
     pub lateness_ms: u64,
     /// Its generation.
     pub generation: u32,
+    /// Whether it had expired ([`crate::policy::OnExpiry::DeliverLate`]).
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
+    pub late: bool,
 }
 
 /// The result of a settlement.
@@ -398,6 +410,8 @@ pub enum Limit {
     Queues(u64),
     /// Leases, or bytes of leased messages.
     Leases,
+    /// Grants of the queue a second; the next one may come in this many ms.
+    GrantRate(u64),
 }
 
 /// The name of a field of [`QueueSettings`].
@@ -414,6 +428,11 @@ pub enum SettingsRefusal {
     ),
     /// Too many queues.
     Overloaded,
+    /// This field is below the number of shards, each of which needs a part of it.
+    BelowShards(
+        #[cfg_attr(feature = "serde", serde(with = "crate::wire::settings_field"))] SettingsField,
+        u32,
+    ),
 }
 
 /// The present state of a message.
@@ -450,6 +469,9 @@ pub struct View {
     pub delay_ms: u64,
     /// How earlier attempts ended.
     pub history: Vec<PastAttempt>,
+    /// When it expires, by the wall clock as it is now.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
+    pub expires_at: Option<WallMs>,
 }
 
 /// The present state of a message without body, headers and history: the answer to a change. A batch of ten thousand

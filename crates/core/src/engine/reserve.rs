@@ -13,7 +13,9 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
+use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
+use super::limiter::AtLimit;
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{GrantRank, RowIdx};
@@ -98,15 +100,19 @@ impl Engine {
             over,
             soon,
         };
+        self.granted = 0;
         if self.serve(now, &waiter, fx) {
             self.drop_empty_queues(&waiter.queues);
             return;
         }
+        // More messages had expired than one step may end: it goes on in the next one.
+        let may_wait = may_wait || self.is_to_be_served(&waiter);
         if soon.is_some_and(|soon| soon <= now.engine_up()) {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
             self.respond_nothing(now, &waiter, fx);
+            self.drop_empty_queues(&waiter.queues);
         } else {
             for &idx in &waiter.queues {
                 self.queues.get_mut(idx).waiters.insert(arrival);
@@ -151,7 +157,11 @@ impl Engine {
             return self.respond(to, Reply::ReserveOne(Err(over.into())), fx);
         }
         if !self.may_lease(self.rows.get(slot).queue) {
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(Limit::Leases))), fx);
+            let limit = match self.at_limit(self.rows.get(slot).queue) {
+                Some(AtLimit::Rate(ms)) => Limit::GrantRate(ms),
+                Some(AtLimit::Leases) | None => Limit::Leases,
+            };
+            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(limit))), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
@@ -165,9 +175,14 @@ impl Engine {
             self.take_now(now, slot, fx);
         }
         let idx = self.rows.get(slot).queue;
+        let verdict = self.judge_expiry(now, slot, fx);
+        if verdict == GrantVerdict::Ended {
+            self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx);
+            return self.release(idx);
+        }
         self.queues.get_mut(idx).attended = Attended::Yes;
         let mut batch = GrantBatch::default();
-        self.grant(now, slot, session, lease_ms, &mut batch, fx);
+        self.grant(now, slot, verdict, session, lease_ms, &mut batch, fx);
         let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
     }
@@ -254,14 +269,14 @@ impl Engine {
         let most = waiter.max.min(self.policy.max_step.max(1));
         let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
         while batch.grants.len() < most && (batch.grants.is_empty() || self.decided < until) {
-            let Some(slot) = self.best_ready(now, &mut heads, fx) else { break };
+            let Some((slot, verdict)) = self.best_ready(now, &mut heads, fx) else { break };
             let entry = self.rows.get(slot);
             let (idx, weight) = (entry.queue, entry.message.weight());
             if !batch.grants.is_empty() && batch.bytes + weight > waiter.max_bytes {
                 break;
             }
             batch.bytes += weight;
-            self.grant(now, slot, waiter.session, waiter.lease_ms, &mut batch, fx);
+            self.grant(now, slot, verdict, waiter.session, waiter.lease_ms, &mut batch, fx);
             match max_of.iter_mut().find(|(of, _)| *of == idx) {
                 Some((_, left)) if *left > 1 => {
                     *left -= 1;
@@ -280,11 +295,17 @@ impl Engine {
         true
     }
 
+    /// Whether a step ended before it had looked at all that is ready in a queue of this consumer.
+    fn is_to_be_served(&self, waiter: &Waiter) -> bool {
+        waiter.queues.iter().any(|idx| self.dirty.contains(idx))
+    }
+
     /// Whether one more message of a queue may be leased: leases are in memory, changes are in the store's memory until
     /// it has written them, and a tenant may have a quota of leases.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
         self.room != Capacity::RemoveOnly
             && self.scarce(idx).is_none()
+            && self.at_limit(idx).is_none()
             && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
     }
 
@@ -315,6 +336,7 @@ impl Engine {
         if self.tenants.is_lease_full(tenant) {
             self.tenants.wait_for_lease(tenant, idx);
         }
+        self.note_limited(idx);
         let starved = self.scarce(idx);
         let before = std::mem::replace(&mut self.queues.get_mut(idx).starved, starved);
         if starved == before {
@@ -368,7 +390,10 @@ impl Engine {
                 if self.tenants.is_lease_full(tenant) {
                     self.tenants.count_held_back(tenant);
                 }
-                Reserved::HeldBack(HeldBack::Leases)
+                Reserved::HeldBack(match self.at_limit(idx) {
+                    Some(AtLimit::Rate(_)) => HeldBack::Rate,
+                    Some(AtLimit::Leases) | None => HeldBack::Leases,
+                })
             }
             None => Reserved::Grants(Vec::new()),
         };
@@ -382,7 +407,7 @@ impl Engine {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
             let expects =
                 |over| waiter.queues.iter().any(|&idx| self.expects_more(over, idx) && self.may_lease(idx));
-            if waiter.over.is_some_and(expects) {
+            if waiter.over.is_some_and(expects) || self.is_to_be_served(waiter) {
                 self.parked.insert(arrival);
             } else if let Some(waiter) = self.waiters.remove(arrival) {
                 self.respond_nothing(now, &waiter, fx);
@@ -414,8 +439,13 @@ impl Engine {
         (!queue.is_paused(now) && self.may_lease(idx)).then_some(Reverse(((rank, id), slot, idx)))
     }
 
-    /// The first ready message of several queues. It stays the head of its queue until [`Engine::next_head`].
-    fn best_ready(&mut self, now: Now, heads: &mut ReadyHeads, fx: &mut Effects) -> Option<RowIdx> {
+    /// The first ready message of several queues that is granted, and whether it is late. It stays the head of its queue until [`Engine::next_head`].
+    fn best_ready(
+        &mut self,
+        now: Now,
+        heads: &mut ReadyHeads,
+        fx: &mut Effects,
+    ) -> Option<(RowIdx, GrantVerdict)> {
         loop {
             self.worked(1);
             let &Reverse((_, slot, idx)) = heads.first.peek()?;
@@ -424,7 +454,18 @@ impl Engine {
                 continue;
             }
             if now.is_due(self.rows.get(slot).life.due) {
-                return Some(slot);
+                let verdict = self.judge_expiry(now, slot, fx);
+                if verdict != GrantVerdict::Ended {
+                    return Some((slot, verdict));
+                }
+                self.next_head(now, idx, heads);
+                self.granted += 1;
+                if self.granted >= self.policy.max_step {
+                    self.dirty.insert(idx);
+                    self.unfinished = true;
+                    return None;
+                }
+                continue;
             }
             // The wall clock was stepped back since the message became ready: it is not due any more.
             self.take_out(slot);
@@ -457,10 +498,12 @@ impl Engine {
         }
     }
 
+    #[allow(clippy::too_many_arguments)] // what a grant depends on
     fn grant(
         &mut self,
         now: Now,
         slot: RowIdx,
+        verdict: GrantVerdict,
         session: SessionId,
         lease_ms: Option<u64>,
         batch: &mut GrantBatch,
@@ -496,7 +539,9 @@ impl Engine {
             lease_ms,
             lateness_ms,
             generation: entry.life.generation,
+            late: verdict == GrantVerdict::Late,
         });
+        self.use_rate(now, idx, lateness_ms);
         self.put_in_place(now, slot, fx);
         let counted = self.rows.get(slot).life.attempt;
         let written = self.record(slot, Record::Granted { id, attempt: counted, lease, was }, fx);

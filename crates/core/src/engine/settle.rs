@@ -100,7 +100,9 @@ impl Engine {
         let delay_ms = delay_ms.unwrap_or_else(|| backoff.delay_ms(tries, random));
         let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
+        let asked = self.asked_due(slot);
         self.change_life(now, slot, fx, |life| {
+            life.marks.asked = asked;
             life.attempt += u32::from(mutant::is(Mutant::AttemptAtNack));
             life.due = due;
             life.priority = priority.or(life.priority);

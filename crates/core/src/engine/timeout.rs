@@ -25,6 +25,7 @@ impl Engine {
         self.close_sessions(now, fx);
         self.fire_due(now, &mut looks, fx);
         self.end_pauses(now, fx);
+        self.end_rate_waits(now);
         self.expire_dead(now, fx);
         self.finish_manys(now, fx);
         self.continue_reranks(now, fx);
@@ -50,6 +51,7 @@ impl Engine {
             self.schedule.next_wakeup(self.now),
             self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
+            self.rate_wakes.first().map(|(t, _)| *t),
             self.next_dead_check(),
             self.next_load(),
         ]

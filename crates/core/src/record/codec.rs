@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::head::stands;
-use super::layout::{DecodeError, Decoded, LISTED, MARKED, PUT};
+use super::layout::{DecodeError, Decoded, LISTED, MARKED, MORE, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::id_set::IdSet;
@@ -17,7 +17,7 @@ use crate::message::{
     PastAttempt, Row, Stage,
 };
 use crate::name::{Key, QueueName};
-use crate::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use crate::policy::Backoff;
 use crate::time::{Class, Due, EngineMs, WallMs};
 
 const CHANGED: u8 = 2;
@@ -73,7 +73,7 @@ impl Writer {
         self.bytes.push(b);
     }
 
-    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match value {
             None => self.byte(0),
             Some(v) => {
@@ -83,7 +83,7 @@ impl Writer {
         }
     }
 
-    fn option_varint(&mut self, value: Option<u64>) {
+    pub(super) fn option_varint(&mut self, value: Option<u64>) {
         self.option(value, Self::varint);
     }
 
@@ -171,7 +171,14 @@ impl Writer {
         self.varint(m.enqueued_at.0);
         self.option_varint(m.options.lease_ms);
         self.option_varint(m.options.max_attempts.map(|n| u64::from(n.count())));
-        self.option(m.options.backoff, Self::backoff);
+        let more = m.options.more();
+        self.byte(u8::from(m.options.backoff.is_some()) | if more == 0 { 0 } else { MORE });
+        if let Some(backoff) = m.options.backoff {
+            self.backoff(backoff);
+        }
+        if more != 0 {
+            self.more_options(more, &m.options);
+        }
         self.varint(m.headers.len() as u64);
         for (name, value) in &m.headers {
             self.blob(name.as_bytes());
@@ -217,7 +224,11 @@ impl Writer {
             for n in [marks.timeouts, marks.releases, marks.burials, marks.fires] {
                 self.varint(u64::from(n));
             }
-            self.option_varint(marks.delay_ms);
+            let class = marks.asked.map_or(0, |asked| MORE << (asked.class() as u8));
+            self.byte(u8::from(marks.delay_ms.is_some()) | class);
+            for n in [marks.delay_ms, marks.asked.map(Due::raw)].into_iter().flatten() {
+                self.varint(n);
+            }
         }
     }
 
@@ -284,6 +295,7 @@ impl Writer {
         let reason = match reason {
             DeadReason::MaxAttempts => 0,
             DeadReason::Buried => 1,
+            DeadReason::Expired => 4,
         };
         match at.engine() {
             None => self.byte(reason),
@@ -306,29 +318,9 @@ impl Writer {
         self.varint(lease.granted_at.0);
     }
 
-    fn backoff(&mut self, b: Backoff) {
+    pub(super) fn backoff(&mut self, b: Backoff) {
         self.varint(b.min_ms);
         self.varint(b.max_ms);
-    }
-
-    /// A queue's settings.
-    pub fn settings(&mut self, s: &QueueSettings) {
-        self.option_varint(s.lease_ms);
-        self.option_varint(s.max_attempts.map(|n| u64::from(n.count())));
-        self.option_varint(s.priority.map(u64::from));
-        self.option(s.backoff, Self::backoff);
-        self.option_varint(s.dedupe_window_ms);
-        self.option_varint(s.dead_ttl_ms);
-        self.option(s.order, |w, order| {
-            w.byte(match order {
-                ReadyOrder::Due => 0,
-                ReadyOrder::Arrival => 1,
-            });
-        });
-        self.byte(match s.lasting {
-            Lasting::Always => 0,
-            Lasting::WhileUsed => 1,
-        });
     }
 
     /// A queue's pause.
@@ -421,7 +413,7 @@ impl Reader {
         Err(DecodeError::Unknown("varint"))
     }
 
-    fn varint_u32(&mut self) -> Decoded<u32> {
+    pub(super) fn varint_u32(&mut self) -> Decoded<u32> {
         u32::try_from(self.varint()?).map_err(|_| DecodeError::Unknown("32-bit number"))
     }
 
@@ -467,7 +459,7 @@ impl Reader {
         Key::new(&text).map(Some).map_err(|_| DecodeError::Unknown("key"))
     }
 
-    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Decoded<T>) -> Decoded<Option<T>> {
+    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Decoded<T>) -> Decoded<Option<T>> {
         match self.byte()? {
             0 => Ok(None),
             1 => read(self).map(Some),
@@ -475,7 +467,7 @@ impl Reader {
         }
     }
 
-    fn max_attempts(&mut self) -> Decoded<MaxAttempts> {
+    pub(super) fn max_attempts(&mut self) -> Decoded<MaxAttempts> {
         MaxAttempts::new(self.varint_u32()?).ok_or(DecodeError::Unknown("max_attempts"))
     }
 
@@ -642,6 +634,7 @@ impl Reader {
         let reason = match byte & !TIMED {
             0 => DeadReason::MaxAttempts,
             1 => DeadReason::Buried,
+            4 => DeadReason::Expired,
             _ => return Err(DecodeError::Unknown("reason of death")),
         };
         let engine = if byte & TIMED == 0 { None } else { Some(EngineMs(self.varint()?)) };
@@ -652,21 +645,29 @@ impl Reader {
         if marked == 0 {
             return Ok(Marks::default());
         }
-        Ok(Marks {
-            timeouts: self.varint_u32()?,
-            releases: self.varint_u32()?,
-            burials: self.varint_u32()?,
-            fires: self.varint_u32()?,
-            delay_ms: self.option(Self::varint)?,
-        })
+        let [timeouts, releases, burials, fires] =
+            [self.varint_u32()?, self.varint_u32()?, self.varint_u32()?, self.varint_u32()?];
+        let byte = self.byte()?;
+        let class = match byte >> 1 {
+            0 => None,
+            1 => Some(Class::At),
+            2 => Some(Class::After),
+            _ => return Err(DecodeError::Unknown("presence byte")),
+        };
+        let delay_ms = if byte & 1 == 0 { None } else { Some(self.varint()?) };
+        let asked = class.map(|class| Ok(Due::from_raw(class, self.varint()?))).transpose()?;
+        Ok(Marks { timeouts, releases, burials, fires, delay_ms, asked })
     }
 
     fn options(&mut self) -> Decoded<Options> {
-        Ok(Options {
-            lease_ms: self.option(Self::varint)?,
-            max_attempts: self.option(Self::max_attempts)?,
-            backoff: self.option(Self::backoff)?,
-        })
+        let (lease_ms, max_attempts) = (self.option(Self::varint)?, self.option(Self::max_attempts)?);
+        let byte = self.byte()?;
+        if byte > 1 | MORE {
+            return Err(DecodeError::Unknown("presence byte"));
+        }
+        let backoff = if byte & 1 == 0 { None } else { Some(self.backoff()?) };
+        let options = Options { lease_ms, max_attempts, backoff, ..Options::default() };
+        if byte & MORE == 0 { Ok(options) } else { self.more_options(options) }
     }
 
     fn headers(&mut self) -> Decoded<Headers> {
@@ -708,30 +709,8 @@ impl Reader {
         })
     }
 
-    fn backoff(&mut self) -> Decoded<Backoff> {
+    pub(super) fn backoff(&mut self) -> Decoded<Backoff> {
         Ok(Backoff { min_ms: self.varint()?, max_ms: self.varint()? })
-    }
-
-    /// A queue's settings.
-    pub fn settings(&mut self) -> Decoded<QueueSettings> {
-        Ok(QueueSettings {
-            lease_ms: self.option(Self::varint)?,
-            max_attempts: self.option(Self::max_attempts)?,
-            priority: self.option(Self::varint_u32)?,
-            backoff: self.option(Self::backoff)?,
-            dedupe_window_ms: self.option(Self::varint)?,
-            dead_ttl_ms: self.option(Self::varint)?,
-            order: self.option(|r| match r.byte()? {
-                0 => Ok(ReadyOrder::Due),
-                1 => Ok(ReadyOrder::Arrival),
-                _ => Err(DecodeError::Unknown("order of grants")),
-            })?,
-            lasting: match self.byte()? {
-                0 => Lasting::Always,
-                1 => Lasting::WhileUsed,
-                _ => return Err(DecodeError::Unknown("how long settings last")),
-            },
-        })
     }
 
     /// A queue's pause.

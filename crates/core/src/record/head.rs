@@ -2,7 +2,7 @@
 //! ledgers, which read millions of them.
 
 use super::TallyState;
-use super::layout::{DecodeError, Decoded, MARKED, PUT};
+use super::layout::{DecodeError, Decoded, MARKED, MORE, PUT, numbers_of};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
 use crate::time::{Class, Due, EngineMs};
@@ -104,7 +104,7 @@ pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, TallyState)> {
     varint(rest).ok()?; // accepted at
     skip_option(rest, 1)?; // lease
     skip_option(rest, 1)?; // most attempts
-    skip_option(rest, 2)?; // backoff
+    skip_backoff_and_more(rest)?;
     for _ in 0..varint(rest).ok()? {
         weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
     }
@@ -138,6 +138,21 @@ fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (blob, rest) = bytes.split_at_checked(length)?;
     *bytes = rest;
     Some(blob)
+}
+
+/// Skips the backoff, and the options that format 7 added.
+fn skip_backoff_and_more(bytes: &mut &[u8]) -> Option<()> {
+    let byte = skip_byte(bytes)?;
+    let backoff = if byte & 1 == 0 { 0 } else { 2 };
+    (0..backoff).try_for_each(|_| varint(bytes).ok().map(|_| ()))?;
+    match byte & !1 {
+        0 => Some(()),
+        MORE => {
+            let numbers = numbers_of(skip_byte(bytes)?)?;
+            (0..numbers).try_for_each(|_| varint(bytes).ok().map(|_| ()))
+        }
+        _ => None,
+    }
 }
 
 fn skip_option(bytes: &mut &[u8], numbers: usize) -> Option<()> {

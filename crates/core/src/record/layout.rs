@@ -7,6 +7,27 @@ pub(super) const PUT: u8 = 1;
 /// Added to a stage: the message's marks follow.
 pub(super) const MARKED: u8 = 4;
 
+/// Added to the last presence byte of options, to a queue's "how long settings last", and to the presence byte of the
+/// delay in the marks: fields of format 7 follow. In the marks it is shifted by the clock class.
+pub(super) const MORE: u8 = 2;
+
+/// The bit of the first option that may follow: the spread.
+pub(super) const SPREAD: u8 = 1;
+/// The bit of the second one: how long after its due time a message expires.
+pub(super) const EXPIRES_IN: u8 = 2;
+/// The bit of the third one: when it expires.
+pub(super) const EXPIRES_AT: u8 = 4;
+
+/// How many numbers follow these bits of options; `None` if this version does not know them.
+pub(super) fn numbers_of(more: u8) -> Option<usize> {
+    let expiry = match more & !SPREAD {
+        0 => 0,
+        EXPIRES_IN | EXPIRES_AT => 1,
+        _ => return None,
+    };
+    Some(usize::from(more & SPREAD != 0) + expiry)
+}
+
 /// Largest number of kept ids that a purge's record lists one by one, as every version of the format reads them.
 pub(super) const LISTED: usize = 4_096;
 

@@ -4,7 +4,9 @@
 
 mod batches;
 mod bounds;
+mod expiry;
 mod harness;
+mod limits;
 mod literal;
 mod loading;
 mod model;

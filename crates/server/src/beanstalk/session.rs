@@ -355,7 +355,7 @@ impl Session {
             options: Options {
                 lease_ms: Some(u64::from(ttr.max(1)) * 1_000),
                 max_attempts: Some(MaxAttempts::UNLIMITED),
-                backoff: None,
+                ..Options::default()
             },
             order_if_new: Some(ReadyOrder::Arrival),
             ..Enqueue::new(self.used.clone(), body)

@@ -16,7 +16,7 @@ use super::queue::queue_name;
 use super::queue_config::BackoffArg;
 use super::remote::{ApiError, Remote, ServerRefusal, segment};
 use super::table::{cell, plain};
-use super::when::GivenTime;
+use super::when::{GivenTime, ReadTime};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -59,6 +59,15 @@ pub(super) struct EnqueueArgs {
     /// Length of a lease
     #[arg(long, value_name = "TIME", value_parser = when::span)]
     lease: Option<TimeSpan>,
+    /// Due at an instant of its own within this time from the due time on
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    spread: Option<TimeSpan>,
+    /// It expires this time after its due time
+    #[arg(long, value_name = "TIME", value_parser = when::span, conflicts_with = "expires_at")]
+    expires_in: Option<TimeSpan>,
+    /// It expires at this instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"
+    #[arg(long, value_name = "INSTANT")]
+    expires_at: Option<String>,
     /// Accept an empty body
     #[arg(long)]
     allow_empty: bool,
@@ -115,12 +124,7 @@ impl DueArgs {
         };
         match read {
             Some((option, text, read)) => {
-                let read =
-                    read.map_err(|what| CommandFailure::Usage(format!("{option} {text:?}: {what}")))?;
-                if let Some(note) = read.note {
-                    eprintln!("{option} {text:?}: {note}");
-                }
-                match read.time {
+                match told(option, text, read)? {
                     GivenTime::After(ms) => request.insert("delay_ms".into(), ms.into()),
                     GivenTime::At(instant) => request.insert("due_at".into(), instant.into()),
                 };
@@ -211,6 +215,9 @@ impl EnqueueArgs {
         put("max_attempts", self.max_attempts.map(Value::from));
         put("backoff", self.backoff.map(BackoffArg::json));
         put("lease_ms", self.lease.map(|time| time.0.into()));
+        put("spread_ms", self.spread.map(|time| time.0.into()));
+        put("expires_in_ms", self.expires_in.map(|time| time.0.into()));
+        put("expires_at", self.expires_at.as_deref().map(expires_at).transpose()?);
         let if_exists = self.if_exists.map(|what| match what {
             IfExistsArg::Reject => "reject",
             IfExistsArg::Keep => "keep",
@@ -219,6 +226,26 @@ impl EnqueueArgs {
         put("if_exists", if_exists.map(Value::from));
         Ok(request)
     }
+}
+
+/// Reads an instant as people write it.
+fn expires_at(text: &str) -> Result<Value, CommandFailure> {
+    match told("--expires-at", text, when::at(text, &Zoned::now()))? {
+        GivenTime::At(instant) => Ok(instant.into()),
+        GivenTime::After(_) => {
+            let why = "must be an instant; for a time after the due time say --expires-in";
+            Err(CommandFailure::Usage(format!("--expires-at {text:?}: {why}")))
+        }
+    }
+}
+
+/// The time that was read from an option; says how it was read where people should know.
+fn told(option: &str, text: &str, read: Result<ReadTime, String>) -> Result<GivenTime, CommandFailure> {
+    let read = read.map_err(|what| CommandFailure::Usage(format!("{option} {text:?}: {what}")))?;
+    if let Some(note) = read.note {
+        eprintln!("{option} {text:?}: {note}");
+    }
+    Ok(read.time)
 }
 
 /// Reads `NAME=VALUE`.

@@ -127,6 +127,9 @@ pub(super) struct ExportedMessage {
     /// The priority, if it is not the queue's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<u32>,
+    /// When it expires, by its own settings or by those of its queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<String>,
     /// The message's own settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<OwnFields>,
@@ -166,6 +169,13 @@ pub(super) struct OwnFields {
     pub(super) max_attempts: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backoff: Option<Value>,
+    /// What its due time was drawn from; no import draws it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) spread_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_in_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<String>,
 }
 
 /// The last line.
@@ -213,6 +223,7 @@ pub(super) struct ListedMessage {
     due_at: String,
     enqueued_at: String,
     priority: u32,
+    expires_at: Option<String>,
     own: Option<OwnFields>,
     attempt: u32,
     forgiven: u32,
@@ -238,6 +249,7 @@ impl ListedMessage {
             due_at: self.due_at,
             enqueued_at: self.enqueued_at,
             priority: (self.priority != priority).then_some(self.priority),
+            expires_at: self.expires_at,
             own: self.own,
             attempt: self.attempt,
             forgiven: self.forgiven,

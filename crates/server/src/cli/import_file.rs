@@ -194,6 +194,14 @@ impl<'a> ImportedLine<'a> {
         if !is_dead && used > 0 && message.max_attempts != u32::MAX {
             own.max_attempts = Some(message.max_attempts.saturating_sub(used).max(1));
         }
+        own.spread_ms = None;
+        let expires = own.expires_in_ms.is_some() || own.expires_at.is_some();
+        // A retry has moved the due time and not the expiry. The instant stays, unless it is before the due time: that would
+        // be refused.
+        if expires && message.attempt > 0 {
+            own.expires_in_ms = None;
+            own.expires_at = message.expires_at.clone().map(|at| at.max(message.due_at.clone()));
+        }
         let salt = salt.map(|salt| format!(":{salt}")).unwrap_or_default();
         ImportedLine {
             body: message.body.as_deref(),

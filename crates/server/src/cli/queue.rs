@@ -143,6 +143,7 @@ pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
     let default = || DEFAULT.to_owned();
     let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
     let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };
+    let number = |value: &Value| value.as_u64().map_or_else(default, |n| n.to_string());
     let backoff = match &config["backoff"] {
         Value::Null => default(),
         times => format!("{}..{}", time(&times["min_ms"]), time(&times["max_ms"])),
@@ -155,5 +156,11 @@ pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
         ("dedupe-window", time(&config["dedupe_window_ms"])),
         ("dead-ttl", time(&config["dead_ttl_ms"])),
         ("order", plain("order")),
+        ("rate", number(&config["rate"]["per_second"])),
+        ("burst", number(&config["rate"]["burst"])),
+        ("catchup-rate", plain("catchup_rate")),
+        ("concurrency", plain("concurrency")),
+        ("expires-in", time(&config["expires_in_ms"])),
+        ("on-expiry", plain("on_expiry")),
     ]
 }

@@ -54,6 +54,24 @@ struct ChangeArgs {
     /// Order of ready messages of equal priority
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderArg>,
+    /// Messages granted a second, to all consumers together
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
+    /// Messages that may be granted at once after a pause
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+    /// Messages granted a second while the next one has been due for more than 10 s
+    #[arg(long, value_name = "N")]
+    catchup_rate: Option<u32>,
+    /// Leases at a time
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+    /// How long after its due time a message expires
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    expires_in: Option<TimeSpan>,
+    /// What happens with an expired message
+    #[arg(long, value_name = "WHAT")]
+    on_expiry: Option<OnExpiryArg>,
     /// The target that messages are delivered to
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -69,6 +87,11 @@ enum SettingArg {
     DedupeWindow,
     DeadTtl,
     Order,
+    Rate,
+    CatchupRate,
+    Concurrency,
+    ExpiresIn,
+    OnExpiry,
     Target,
 }
 
@@ -83,6 +106,11 @@ impl SettingArg {
             SettingArg::DedupeWindow => "dedupe_window_ms",
             SettingArg::DeadTtl => "dead_ttl_ms",
             SettingArg::Order => "order",
+            SettingArg::Rate => "rate",
+            SettingArg::CatchupRate => "catchup_rate",
+            SettingArg::Concurrency => "concurrency",
+            SettingArg::ExpiresIn => "expires_in_ms",
+            SettingArg::OnExpiry => "on_expiry",
             SettingArg::Target => "target",
         }
     }
@@ -94,6 +122,16 @@ enum OrderArg {
     Due,
     /// As they were accepted
     Arrival,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnExpiryArg {
+    /// It is granted, and the grant says that it is late
+    DeliverLate,
+    /// It is dead
+    Dead,
+    /// It is removed
+    Drop,
 }
 
 /// `MIN..MAX`, or one time for both.
@@ -133,6 +171,16 @@ impl ChangeArgs {
             OrderArg::Arrival => "arrival",
         });
         put("order", order.map(Value::from));
+        put("rate", self.rate.map(|per_second| json!({"per_second": per_second, "burst": self.burst})));
+        put("catchup_rate", self.catchup_rate.map(Value::from));
+        put("concurrency", self.concurrency.map(Value::from));
+        put("expires_in_ms", self.expires_in.map(|time| time.0.into()));
+        let on_expiry = self.on_expiry.map(|what| match what {
+            OnExpiryArg::DeliverLate => "deliver_late",
+            OnExpiryArg::Dead => "dead",
+            OnExpiryArg::Drop => "drop",
+        });
+        put("on_expiry", on_expiry.map(Value::from));
         put("target", self.target.clone().map(Value::from));
         named
     }

@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
-use duewheel::core::message::{Headers, MaxAttempts, Options};
+use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options};
 use duewheel::core::policy::{Backoff, OWN_DEDUPE};
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::limits;
 use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
@@ -59,6 +60,22 @@ pub(crate) struct EnqueueLine<'a> {
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
     backoff: Option<Object<BackoffFields>>,
+    /// The message is due at an instant of its own within this number of milliseconds from the due time on: `due_at` of
+    /// the answer. It depends on the key, or else on the dedupe id, or else on the message.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    spread_ms: Option<Whole>,
+    /// The same as text; instead of `spread_ms`.
+    #[schemars(with = "Option<DelaySchema>")]
+    spread: Option<Text<'a>>,
+    /// It expires this number of milliseconds after its due time, and moves with it.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    expires_in_ms: Option<Positive>,
+    /// The same as text; instead of `expires_in_ms`.
+    #[schemars(with = "Option<DelaySchema>")]
+    expires_in: Option<Text<'a>>,
+    /// It expires at this instant, which is not before its due time; instead of `expires_in`.
+    #[schemars(with = "Option<InstantSchema>")]
+    expires_at: Option<Text<'a>>,
     /// The initial state of the message, if it differs from the one that the due time determines: for programs that
     /// move messages here from elsewhere.
     #[serde(default, deserialize_with = "strict::word")]
@@ -141,6 +158,8 @@ impl EnqueueLine<'_> {
                 lease_ms: self.lease_ms.map(|n| n.0),
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
+                spread_ms: limits::either(self.spread_ms.map(|ms| ms.0), self.spread.as_ref(), "spread")?,
+                expiry: expiry(self.expires_in_ms, self.expires_in.as_ref(), self.expires_at.as_ref())?,
             },
             begins: match self.state {
                 None => InitialState::Waiting,
@@ -149,6 +168,23 @@ impl EnqueueLine<'_> {
             order_if_new: None,
         };
         Ok((enqueue, time))
+    }
+}
+
+/// When a message expires, given by at most one field.
+fn expiry(
+    expires_in_ms: Option<Positive>,
+    expires_in: Option<&Text<'_>>,
+    expires_at: Option<&Text<'_>>,
+) -> Result<Option<Expiry>, Problem> {
+    let after = limits::expires_in(expires_in_ms, expires_in)?;
+    match (after, expires_at) {
+        (Some(_), Some(_)) => Err(Problem::field("expires_at", "goes instead of expires_in, not with it")),
+        (after, None) => Ok(after.map(Expiry::In)),
+        (None, Some(text)) => {
+            let at = rfc3339::parse(&text.0).map_err(|what| Problem::field("expires_at", what))?;
+            Ok(Some(Expiry::At(at)))
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod health;
 mod histogram;
 mod home;
 mod identity;
+mod limits;
 mod line;
 mod listener;
 mod listing;

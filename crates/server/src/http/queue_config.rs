@@ -4,28 +4,29 @@ use axum::http::StatusCode;
 use duewheel::core::QueueName;
 use duewheel::core::engine::{Op, QueueView};
 use duewheel::core::message::MaxAttempts;
-use duewheel::core::policy::{Defaults, Lasting, QueueSettings, ReadyOrder};
+use duewheel::core::policy::{Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel::core::record::Pause;
 use duewheel_delivery::{ShownTarget, TargetError, TargetView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::limits::{self, GrantRateFields, LimitsAnswer, OnExpiryWord};
 use super::line::BackoffFields;
 use super::queue::is_unused_default;
 use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
-use super::strict::{self, Object, Positive, U32_MAX, Whole};
+use super::strict::{self, Object, Positive, Text, U32_MAX, Whole};
 use super::target::targets;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
-use crate::schema::{LevelSchema, QueueSchema};
+use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
 
 /// The settings of a queue. A member that is left out takes the server's default.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Config")]
-pub(crate) struct ConfigRequest {
+#[schemars(rename = "Config", transform = crate::schema::config_rules)]
+pub(crate) struct ConfigRequest<'a> {
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
     /// Number of grants after which the message is dead; 4294967295 for never.
@@ -41,6 +42,22 @@ pub(crate) struct ConfigRequest {
     dead_ttl_ms: Option<Whole>,
     #[serde(default, deserialize_with = "strict::word")]
     order: Option<OrderWord>,
+    /// Messages granted a second, to all consumers together.
+    rate: Option<Object<GrantRateFields>>,
+    /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
+    catchup_rate: Option<Whole<1, U32_MAX>>,
+    /// Leases at a time; at least the number of shards.
+    concurrency: Option<Whole<1, U32_MAX>>,
+    /// How long after its due time a message without an expiry of its own expires.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    expires_in_ms: Option<Positive>,
+    /// The same as text; instead of `expires_in_ms`.
+    #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
+    expires_in: Option<Text<'a>>,
+    /// What happens with an expired message.
+    #[serde(default, deserialize_with = "strict::word")]
+    on_expiry: Option<OnExpiryWord>,
     /// The target that its messages are delivered to.
     target: Option<String>,
 }
@@ -57,7 +74,8 @@ pub(crate) struct ConfiguredAnswer<'a> {
 
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let asked: ConfigRequest<'_> = strict::parse(&bytes)?;
     let settings = QueueSettings {
         lease_ms: asked.lease_ms.map(|n| n.0),
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
@@ -67,6 +85,13 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         dead_ttl_ms: asked.dead_ttl_ms.map(|n| n.0),
         order: asked.order.map(ReadyOrder::from),
         lasting: Lasting::Always,
+        limits: GrantLimits {
+            rate: asked.rate.map(|rate| rate.0.into()),
+            catchup_rate: asked.catchup_rate.map(Whole::get),
+            concurrency: asked.concurrency.map(Whole::get),
+        },
+        expires_in_ms: limits::expires_in(asked.expires_in_ms, asked.expires_in.as_ref())?,
+        on_expiry: asked.on_expiry.map(OnExpiry::from),
     };
     let _alone = call.app.settings.lock().await;
     set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
@@ -138,6 +163,9 @@ pub(crate) struct EffectiveAnswer {
     /// `null`: dead messages are kept.
     pub(super) dead_ttl_ms: Option<u64>,
     pub(super) order: OrderWord,
+    #[serde(flatten)]
+    pub(super) limits: LimitsAnswer,
+    pub(super) on_expiry: OnExpiryWord,
 }
 
 impl EffectiveAnswer {
@@ -150,6 +178,8 @@ impl EffectiveAnswer {
             dedupe_window_ms: settings.dedupe_window_ms.unwrap_or(defaults.dedupe_window_ms),
             dead_ttl_ms: settings.dead_ttl_ms,
             order: settings.order.unwrap_or_default().into(),
+            limits: LimitsAnswer::of(settings),
+            on_expiry: settings.on_expiry.unwrap_or_default().into(),
         }
     }
 }
@@ -174,8 +204,8 @@ async fn present(app: &App, queue: &QueueName) -> Result<QueueSettings, Problem>
 /// default. At least one member.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "ConfigChange", extend("minProperties" = 1))]
-pub(crate) struct ConfigChange {
+#[schemars(rename = "ConfigChange", extend("minProperties" = 1), transform = crate::schema::config_rules)]
+pub(crate) struct ConfigChange<'a> {
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Option<Positive>>,
@@ -201,13 +231,37 @@ pub(crate) struct ConfigChange {
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<OrderWord>")]
     order: Option<Option<OrderWord>>,
+    /// Messages granted a second, to all consumers together.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<GrantRateFields>")]
+    rate: Option<Option<Object<GrantRateFields>>>,
+    /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
+    catchup_rate: Option<Option<Whole<1, U32_MAX>>>,
+    /// Leases at a time; at least the number of shards.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
+    concurrency: Option<Option<Whole<1, U32_MAX>>>,
+    /// How long after its due time a message without an expiry of its own expires.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_delay_ms"))]
+    expires_in_ms: Option<Option<Positive>>,
+    /// The same as text; instead of `expires_in_ms`.
+    #[serde(borrow, default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<DelaySchema>")]
+    expires_in: Option<Option<Text<'a>>>,
+    /// What happens with an expired message.
+    #[serde(default, deserialize_with = "strict::given_word")]
+    #[schemars(with = "Option<OnExpiryWord>")]
+    on_expiry: Option<Option<OnExpiryWord>>,
     /// The target that its messages are delivered to; `null` for none.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<String>")]
     target: Option<Option<String>>,
 }
 
-impl ConfigChange {
+impl ConfigChange<'_> {
     fn is_empty(&self) -> bool {
         let ConfigChange {
             lease_ms,
@@ -217,6 +271,12 @@ impl ConfigChange {
             dedupe_window_ms,
             dead_ttl_ms,
             order,
+            rate,
+            catchup_rate,
+            concurrency,
+            expires_in_ms,
+            expires_in,
+            on_expiry,
             target,
         } = self;
         lease_ms.is_none()
@@ -226,6 +286,12 @@ impl ConfigChange {
             && dedupe_window_ms.is_none()
             && dead_ttl_ms.is_none()
             && order.is_none()
+            && rate.is_none()
+            && catchup_rate.is_none()
+            && concurrency.is_none()
+            && expires_in_ms.is_none()
+            && expires_in.is_none()
+            && on_expiry.is_none()
             && target.is_none()
     }
 
@@ -242,6 +308,14 @@ impl ConfigChange {
         put(&mut to.dedupe_window_ms, self.dedupe_window_ms.map(|n| n.map(|n| n.0)));
         put(&mut to.dead_ttl_ms, self.dead_ttl_ms.map(|n| n.map(|n| n.0)));
         put(&mut to.order, self.order.map(|word| word.map(ReadyOrder::from)));
+        put(&mut to.limits.rate, self.rate.map(|rate| rate.map(|rate| rate.0.into())));
+        put(&mut to.limits.catchup_rate, self.catchup_rate.map(|n| n.map(Whole::get)));
+        put(&mut to.limits.concurrency, self.concurrency.map(|n| n.map(Whole::get)));
+        if self.expires_in_ms.is_some() || self.expires_in.is_some() {
+            let (ms, text) = (self.expires_in_ms.flatten(), self.expires_in.flatten());
+            to.expires_in_ms = limits::expires_in(ms, text.as_ref())?;
+        }
+        put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));
         to.lasting = Lasting::Always;
         Ok(())
     }
@@ -249,10 +323,12 @@ impl ConfigChange {
 
 pub(crate) async fn change(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let asked: ConfigChange = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let asked: ConfigChange<'_> = strict::parse(&bytes)?;
     if asked.is_empty() {
         let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
-                   dedupe_window_ms, dead_ttl_ms, order and target; null resets it";
+                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry and target; null \
+                   resets it";
         return Err(Problem::new(ErrorCode::BadRequest, why));
     }
     // Two changes of different members at the same time must both count.

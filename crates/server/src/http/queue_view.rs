@@ -7,6 +7,7 @@ use duewheel::core::record::{Pause, Totals};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::limits::{LimitsAnswer, OnExpiryWord};
 use crate::json::{InstantText, Thousandths};
 use crate::schema::QueueSchema;
 
@@ -128,7 +129,7 @@ totals! {
     purged,
     /// Messages that died, each time.
     died,
-    /// Dead messages removed by the queue's `dead_ttl_ms`.
+    /// Messages removed because they had expired: dead ones by the queue's `dead_ttl_ms`, others by its `on_expiry`.
     expired
 }
 
@@ -143,6 +144,9 @@ pub(crate) struct SettingsAnswer {
     pub(super) dedupe_window_ms: Option<u64>,
     pub(super) dead_ttl_ms: Option<u64>,
     pub(super) order: Option<OrderWord>,
+    #[serde(flatten)]
+    pub(super) limits: LimitsAnswer,
+    pub(super) on_expiry: Option<OnExpiryWord>,
     /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
@@ -200,6 +204,8 @@ impl SettingsAnswer {
             dedupe_window_ms: settings.dedupe_window_ms,
             dead_ttl_ms: settings.dead_ttl_ms,
             order: settings.order.map(OrderWord::from),
+            limits: LimitsAnswer::of(settings),
+            on_expiry: settings.on_expiry.map(OnExpiryWord::from),
             target: None,
         }
     }

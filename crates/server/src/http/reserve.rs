@@ -189,6 +189,9 @@ pub(crate) struct GrantAnswer<'a> {
     pub(super) lease_ms: u64,
     /// How long after its due time it was granted.
     pub(super) lateness_ms: u64,
+    /// Whether it had expired; left out if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) late: bool,
 }
 
 impl<'a> GrantAnswer<'a> {
@@ -203,6 +206,7 @@ impl<'a> GrantAnswer<'a> {
             lease_until: InstantText(grant.lease_until),
             lease_ms: grant.lease_ms,
             lateness_ms: grant.lateness_ms,
+            late: grant.late,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
-use duewheel::core::message::{Options, PastAttempt};
+use duewheel::core::message::{Expiry, Options, PastAttempt};
 use duewheel::core::policy::Backoff;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -76,6 +76,9 @@ pub(crate) struct MessageAnswer<'a> {
     pub(super) dead_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dead_at: Option<InstantText>,
+    /// When it expires, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<InstantText>,
     /// Settings that the message has itself. All others are its queue's.
     #[serde(skip_serializing_if = "OwnSettingsAnswer::is_empty")]
     pub(super) own: OwnSettingsAnswer,
@@ -103,6 +106,7 @@ impl<'a> MessageAnswer<'a> {
             lease_until: view.lease_until.map(InstantText),
             dead_reason: view.dead.map(|(reason, _)| reason.as_str()),
             dead_at: view.dead.map(|(_, at)| InstantText(at)),
+            expires_at: view.expires_at.map(InstantText),
             own: OwnSettingsAnswer::of(&view.message.options),
             history: Elements::new(&view.history, PastAttemptAnswer::of),
             deliveries: Vec::new(),
@@ -120,6 +124,15 @@ pub(crate) struct OwnSettingsAnswer {
     pub(super) max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) backoff: Option<BackoffAnswer>,
+    /// Its due time was drawn from this many milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) spread_ms: Option<u64>,
+    /// It expires this long after its due time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_in_ms: Option<u64>,
+    /// It expires at this instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<InstantText>,
 }
 
 impl OwnSettingsAnswer {
@@ -128,11 +141,25 @@ impl OwnSettingsAnswer {
             lease_ms: options.lease_ms,
             max_attempts: options.max_attempts.map(|n| n.count()),
             backoff: options.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
+            spread_ms: options.spread_ms,
+            expires_in_ms: match options.expiry {
+                Some(Expiry::In(ms)) => Some(ms),
+                Some(Expiry::At(_)) | None => None,
+            },
+            expires_at: match options.expiry {
+                Some(Expiry::At(at)) => Some(InstantText(at)),
+                Some(Expiry::In(_)) | None => None,
+            },
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.lease_ms.is_none() && self.max_attempts.is_none() && self.backoff.is_none()
+        let OwnSettingsAnswer { lease_ms, max_attempts, backoff, spread_ms, expires_in_ms, expires_at } =
+            self;
+        [lease_ms, spread_ms, expires_in_ms].into_iter().all(Option::is_none)
+            && max_attempts.is_none()
+            && backoff.is_none()
+            && expires_at.is_none()
     }
 }
 

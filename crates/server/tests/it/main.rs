@@ -15,6 +15,7 @@ mod demo;
 mod deploy;
 mod export;
 mod fixture;
+mod grant_limits;
 mod health;
 mod hook;
 mod import;

@@ -352,11 +352,11 @@ fn frames_of_an_earlier_life_never_count() {
 fn an_unknown_format_is_refused_by_its_number() {
     let healthy = one_segment(End::Closed);
     let mut bytes = healthy.disk.read("MANIFEST");
-    bytes[8] = 7;
+    bytes[8] = 8;
     let damaged = healthy.damaged("MANIFEST", &bytes);
     let error = open(&damaged, by_hand()).expect_err("a newer format");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("format version 7 is unknown"), "{error}");
+    assert!(error.to_string().contains("format version 8 is unknown"), "{error}");
 }
 
 /// Segments of another size than the options say now are read all the same.

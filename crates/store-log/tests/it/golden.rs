@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
-    Stage,
+    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
+    PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
     BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer,
 };
@@ -68,6 +68,7 @@ fn put() -> Record {
             lease_ms: None,
             max_attempts: MaxAttempts::new(3),
             backoff: Some(Backoff { min_ms: 1_000, max_ms: 60_000 }),
+            ..Options::default()
         },
         enqueued_at: WallMs(1_000),
     };
@@ -95,6 +96,25 @@ fn put_bytes() {
         let removed = Record::Removed { id: MessageId(300), why: Gone::Acked, was };
         is(removed, &format!("04 ac02 00 0171 {byte} 8827 05"));
     }
+}
+
+/// The options that format 7 added follow the backoff: whether there are any is in its presence byte, which of them in
+/// the next one.
+#[test]
+fn put_bytes_of_a_spread_and_an_expiry() {
+    let with = |options: Options| {
+        let Record::Put { message, life, was } = put() else { unreachable!() };
+        Record::Put { message: Arc::new(MessageContent { options, ..(*message).clone() }), life, was }
+    };
+    let bytes = |options: &str| {
+        format!("01   01 0171  016b e807 00 00 {options} 01 0161 0162 026869 00 8827 01 00 00 0107 00 00 00")
+    };
+    let spread = Options { spread_ms: Some(1_000), ..Options::default() };
+    is(with(spread.clone()), &bytes("02 01 e807"));
+    let expiry = Some(Expiry::In(300));
+    is(with(Options { expiry, ..spread.clone() }), &bytes("02 03 e807 ac02"));
+    let (backoff, expiry) = (Some(Backoff { min_ms: 1, max_ms: 2 }), Some(Expiry::At(WallMs(5_000))));
+    is(with(Options { backoff, expiry, ..Options::default() }), &bytes("03 0102 04 8827"));
 }
 
 #[test]
@@ -130,6 +150,14 @@ fn changed_bytes() {
     life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at };
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 00 828080c413  00 {WAS}"));
     let timed = |reason| Life { stage: Stage::Dead { reason, at: at.since(EngineMs(300)) }, ..life.clone() };
+    is(
+        Record::Changed {
+            id,
+            life: Life { stage: Stage::Dead { reason: DeadReason::Expired, at }, ..life.clone() },
+            was: was(),
+        },
+        &format!("{head} 03 04 828080c413  00 {WAS}"),
+    );
     //     the reason plus 2: engine ms of the death, then as before
     is(
         Record::Changed { id, life: timed(DeadReason::Buried), was: was() },
@@ -139,7 +167,8 @@ fn changed_bytes() {
         Record::Changed { id, life: timed(DeadReason::MaxAttempts), was: was() },
         &format!("{head} 03 02 ac02 828080c413  00 {WAS}"),
     );
-    life.marks = Marks { timeouts: 1, releases: 2, burials: 300, fires: 4, delay_ms: Some(1_000) };
+    life.marks =
+        Marks { timeouts: 1, releases: 2, burials: 300, fires: 4, delay_ms: Some(1_000), asked: None };
     //                                                        dead, marked
     is(
         Record::Changed { id, life: life.clone(), was: was() },
@@ -147,7 +176,19 @@ fn changed_bytes() {
     );
     life.stage = Stage::Waiting { token: None };
     life.marks = Marks { timeouts: 1, ..Marks::default() };
-    is(Record::Changed { id, life, was: was() }, &format!("{head} 04 01 00 00 00 00  00 {WAS}"));
+    is(
+        Record::Changed { id, life: life.clone(), was: was() },
+        &format!("{head} 04 01 00 00 00 00  00 {WAS}"),
+    );
+    // The due time that the producer asked for: its class beside the delay's presence, then its number behind the delay.
+    life.marks.asked = Some(Due::At(WallMs(5_000)));
+    is(
+        Record::Changed { id, life: life.clone(), was: was() },
+        &format!("{head} 04 01 00 00 00 02 8827  00 {WAS}"),
+    );
+    life.marks.delay_ms = Some(1_000);
+    life.marks.asked = Some(Due::After(EngineMs(300)));
+    is(Record::Changed { id, life, was: was() }, &format!("{head} 04 01 00 00 00 05 e807 ac02  00 {WAS}"));
 }
 
 #[test]
@@ -181,12 +222,32 @@ fn queue_bytes() {
         dedupe_window_ms: Some(5_000),
         dead_ttl_ms: Some(300),
         order: Some(ReadyOrder::Arrival),
-        lasting: Lasting::Always,
+        ..QueueSettings::default()
     };
     is(
         Record::Queue { name: queue(), settings: settings.clone(), pause: Pause::Paused },
         "05 0171 01e807 0105 0107 010102 018827 01ac02 0101 00  01",
     );
+    // Format 7: which fields follow "how long settings last", and their values.
+    let rate = Some(GrantRate { per_second: 300, burst: Some(5) });
+    let limits = GrantLimits { rate, catchup_rate: Some(7), concurrency: Some(9) };
+    let all = QueueSettings {
+        limits,
+        expires_in_ms: Some(1_000),
+        on_expiry: Some(OnExpiry::Drop),
+        ..QueueSettings::default()
+    };
+    is(
+        Record::Queue { name: queue(), settings: all, pause: Pause::Running },
+        "05 0171 00 00 00 00 00 00 00 02 9f ac02 05 07 09 e807  00",
+    );
+    for (on_expiry, byte) in [(OnExpiry::DeliverLate, "20"), (OnExpiry::Dead, "40")] {
+        let settings = QueueSettings { on_expiry: Some(on_expiry), ..QueueSettings::default() };
+        is(
+            Record::Queue { name: queue(), settings, pause: Pause::Running },
+            &format!("05 0171 00 00 00 00 00 00 00 02 {byte}  00"),
+        );
+    }
     let settings = QueueSettings { order: Some(ReadyOrder::Due), lasting: Lasting::WhileUsed, ..settings };
     is(
         Record::Queue {
@@ -259,7 +320,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 06000000 f11ea850".replace(' ', ""),
+        "64772d7365676d74 07000000 52fa61df".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -288,7 +349,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 06000000 80899b24 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "64772d6d616e6966 07000000 db2d2051 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
@@ -353,7 +414,7 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 06000000 23a83b8f 0500000000000000 INC 0600000000000000",
+        "64772d7374617465 07000000 895c552b 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what
         // waits is due (doublings, columns of either class).
@@ -412,7 +473,7 @@ fn delta_bytes() {
     let (before, incarnation) = (hex(&whole[24..32]), hex(&delta[24..32]));
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN; the file before and its incarnation, zeros.
-        "64772d7374617465 06000000 bc09c858 0500000000000000 INC 0d00000000000000",
+        "64772d7374617465 07000000 16fda6fc 0500000000000000 INC 0d00000000000000",
         "0300000000000000 BEFORE 0000000000000000",
         // The books.
         "a13ddf8a 0c000000 01000000 01000000 INC 4000000000000000",

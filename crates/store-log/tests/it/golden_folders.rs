@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
-    Row, Stage,
+    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
+    PastAttempt, Row, Stage,
 };
-use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
     BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was,
 };
@@ -27,7 +27,7 @@ use duewheel_store_log::{LogStore, verify};
 use crate::rig::{all_rows, by_hand, figure, small, work};
 
 /// The format that this build writes.
-const NOW: &str = "6";
+const NOW: &str = "7";
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -77,6 +77,7 @@ fn line(row: &Row) -> String {
             let reason = match reason {
                 DeadReason::MaxAttempts => "max_attempts",
                 DeadReason::Buried => "buried",
+                DeadReason::Expired => "expired",
             };
             let engine = at.engine().map_or(String::new(), |engine| format!(",engine:{}", engine.0));
             format!("dead,{reason},died:{}{engine}", at.raw())
@@ -96,9 +97,25 @@ fn line(row: &Row) -> String {
         })
         .collect();
     let marks = &life.marks;
+    let mut more = String::new();
+    if let Some(ms) = m.options.spread_ms {
+        let _ = write!(more, " spread_ms={ms}");
+    }
+    match m.options.expiry {
+        None => {}
+        Some(Expiry::In(ms)) => {
+            let _ = write!(more, " expires_in_ms={ms}");
+        }
+        Some(Expiry::At(at)) => {
+            let _ = write!(more, " expires_at={}", at.0);
+        }
+    }
+    if let Some(asked) = marks.asked {
+        let _ = write!(more, " asked={}", due(asked));
+    }
     format!(
         "message {} queue={} key={} body={} headers={headers} enqueued={} lease_ms={:?} max_attempts={:?} backoff={:?} \
-         due={} generation={} attempt={} forgiven={} priority={:?} stage={stage} marks={},{},{},{},{:?} past={past}",
+         due={} generation={} attempt={} forgiven={} priority={:?} stage={stage} marks={},{},{},{},{:?} past={past}{more}",
         m.id.0,
         m.queue.as_str(),
         m.key.as_ref().map_or("", |key| key.as_str()),
@@ -139,6 +156,29 @@ fn answer(row: &DedupeRow) -> String {
     )
 }
 
+/// The settings that format 7 added; nothing where none is set.
+fn more_settings(s: &QueueSettings) -> String {
+    let mut more = String::new();
+    if let Some(rate) = s.limits.rate {
+        let _ = write!(more, " rate={},{:?}", rate.per_second, rate.burst);
+    }
+    for (name, number) in [("catchup_rate", s.limits.catchup_rate), ("concurrency", s.limits.concurrency)] {
+        if let Some(number) = number {
+            let _ = write!(more, " {name}={number}");
+        }
+    }
+    if let Some(ms) = s.expires_in_ms {
+        let _ = write!(more, " expires_in_ms={ms}");
+    }
+    match s.on_expiry {
+        None => {}
+        Some(OnExpiry::DeliverLate) => more.push_str(" on_expiry=deliver_late"),
+        Some(OnExpiry::Dead) => more.push_str(" on_expiry=dead"),
+        Some(OnExpiry::Drop) => more.push_str(" on_expiry=drop"),
+    }
+    more
+}
+
 /// Everything that a store has: its own answers to every question of the interface. `answers` are looked up, since no
 /// page lists them.
 fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<str>)]) -> String {
@@ -151,6 +191,7 @@ fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<
     }
     for queue in &recovered.queues {
         let s = &queue.settings;
+        let more = more_settings(s);
         let pause = match queue.pause {
             Pause::Running => "running".into(),
             Pause::Paused => "paused".into(),
@@ -164,7 +205,7 @@ fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<
             .collect();
         lines.push(format!(
             "queue {} {pause} lease_ms={:?} max_attempts={:?} priority={:?} backoff={:?} dedupe_window_ms={:?} \
-             dead_ttl_ms={:?} arrival={:?} while_used={} totals={},{},{},{},{},{},{},{},{} holds={parts}",
+             dead_ttl_ms={:?} arrival={:?} while_used={} totals={},{},{},{},{},{},{},{},{} holds={parts}{more}",
             queue.name.as_str(),
             s.lease_ms,
             s.max_attempts.map(MaxAttempts::count),
@@ -388,6 +429,8 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         lease_ms: Some(1_500),
         max_attempts: MaxAttempts::new(3),
         backoff: Some(Backoff { min_ms: 10, max_ms: 60_000 }),
+        spread_ms: Some(3_600_000),
+        expiry: Some(Expiry::In(86_400_000)),
     };
     let settings = QueueSettings {
         lease_ms: Some(7_000),
@@ -398,11 +441,20 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         dead_ttl_ms: Some(86_400_000),
         order: Some(ReadyOrder::Arrival),
         lasting: Lasting::Always,
+        limits: GrantLimits {
+            rate: Some(GrantRate { per_second: 50, burst: Some(5) }),
+            catchup_rate: Some(20),
+            concurrency: Some(300),
+        },
+        expires_in_ms: Some(172_800_000),
+        on_expiry: Some(OnExpiry::Drop),
     };
     let mut postponed = Life::new(after, Some(3));
     postponed.generation = 2;
-    postponed.marks = Marks { timeouts: 1, releases: 2, burials: 3, fires: 4, delay_ms: Some(5_000) };
+    postponed.marks =
+        Marks { timeouts: 1, releases: 2, burials: 3, fires: 4, delay_ms: Some(5_000), asked: None };
     let mut retried = Life::new(at, None);
+    retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };
     retried.attempt = 2;
     retried.forgiven = 1;
     retried.stage = Stage::Waiting { token: Some(LeaseToken { epoch: EPOCH, counter: 41 }) };

@@ -44,7 +44,7 @@ pub(super) fn op(call: &Call) -> Op {
                 max_attempts: e
                     .max_attempts
                     .and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(u32::MAX))),
-                backoff: None,
+                ..Options::default()
             },
             ..engine::Enqueue::new(queue(&e.queue), bytes(&e.body))
         })),

@@ -1,86 +1,232 @@
-//! Details of operations and answers that are beside them, because the version before does not have them.
+//! Details of operations and answers that are beside them, because an earlier version does not have them.
 //!
-//! | beside | bytes |
-//! |---|---|
-//! | a reserve | its `max_of` in postcard: a list of names and numbers |
-//! | an accepted enqueue | its `answered` in postcard |
+//! | beside | bytes | from version |
+//! |---|---|--:|
+//! | a reserve | its `max_of` in postcard: a list of names and numbers | 5 |
+//! | an accepted enqueue | its `answered` in postcard | 5 |
+//! | an enqueue | spread and expiry of its message | 6 |
+//! | a change of a queue's settings | its limits of grants, and its expiry | 6 |
+//! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
+//! | an answer with queues | the number of each that has any of these, its limits of grants, and its expiry | 6 |
 //!
-//! A node of an earlier version gets a reserve without `max_of`: it asks for no more messages than the smallest of
-//! these numbers, so no queue gives more than it may, and the next reserve gets the others. An enqueue that such a node
-//! has answered before counts as decided now, because nothing more is known. Records of the server have ids as any
-//! message for such a node.
+//! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, and settings
+//! with limits of grants, are refused. Answers to it leave these details out, and say what it knows instead of a word
+//! that it does not ([`in_dialect`]).
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use duewheel_core::engine::{Enqueued, Op, Reply, Reserve, Target};
+use duewheel_core::engine::{
+    ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, QueueView, RefusedPart, Reply, Reserved,
+    SettingsRefusal, Settled, View,
+};
+use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options};
+use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings};
+use duewheel_core::time::WallMs;
+use serde::{Deserialize, Serialize};
 
 use super::dialect::{DetailsOnWire, Dialect};
 use super::part::{WireError, push, take};
 
+/// The options of a message that are beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct MoreOptions {
+    spread_ms: Option<u64>,
+    expiry: Option<Expiry>,
+}
+
+impl MoreOptions {
+    fn of(options: &Options) -> Self {
+        MoreOptions { spread_ms: options.spread_ms, expiry: options.expiry }
+    }
+
+    fn put(self, options: &mut Options) {
+        (options.spread_ms, options.expiry) = (self.spread_ms, self.expiry);
+    }
+}
+
+/// What is beside one message of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct MoreOfMessage {
+    options: MoreOptions,
+    expires_at: Option<WallMs>,
+    late: bool,
+}
+
+/// The settings of a queue that are beside the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct MoreSettings {
+    limits: GrantLimits,
+    expires_in_ms: Option<u64>,
+    on_expiry: Option<OnExpiry>,
+}
+
+impl MoreSettings {
+    fn of(settings: &QueueSettings) -> Self {
+        let QueueSettings { limits, expires_in_ms, on_expiry, .. } = *settings;
+        MoreSettings { limits, expires_in_ms, on_expiry }
+    }
+
+    fn put(self, settings: &mut QueueSettings) {
+        let MoreSettings { limits, expires_in_ms, on_expiry } = self;
+        (settings.limits, settings.expires_in_ms, settings.on_expiry) = (limits, expires_in_ms, on_expiry);
+    }
+}
+
+/// What is beside the items of an answer: for each item that has more than the default, its number and that.
+type Sparse<T> = Vec<(u32, T)>;
+
+fn sparse<T: Default + PartialEq>(all: impl Iterator<Item = T>) -> Sparse<T> {
+    (0..).zip(all).filter(|(_, more)| *more != T::default()).collect()
+}
+
 /// Adds an operation to a frame.
 pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
     let at = frame.len();
-    let op = in_dialect(op, dialect);
-    let frame = push(frame, &*op)?;
+    let frame = push(frame, op)?;
     if !dialect.knows(&frame[at..]) {
         return Err(WireError::NotKnown);
     }
-    match (&*op, dialect.details) {
-        (Op::Reserve(reserve), DetailsOnWire::Beside) => push(frame, &reserve.max_of),
+    match op {
+        Op::Reserve(reserve) => push(frame, &reserve.max_of),
+        Op::Enqueue(e) => push_more(frame, &MoreOptions::of(&e.options), dialect),
+        Op::Configure { settings, .. } => push_more(frame, &MoreSettings::of(settings), dialect),
         _ => Ok(frame),
+    }
+}
+
+/// Adds what must not be left out.
+fn push_more<T: Default + PartialEq + Serialize>(
+    frame: Vec<u8>,
+    more: &T,
+    dialect: &Dialect,
+) -> Result<Vec<u8>, WireError> {
+    match dialect.details {
+        DetailsOnWire::Limits => push(frame, more),
+        DetailsOnWire::Reserves if *more == T::default() => Ok(frame),
+        DetailsOnWire::Reserves => Err(WireError::NotKnown),
     }
 }
 
 /// Reads an operation.
 pub(super) fn take_op<'a>(bytes: &'a [u8], dialect: &Dialect) -> Result<(Op, &'a [u8]), WireError> {
     let (mut op, mut rest) = take::<Op>(bytes)?;
-    if let (Op::Reserve(reserve), DetailsOnWire::Beside) = (&mut op, dialect.details) {
-        (reserve.max_of, rest) = take(rest)?;
+    match (&mut op, dialect.details) {
+        (Op::Reserve(reserve), _) => (reserve.max_of, rest) = take(rest)?,
+        (Op::Enqueue(e), DetailsOnWire::Limits) => {
+            let (more, behind) = take::<MoreOptions>(rest)?;
+            more.put(&mut e.options);
+            rest = behind;
+        }
+        (Op::Configure { settings, .. }, DetailsOnWire::Limits) => {
+            let (more, behind) = take::<MoreSettings>(rest)?;
+            more.put(settings);
+            rest = behind;
+        }
+        _ => {}
     }
     Ok((op, rest))
 }
 
-/// The operation in the form of `dialect`.
-fn in_dialect<'a>(op: &'a Op, dialect: &Dialect) -> Cow<'a, Op> {
-    match (op, dialect.details) {
-        (Op::Reserve(reserve), DetailsOnWire::Nothing) => {
-            let Some(smallest) = reserve.max_of.iter().map(|(_, max)| *max).min() else {
-                return Cow::Borrowed(op);
-            };
-            let max = reserve.max.min(smallest);
-            Cow::Owned(Op::Reserve(Reserve { max, max_of: Vec::new(), ..reserve.clone() }))
-        }
-        (op, DetailsOnWire::Nothing) => match by_id(op) {
-            Some(op) => Cow::Owned(op),
-            None => Cow::Borrowed(op),
-        },
-        (op, DetailsOnWire::Beside) => Cow::Borrowed(op),
+/// The answer in words that `dialect` has.
+pub(super) fn in_dialect<'a>(reply: &'a Reply, dialect: &Dialect) -> Cow<'a, Reply> {
+    match dialect.details {
+        DetailsOnWire::Limits => Cow::Borrowed(reply),
+        DetailsOnWire::Reserves => before_limits(reply).map_or(Cow::Borrowed(reply), Cow::Owned),
     }
 }
 
-/// An operation on one of the server's own records, in the form of a version that finds those by their ids as it finds
-/// any message; `None` for another operation.
-fn by_id(op: &Op) -> Option<Op> {
-    let (Op::Get { target } | Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target }) = op
-    else {
-        return None;
+/// The answer in the words of version 5; `None` if it needs no other ones.
+fn before_limits(reply: &Reply) -> Option<Reply> {
+    // Version 5 has no word for expired; it shows the nearest one that says that nobody has buried the message.
+    let is_new = |dead: Option<(DeadReason, WallMs)>| matches!(dead, Some((DeadReason::Expired, _)));
+    let older = |dead: Option<(DeadReason, WallMs)>| match dead {
+        Some((DeadReason::Expired, at)) => Some((DeadReason::MaxAttempts, at)),
+        other => other,
     };
-    let Target::Own(id) = *target else { return None };
-    let mut op = op.clone();
-    if let Op::Get { target } | Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target } =
-        &mut op
-    {
-        *target = Target::Id(id);
+    let refusal = |refusal: &ChangeRefusal| match refusal {
+        ChangeRefusal::Overloaded(Limit::GrantRate(_)) => Some(ChangeRefusal::Overloaded(Limit::Leases)),
+        ChangeRefusal::OutOfRange(RefusedPart::Spread | RefusedPart::ExpiresIn | RefusedPart::ExpiresAt) => {
+            Some(ChangeRefusal::TooFar(0))
+        }
+        _ => None,
+    };
+    let older_view = |view: &View| View { dead: older(view.dead), ..view.clone() };
+    match reply {
+        Reply::Reserve(Reserved::HeldBack(HeldBack::Rate)) => {
+            Some(Reply::Reserve(Reserved::HeldBack(HeldBack::Leases)))
+        }
+        Reply::ReserveOne(Err(why)) => refusal(why).map(|why| Reply::ReserveOne(Err(why))),
+        Reply::Change(Err(why)) => refusal(why).map(|why| Reply::Change(Err(why))),
+        Reply::Change(Ok(applied)) if is_new(applied.what.dead) => {
+            let mut applied = applied.clone();
+            applied.what.dead = older(applied.what.dead);
+            Some(Reply::Change(Ok(applied)))
+        }
+        Reply::Settle(Ok(applied)) if applied.what == Settled::Dead(DeadReason::Expired) => {
+            let mut applied = applied.clone();
+            applied.what = Settled::Dead(DeadReason::MaxAttempts);
+            Some(Reply::Settle(Ok(applied)))
+        }
+        Reply::View(Some(view)) if is_new(view.dead) => Some(Reply::View(Some(Box::new(older_view(view))))),
+        Reply::Page(page) if page.views.iter().any(|view| is_new(view.dead)) => {
+            let mut page = page.clone();
+            page.views = page.views.iter().map(older_view).collect();
+            Some(Reply::Page(page))
+        }
+        Reply::Configure(SettingsRefusal::BelowShards(field, least)) => {
+            Some(Reply::Configure(SettingsRefusal::OutOfRange(field, u64::from(*least))))
+        }
+        _ => None,
     }
-    Some(op)
 }
 
 /// Adds the details of an answer behind it.
 pub(super) fn push_reply(frame: Vec<u8>, reply: &Reply, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
-    match (reply, dialect.details) {
-        (Reply::Enqueue(Ok(Enqueued { answered, .. })), DetailsOnWire::Beside) => push(frame, answered),
+    if let Reply::Enqueue(Ok(Enqueued { answered, .. })) = reply {
+        return push(frame, answered);
+    }
+    if dialect.details == DetailsOnWire::Reserves {
+        return Ok(frame);
+    }
+    let of_view = |view: &View| MoreOfMessage {
+        options: MoreOptions::of(&view.message.options),
+        expires_at: view.expires_at,
+        late: false,
+    };
+    let of_grant = |grant: &Grant| MoreOfMessage {
+        options: MoreOptions::of(&grant.message.options),
+        expires_at: None,
+        late: grant.late,
+    };
+    let of_queue = |view: &QueueView| MoreSettings::of(&view.settings);
+    match reply {
+        Reply::Reserve(Reserved::Grants(grants)) => push(frame, &sparse(grants.iter().map(of_grant))),
+        Reply::ReserveOne(Ok(grant)) => push(frame, &of_grant(grant)),
+        Reply::View(Some(view)) => push(frame, &of_view(view)),
+        Reply::Page(page) => push(frame, &sparse(page.views.iter().map(of_view))),
+        Reply::Queues(queues) => push(frame, &sparse(queues.iter().map(of_queue))),
+        Reply::Configured(applied) => match &applied.what {
+            Some(view) => push(frame, &of_queue(view)),
+            None => Ok(frame),
+        },
         _ => Ok(frame),
     }
+}
+
+fn put_options(more: MoreOptions, message: &mut Arc<MessageContent>) {
+    if more != MoreOptions::default() {
+        more.put(&mut Arc::make_mut(message).options);
+    }
+}
+
+/// Puts what was beside the items of an answer into them.
+fn put_all<I, T>(items: &mut [I], all: Sparse<T>, put: impl Fn(T, &mut I)) -> Result<(), WireError> {
+    for (at, more) in all {
+        let item = usize::try_from(at).ok().and_then(|at| items.get_mut(at));
+        put(more, item.ok_or(WireError::Damaged)?);
+    }
+    Ok(())
 }
 
 /// Reads the details of an answer behind it; returns the rest.
@@ -89,11 +235,55 @@ pub(super) fn take_reply<'a>(
     rest: &'a [u8],
     dialect: &Dialect,
 ) -> Result<&'a [u8], WireError> {
-    let (Reply::Enqueue(Ok(Enqueued { answered, .. })), DetailsOnWire::Beside) = (reply, dialect.details)
-    else {
+    if let Reply::Enqueue(Ok(Enqueued { answered, .. })) = reply {
+        let (read, rest) = take(rest)?;
+        *answered = read;
         return Ok(rest);
+    }
+    if dialect.details == DetailsOnWire::Reserves {
+        return Ok(rest);
+    }
+    let of_view = |more: MoreOfMessage, view: &mut View| {
+        put_options(more.options, &mut view.message);
+        view.expires_at = more.expires_at;
     };
-    let (read, rest) = take(rest)?;
-    *answered = read;
-    Ok(rest)
+    let of_grant = |more: MoreOfMessage, grant: &mut Grant| {
+        put_options(more.options, &mut grant.message);
+        grant.late = more.late;
+    };
+    let of_queue = |more: MoreSettings, view: &mut QueueView| more.put(&mut view.settings);
+    match reply {
+        Reply::Reserve(Reserved::Grants(grants)) => {
+            let (all, rest) = take(rest)?;
+            put_all(grants, all, of_grant)?;
+            Ok(rest)
+        }
+        Reply::ReserveOne(Ok(grant)) => {
+            let (more, rest) = take(rest)?;
+            of_grant(more, grant);
+            Ok(rest)
+        }
+        Reply::View(Some(view)) => {
+            let (more, rest) = take(rest)?;
+            of_view(more, view);
+            Ok(rest)
+        }
+        Reply::Page(page) => {
+            let (all, rest) = take(rest)?;
+            put_all(&mut page.views, all, of_view)?;
+            Ok(rest)
+        }
+        Reply::Queues(queues) => {
+            let (all, rest) = take(rest)?;
+            put_all(queues, all, of_queue)?;
+            Ok(rest)
+        }
+        Reply::Configured(applied) => {
+            let Some(view) = &mut applied.what else { return Ok(rest) };
+            let (more, rest) = take(rest)?;
+            of_queue(more, view);
+            Ok(rest)
+        }
+        _ => Ok(rest),
+    }
 }

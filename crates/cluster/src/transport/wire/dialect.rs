@@ -25,23 +25,23 @@ pub(crate) struct Dialect {
 /// The details that are beside operations and answers: see [`super::details`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DetailsOnWire {
-    /// None.
-    Nothing,
     /// The numbers of the queues of a reserve, and whether an enqueue was answered before.
-    Beside,
+    Reserves,
+    /// Those, and limits of grants, spreads and expiries.
+    Limits,
 }
 
 /// All versions that this build speaks, in order, without gaps.
 pub(crate) static DIALECTS: &[Dialect] = &[
-    Dialect { number: 4, ops: 35, details: DetailsOnWire::Nothing, tail: &[] },
-    Dialect { number: 5, ops: 35, details: DetailsOnWire::Beside, tail: &[] },
+    Dialect { number: 5, ops: 35, details: DetailsOnWire::Reserves, tail: &[] },
+    Dialect { number: 6, ops: 35, details: DetailsOnWire::Limits, tail: &[] },
 ];
 
 /// The versions of a later build, for tests: the newest one of this build, and one that differs in every way that a row
 /// can express.
 #[cfg(any(test, debug_assertions))]
 pub(crate) static NEXT: &[Dialect] =
-    &[DIALECTS[1], Dialect { number: 6, ops: 36, details: DetailsOnWire::Beside, tail: &[5, 5] }];
+    &[DIALECTS[1], Dialect { number: 7, ops: 36, details: DetailsOnWire::Limits, tail: &[5, 5] }];
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +105,9 @@ mod tests {
         let later = SupportedVersions(&NEXT[1..]);
         let of =
             |a: SupportedVersions, b: SupportedVersions| a.common(b.range()).map(|dialect| dialect.number);
-        assert_eq!(of(this, this), Some(5));
-        assert_eq!((of(this, next), of(next, this)), (Some(5), Some(5)));
-        assert_eq!((of(next, next), of(next, later)), (Some(6), Some(6)));
+        assert_eq!(of(this, this), Some(6));
+        assert_eq!((of(this, next), of(next, this)), (Some(6), Some(6)));
+        assert_eq!((of(next, next), of(next, later)), (Some(7), Some(7)));
         assert_eq!((of(this, later), of(later, this)), (None, None));
     }
 

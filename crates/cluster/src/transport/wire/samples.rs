@@ -7,10 +7,10 @@ use bytes::Bytes;
 use duewheel_core::engine::*;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
+    DeadReason, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
 };
 use duewheel_core::name::{Key, QueueName};
-use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, Pause, Totals};
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::time::{EngineMs, WallMs};
@@ -78,10 +78,24 @@ fn headers() -> impl Strategy<Value = Vec<(Box<str>, Box<str>)>> {
 }
 
 fn message_options() -> impl Strategy<Value = Options> {
-    (ms(), of(max_attempts()), of(backoff())).prop_map(|(lease_ms, max_attempts, backoff)| Options {
-        lease_ms,
-        max_attempts,
-        backoff,
+    let expiry = prop_oneof![any::<u64>().prop_map(Expiry::In), wall().prop_map(Expiry::At)];
+    (ms(), of(max_attempts()), of(backoff()), ms(), of(expiry)).prop_map(
+        |(lease_ms, max_attempts, backoff, spread_ms, expiry)| Options {
+            lease_ms,
+            max_attempts,
+            backoff,
+            spread_ms,
+            expiry,
+        },
+    )
+}
+
+fn limits() -> impl Strategy<Value = GrantLimits> {
+    let some = || any::<Option<u32>>();
+    (some(), some(), some(), some()).prop_map(|(per_second, burst, catchup_rate, concurrency)| GrantLimits {
+        rate: per_second.map(|per_second| GrantRate { per_second, burst }),
+        catchup_rate,
+        concurrency,
     })
 }
 
@@ -90,21 +104,22 @@ fn order() -> impl Strategy<Value = ReadyOrder> {
 }
 
 fn settings() -> impl Strategy<Value = QueueSettings> {
-    (ms(), of(max_attempts()), any::<Option<u32>>(), of(backoff()), ms(), ms(), of(order()), any::<bool>())
-        .prop_map(
-            |(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order, always)| {
-                QueueSettings {
-                    lease_ms,
-                    max_attempts,
-                    priority,
-                    backoff,
-                    dedupe_window_ms,
-                    dead_ttl_ms,
-                    order,
-                    lasting: if always { Lasting::Always } else { Lasting::WhileUsed },
-                }
-            },
-        )
+    let on_expiry = select(vec![OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop]);
+    let first = (ms(), of(max_attempts()), any::<Option<u32>>(), of(backoff()), ms(), ms());
+    let then = (of(order()), any::<bool>(), limits(), ms(), of(on_expiry));
+    (first, then).prop_map(|(first, (order, always, limits, expires_in_ms, on_expiry))| QueueSettings {
+        lease_ms: first.0,
+        max_attempts: first.1,
+        priority: first.2,
+        backoff: first.3,
+        dedupe_window_ms: first.4,
+        dead_ttl_ms: first.5,
+        order,
+        lasting: if always { Lasting::Always } else { Lasting::WhileUsed },
+        limits,
+        expires_in_ms,
+        on_expiry,
+    })
 }
 
 fn when() -> impl Strategy<Value = When> {
@@ -285,12 +300,13 @@ fn grant() -> impl Strategy<Value = Grant> {
             lease_ms: large[2],
             lateness_ms: large[3],
             generation: small[2],
+            late: small[0] % 2 == 1,
         }
     })
 }
 
 fn dead_reason() -> impl Strategy<Value = DeadReason> {
-    select(vec![DeadReason::MaxAttempts, DeadReason::Buried])
+    select(DeadReason::ALL.to_vec())
 }
 
 fn view() -> impl Strategy<Value = View> {
@@ -304,6 +320,7 @@ fn view() -> impl Strategy<Value = View> {
         burials: n[2],
         fires: n[3],
         delay_ms,
+        asked: None,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
     (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(
@@ -323,6 +340,7 @@ fn view() -> impl Strategy<Value = View> {
             marks,
             delay_ms: large[3],
             history,
+            expires_at: (small[0] % 2 == 1).then_some(WallMs(large[3])),
         },
     )
 }
@@ -403,6 +421,9 @@ fn part() -> impl Strategy<Value = RefusedPart> {
         RefusedPart::Lease,
         RefusedPart::MaxAttempts,
         RefusedPart::Backoff,
+        RefusedPart::Spread,
+        RefusedPart::ExpiresIn,
+        RefusedPart::ExpiresAt,
     ];
     select(all.to_vec())
 }
@@ -413,6 +434,7 @@ fn limit() -> impl Strategy<Value = Limit> {
         any::<u64>().prop_map(Limit::Bytes),
         any::<u64>().prop_map(Limit::Queues),
         Just(Limit::Leases),
+        any::<u64>().prop_map(Limit::GrantRate),
     ]
 }
 
@@ -522,7 +544,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         Just(Reserved::DeadlineSoon),
         Just(Reserved::TooManyQueues),
         Just(Reserved::Overloaded),
-        Just(Reserved::HeldBack(HeldBack::Leases)),
+        Just(Reserved::HeldBack(HeldBack::Rate)),
     ];
     let settled = applied(prop_oneof![
         Just(Settled::Acked),
@@ -534,6 +556,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())
             .prop_map(|(field, max)| SettingsRefusal::OutOfRange(field, max)),
         Just(SettingsRefusal::Overloaded),
+        any::<u32>().prop_map(|least| SettingsRefusal::BelowShards("concurrency", least)),
     ];
     let histogram = (any::<[u64; 5]>(), vec(any::<u64>(), 0..9)).prop_map(|(n, counts)| Histogram {
         from: WallMs(n[0]),

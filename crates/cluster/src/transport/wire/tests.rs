@@ -6,7 +6,6 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use duewheel_core::engine::Target;
 use duewheel_core::name::{Key, QueueName};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -202,13 +201,14 @@ fn the_bytes_are_those_of_this_protocol() {
     ];
     let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap();
     let expected: &[u8] = &[
-        26, 0, 0, 0, // length
+        28, 0, 0, 0, // length
         0, 1, 3, 0, 3, // head
         0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // an enqueue
+        0, 0, // beside it: no spread, no expiry
         28, 1, b'q', // a purge
         33,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (5, expected));
+    assert_eq!((PROTOCOL, &*frame), (6, expected));
 }
 
 #[test]
@@ -224,56 +224,79 @@ fn a_frame_of_another_version_is_none_of_this_one() {
     }
 }
 
-/// What version 4 does not have is left out for its nodes: a reserve asks for no more than each of its queues may give,
-/// and an enqueue counts as decided now.
+/// What version 5 does not have is refused where leaving it out would change what is done, and left out of answers.
 #[test]
 fn details_are_left_out_for_a_node_of_the_version_before() {
-    use duewheel_core::engine::{Answered, Enqueued, Reserve, WaiterId};
-    use duewheel_core::record::Created;
-    let queue = |name| QueueName::new(name).unwrap();
-    let reserve = |max, max_of| {
-        Op::Reserve(Reserve {
-            waiter: WaiterId(1),
-            queues: vec![queue("a"), queue("b"), queue("c")],
-            max_of,
-            max,
-            max_bytes: 1_000,
-            wait_ms: 0,
-            lease_ms: None,
-            session: duewheel_core::id::SessionId::NONE,
-            deadline_margin_ms: None,
-        })
+    use duewheel_core::engine::{
+        ChangeRefusal, Enqueue, HeldBack, Limit, RefusedPart, Reserved, SettingsRefusal, Settled,
     };
-    let max_of = || vec![(queue("a"), 7), (queue("b"), 3)];
+    use duewheel_core::message::{DeadReason, Expiry};
+    use duewheel_core::policy::{GrantLimits, QueueSettings};
+    let queue = || QueueName::new("q").unwrap();
     let asked = |op: Op, dialect| {
-        let frame = request(7, SHARD, WhenBusy::Refuse, &[op, Op::NextDue], LIMITS, dialect).unwrap();
-        let Ok(PeerFrame::Request { ops, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
-        ops
-    };
-    assert_eq!(asked(reserve(10, max_of()), NOW), [reserve(10, max_of()), Op::NextDue]);
-    assert_eq!(asked(reserve(10, max_of()), BEFORE), [reserve(3, Vec::new()), Op::NextDue]);
-    assert_eq!(asked(reserve(2, max_of()), BEFORE), [reserve(2, Vec::new()), Op::NextDue]);
-    assert_eq!(asked(reserve(10, Vec::new()), BEFORE), [reserve(10, Vec::new()), Op::NextDue]);
-    let get = |target| Op::Get { target };
-    let id = duewheel_core::MessageId(1);
-    assert_eq!(asked(get(Target::Own(id)), NOW), [get(Target::Own(id)), Op::NextDue]);
-    assert_eq!(asked(get(Target::Own(id)), BEFORE), [get(Target::Id(id)), Op::NextDue]);
-
-    let enqueued = |answered| {
-        let (id, due_at) = (duewheel_core::MessageId(1), duewheel_core::WallMs(2));
-        let level = Level::Fsync;
-        Reply::Enqueue(Ok(Enqueued { id, due_at, generation: 1, created: Created::New, answered, level }))
-    };
-    let all = [Ok(enqueued(Answered::Before)), Ok(Reply::Done), Ok(enqueued(Answered::Now))];
-    let came = |dialect| {
-        let frame = answers(7, &all, LIMITS, dialect).unwrap();
-        let Ok(PeerFrame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
+        let frame = request(7, SHARD, WhenBusy::Refuse, &[op, Op::NextDue], LIMITS, dialect)?;
+        let Ok(PeerFrame::Request { mut ops, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
             panic!()
         };
-        answers.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+        assert_eq!(ops.pop(), Some(Op::NextDue));
+        Ok(ops.remove(0))
     };
-    assert_eq!(came(NOW), [enqueued(Answered::Before), Reply::Done, enqueued(Answered::Now)]);
-    assert_eq!(came(BEFORE), [enqueued(Answered::Now), Reply::Done, enqueued(Answered::Now)]);
+    let enqueue = |spread_ms, expiry| {
+        let mut e = Enqueue::new(queue(), "b");
+        (e.options.spread_ms, e.options.expiry) = (spread_ms, expiry);
+        Op::Enqueue(Box::new(e))
+    };
+    let limits = GrantLimits { concurrency: Some(3), ..GrantLimits::default() };
+    let configure = |limits| Op::Configure {
+        queue: queue(),
+        settings: QueueSettings { limits, ..QueueSettings::default() },
+    };
+    for op in [enqueue(Some(1), None), enqueue(None, Some(Expiry::In(1))), configure(limits)] {
+        assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
+        assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
+    }
+    for op in [enqueue(None, None), configure(GrantLimits::default())] {
+        assert_eq!(asked(op.clone(), BEFORE), Ok(op));
+    }
+
+    let came = |reply: &Reply, dialect| {
+        let frame = answers(7, &[Ok(reply.clone()), Ok(Reply::Done)], LIMITS, dialect).unwrap();
+        let Ok(PeerFrame::Answers { mut answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
+            panic!()
+        };
+        assert!(matches!(answers.pop(), Some(Ok(Reply::Done))));
+        answers.remove(0).unwrap()
+    };
+    let change = |refusal| Reply::Change(Err(refusal));
+    let settled = |reason| Reply::Settle(Ok(Settled::Dead(reason).into()));
+    for (reply, before) in [
+        (
+            Reply::Reserve(Reserved::HeldBack(HeldBack::Rate)),
+            Reply::Reserve(Reserved::HeldBack(HeldBack::Leases)),
+        ),
+        (
+            change(ChangeRefusal::Overloaded(Limit::GrantRate(9))),
+            change(ChangeRefusal::Overloaded(Limit::Leases)),
+        ),
+        (change(ChangeRefusal::OutOfRange(RefusedPart::ExpiresAt)), change(ChangeRefusal::TooFar(0))),
+        (settled(DeadReason::Expired), settled(DeadReason::MaxAttempts)),
+        (
+            Reply::Configure(SettingsRefusal::BelowShards("backoff", 4)),
+            Reply::Configure(SettingsRefusal::OutOfRange("backoff", 4)),
+        ),
+    ] {
+        assert_eq!(came(&reply, NOW), reply);
+        assert_eq!(came(&reply, BEFORE), before);
+    }
+    // Answers with messages and queues: arbitrary ones come whole, and for the version before without what it lacks.
+    let mut runner = TestRunner::deterministic();
+    let mut left_out = 0;
+    for _ in 0..2_000 {
+        let reply = reply().new_tree(&mut runner).unwrap().current();
+        assert_eq!(came(&reply, NOW), reply);
+        left_out += usize::from(came(&reply, BEFORE) != reply);
+    }
+    assert!(left_out > 200, "{left_out}");
 }
 
 #[test]

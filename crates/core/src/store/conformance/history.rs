@@ -7,10 +7,11 @@ use bytes::Bytes;
 use super::super::{Found, Lookups, Table};
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, MaxAttempts, MessageContent, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options, PastAttempt,
+    Stage,
 };
 use crate::name::{Key, QueueName};
-use crate::policy::{Backoff, QueueSettings, ReadyOrder};
+use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder};
 use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
@@ -52,6 +53,8 @@ impl Dice {
 #[derive(Debug)]
 pub struct History {
     dice: Dice,
+    /// For fields that few records have: without them a history of a seed stays what it was.
+    rare: Dice,
     groups: Vec<Group>,
     model: Table,
     clock: ClockPair,
@@ -70,7 +73,14 @@ impl History {
     /// An empty history.
     pub fn new(seed: u64) -> Self {
         let clock = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700_000_000_000) };
-        History { dice: Dice::new(seed), groups: Vec::new(), model: Table::default(), clock, spread_ms: 0 }
+        History {
+            dice: Dice::new(seed),
+            rare: Dice::new(!seed),
+            groups: Vec::new(),
+            model: Table::default(),
+            clock,
+            spread_ms: 0,
+        }
     }
 
     /// Makes a quarter of the messages due up to this many ms later than the others, which are due within a second; 0
@@ -257,6 +267,12 @@ impl History {
             lease_ms: self.maybe(100_000),
             max_attempts: self.maybe(30).and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(1))),
             backoff: self.maybe(50).map(|min_ms| Backoff { min_ms, max_ms: min_ms * 9 }),
+            spread_ms: self.rare.once_in(20).then(|| self.rare.below(7_000)),
+            expiry: match self.rare.below(40) {
+                0 => Some(Expiry::In(self.rare.below(9_000))),
+                1 => Some(Expiry::At(WallMs(self.clock.wall.0 + self.rare.below(9_000)))),
+                _ => None,
+            },
         };
         let message = MessageContent {
             id,
@@ -288,9 +304,16 @@ impl History {
             });
             life.history.truncate(3);
         }
+        if self.rare.once_in(15) {
+            life.marks.asked = Some(life.due);
+            life.marks.delay_ms = self.rare.once_in(2).then(|| self.rare.below(900));
+        }
         life.stage = match self.dice.below(6) {
             0 => Stage::Leased(self.lease()),
-            1 => Stage::Dead { reason: DeadReason::Buried, at: Died::at(self.clock.wall) },
+            1 => Stage::Dead {
+                reason: if self.rare.once_in(4) { DeadReason::Expired } else { DeadReason::Buried },
+                at: Died::at(self.clock.wall),
+            },
             2 => Stage::Waiting { token: Some(self.lease().token) },
             _ => Stage::Waiting { token: None },
         };
@@ -313,6 +336,10 @@ impl History {
         }
     }
 
+    fn small_number(&mut self) -> Option<u32> {
+        self.rare.once_in(4).then(|| self.rare.below(1_000)).and_then(|n| u32::try_from(n).ok())
+    }
+
     fn queue_record(&mut self) -> Record {
         let name = self.queue();
         let settings = if self.dice.once_in(2) {
@@ -322,6 +349,16 @@ impl History {
                 lease_ms: self.maybe(100_000),
                 priority: self.maybe(9_000).and_then(|n| u32::try_from(n).ok()),
                 dead_ttl_ms: self.maybe(77),
+                limits: GrantLimits {
+                    rate: self
+                        .small_number()
+                        .map(|per_second| GrantRate { per_second, burst: self.small_number() }),
+                    catchup_rate: self.small_number(),
+                    concurrency: self.small_number(),
+                },
+                expires_in_ms: self.rare.once_in(4).then(|| self.rare.below(70_000)),
+                on_expiry: [None, Some(OnExpiry::DeliverLate), Some(OnExpiry::Dead), Some(OnExpiry::Drop)]
+                    [self.rare.index(4)],
                 order: self.maybe(2).map(|n| if n == 0 { ReadyOrder::Due } else { ReadyOrder::Arrival }),
                 ..QueueSettings::default()
             }

@@ -63,7 +63,7 @@ fn a_ready_message_stays_ready() {
 fn each_part_by_itself() {
     let mut rig = rig();
     let headers: Headers = vec![("a".into(), "1".into()), ("b".into(), "2".into())];
-    let options = Options { lease_ms: Some(5_000), max_attempts: MaxAttempts::new(3), backoff: None };
+    let options = Options { lease_ms: Some(5_000), max_attempts: MaxAttempts::new(3), ..Options::default() };
     let e = Enqueue { headers: headers.clone(), options, priority: Some(7), ..message("q", 1_000) };
     rig.call(Op::Enqueue(Box::new(e)));
     let id = MessageId(1);

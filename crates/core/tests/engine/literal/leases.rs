@@ -32,6 +32,7 @@ fn a_grant_waits_until_its_message_is_durable_and_itself_is_written() {
         lease_ms: 30_000,
         lateness_ms: 0,
         generation: 1,
+        late: false,
     };
     assert_eq!(
         fx,

@@ -20,6 +20,7 @@ use crate::http::enqueued::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
 use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
 use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
+use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord};
 use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest};
@@ -213,6 +214,7 @@ fn reserving(id: &'static str, summary: &'static str) -> OperationDoc {
         lease_until: LEASED_UNTIL,
         lease_ms: 30_000,
         lateness_ms: 12,
+        late: false,
     };
     OperationDoc::new(Tag::Consume, id, summary).gives(
         200,
@@ -564,6 +566,8 @@ pub(crate) fn get_config() -> OperationDoc {
         dedupe_window_ms: 86_400_000,
         dead_ttl_ms: None,
         order: OrderWord::Due,
+        limits: limits(),
+        on_expiry: OnExpiryWord::DeliverLate,
     };
     let config = queue().config;
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
@@ -571,6 +575,11 @@ pub(crate) fn get_config() -> OperationDoc {
         "The settings.",
         &ConfigAnswer { queue: QUEUE, config, effective },
     )
+}
+
+fn limits() -> LimitsAnswer {
+    let rate = GrantRateAnswer { per_second: 50, burst: None };
+    LimitsAnswer { rate: Some(rate), catchup_rate: None, concurrency: None, expires_in_ms: None }
 }
 
 fn configured() -> ConfiguredAnswer<'static> {
@@ -581,7 +590,7 @@ fn configured() -> ConfiguredAnswer<'static> {
 
 pub(crate) fn change_config() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "change_config", "Change some settings of a queue; null resets one")
-        .takes::<ConfigChange>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
+        .takes::<ConfigChange<'_>>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
         .gives(200, "The queue as it is now.", &configured())
 }
 
@@ -594,7 +603,7 @@ pub(crate) fn remove_queue() -> OperationDoc {
 
 pub(crate) fn configure() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "configure", "Replace the settings of a queue")
-        .takes::<ConfigRequest>(
+        .takes::<ConfigRequest<'_>>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
         .gives(200, "The queue as it is now.", &configured())
@@ -701,6 +710,7 @@ fn message() -> MessageAnswer<'static> {
         lease_until: None,
         dead_reason: None,
         dead_at: None,
+        expires_at: None,
         own: OwnSettingsAnswer { lease_ms: Some(30_000), ..Default::default() },
         history: Elements::Made(vec![past]),
         deliveries: Vec::new(),
@@ -770,6 +780,8 @@ fn queue() -> QueueAnswer<'static> {
             dedupe_window_ms: None,
             dead_ttl_ms: None,
             order: None,
+            limits: limits(),
+            on_expiry: None,
             target: None,
         },
     }

@@ -1,0 +1,79 @@
+//! Messages that expire: looked at before each grant, and at no other time.
+
+use crate::message::{DeadReason, Expiry, Life, MessageContent, Stage};
+use crate::policy::OnExpiry;
+use crate::record::Gone;
+use crate::time::{Due, Now};
+
+use super::Engine;
+use super::effect::Effects;
+use super::index::QueueIdx;
+use super::rows::RowIdx;
+
+/// What an expiry means for a message that would be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GrantVerdict {
+    /// It has not expired.
+    InTime,
+    /// It has expired, and is granted all the same.
+    Late,
+    /// It is dead or gone instead.
+    Ended,
+}
+
+impl Engine {
+    /// When a message expires, by the clock that its due time follows or by that of its own instant.
+    ///
+    /// A retry does not move it. An instant that was over when the message was last made due, by a redrive, does not
+    /// count any more.
+    pub(super) fn expires(
+        &self,
+        now: Now,
+        idx: QueueIdx,
+        message: &MessageContent,
+        life: &Life,
+    ) -> Option<Due> {
+        let asked = life.marks.asked.unwrap_or(life.due);
+        let of_queue = || self.queues.get(idx).settings.expires_in_ms.map(Expiry::In);
+        match message.options.expiry.or_else(of_queue)? {
+            Expiry::In(ms) => Some(asked.plus(ms)),
+            Expiry::At(at) => (now.wall_of(asked) <= at).then_some(Due::At(at)),
+        }
+    }
+
+    /// Whether a message has expired.
+    pub(super) fn has_expired(&self, now: Now, slot: RowIdx) -> bool {
+        let entry = self.rows.get(slot);
+        let expires = self.expires(now, entry.queue, &entry.message, &entry.life);
+        // At the instant itself it may still be granted.
+        expires.is_some_and(|expires| now.since(expires) > 0)
+    }
+
+    /// Ends a message that is about to be granted, if it has expired and its queue wants that.
+    pub(super) fn judge_expiry(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) -> GrantVerdict {
+        if !self.has_expired(now, slot) {
+            return GrantVerdict::InTime;
+        }
+        match self.queues.get(self.rows.get(slot).queue).settings.on_expiry.unwrap_or_default() {
+            OnExpiry::DeliverLate => return GrantVerdict::Late,
+            OnExpiry::Dead => {
+                let at = self.dies(now);
+                let stage = Stage::Dead { reason: DeadReason::Expired, at };
+                self.change_life(now, slot, fx, |life| life.stage = stage);
+                self.notice_death(slot, fx);
+            }
+            OnExpiry::Drop => {
+                self.remove_from(slot, Gone::Expired, fx);
+            }
+        }
+        GrantVerdict::Ended
+    }
+
+    /// The due time that the producer asked for, to be kept while a retry moves it; `None` if no expiry depends on it.
+    pub(super) fn asked_due(&self, slot: RowIdx) -> Option<Due> {
+        let entry = self.rows.get(slot);
+        let expires = entry.message.options.expiry.is_some()
+            || self.queues.get(entry.queue).settings.expires_in_ms.is_some();
+        entry.life.marks.asked.or(expires.then_some(entry.life.due))
+    }
+}

@@ -1,0 +1,86 @@
+//! The limits of one queue's grants at one shard, and what is left of them.
+
+use crate::policy::{BURST_MS, CATCHUP_MS, GrantLimits, GrantRate};
+use crate::time::{EngineMs, Now};
+
+use super::bucket::{TokenBucket, share};
+use super::ids::Ids;
+
+/// The limits of one queue at this shard, and the tokens that are left.
+#[derive(Debug)]
+pub(super) struct GrantLimiter {
+    rate: Option<TokenBucket>,
+    catchup: Option<TokenBucket>,
+    pub(super) leases: Option<u64>,
+    /// When its consumers are served again.
+    pub(super) wakes: Option<EngineMs>,
+}
+
+/// Whether the next message of a queue has been due for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pursuit {
+    UpToDate,
+    Behind,
+}
+
+/// Why a queue grants nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtLimit {
+    /// It has as many leases as it may have.
+    Leases,
+    /// Its rate allows the next grant in this many ms.
+    Rate(u64),
+}
+
+impl Pursuit {
+    /// That of a queue whose next message was due this many ms ago.
+    pub(super) fn of(late_ms: u64) -> Self {
+        if late_ms > CATCHUP_MS { Pursuit::Behind } else { Pursuit::UpToDate }
+    }
+}
+
+impl GrantLimiter {
+    /// The limiter of a queue with these limits; `None` if it has none. Tokens that a former limiter had used stay used.
+    pub(super) fn new(
+        limits: GrantLimits,
+        ids: Ids,
+        now: Now,
+        old: Option<&GrantLimiter>,
+    ) -> Option<Box<Self>> {
+        let GrantLimits { rate, catchup_rate, concurrency } = limits;
+        if limits == GrantLimits::default() {
+            return None;
+        }
+        let bucket = |rate: GrantRate, old: Option<&TokenBucket>| {
+            let burst = rate.burst.map_or(u64::from(rate.per_second) * BURST_MS / 1_000, u64::from).max(1);
+            TokenBucket::new(u64::from(rate.per_second), burst, ids, now.engine).filled_as(old.cloned())
+        };
+        let catchup = catchup_rate.map(|per_second| GrantRate { per_second, burst: None });
+        Some(Box::new(GrantLimiter {
+            rate: rate.map(|rate| bucket(rate, old.and_then(|old| old.rate.as_ref()))),
+            catchup: catchup.map(|rate| bucket(rate, old.and_then(|old| old.catchup.as_ref()))),
+            leases: concurrency.map(|leases| share(u64::from(leases), ids)),
+            wakes: None,
+        }))
+    }
+
+    /// Time in ms until the rates allow a grant; 0 for now.
+    pub(super) fn wait_ms(&self, now: Now, pursuit: Pursuit) -> u64 {
+        let catchup = self.catchup.as_ref().filter(|_| pursuit == Pursuit::Behind);
+        let wait = self.rate.iter().chain(catchup).map(|bucket| {
+            let mut bucket = bucket.clone();
+            bucket.refill(now.engine);
+            bucket.next_ms()
+        });
+        wait.max().unwrap_or(0)
+    }
+
+    /// Takes what one grant uses.
+    pub(super) fn take(&mut self, now: Now, pursuit: Pursuit) {
+        let catchup = self.catchup.as_mut().filter(|_| pursuit == Pursuit::Behind);
+        for bucket in self.rate.iter_mut().chain(catchup) {
+            bucket.refill(now.engine);
+            bucket.take();
+        }
+    }
+}

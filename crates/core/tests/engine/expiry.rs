@@ -1,0 +1,262 @@
+//! Messages that expire, and due times that are drawn from a spread.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{MessageId, SessionId};
+use duewheel_core::message::{DeadReason, Expiry, Options, State};
+use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
+use duewheel_core::time::WallMs;
+
+use crate::harness::*;
+
+fn on_expiry(rig: &mut Rig, name: &str, what: OnExpiry) {
+    let settings = QueueSettings { on_expiry: Some(what), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue(name), settings });
+}
+
+fn expiring(name: &str, delay_ms: u64, expiry: Expiry) -> Enqueue {
+    Enqueue { options: Options { expiry: Some(expiry), ..Options::default() }, ..message(name, delay_ms) }
+}
+
+fn spread(name: &str, spread_ms: u64) -> Enqueue {
+    Enqueue { options: Options { spread_ms: Some(spread_ms), ..Options::default() }, ..message(name, 1_000) }
+}
+
+fn put_one(rig: &mut Rig, e: Enqueue) -> MessageId {
+    match rig.call(Op::Enqueue(Box::new(e))) {
+        Reply::Enqueue(Ok(done)) => done.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal(rig: &mut Rig, e: Enqueue) -> EnqueueRefusal {
+    match rig.call(Op::Enqueue(Box::new(e))) {
+        Reply::Enqueue(Err(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn view(rig: &mut Rig, id: MessageId) -> Option<View> {
+    match rig.call(Op::Get { target: Target::Id(id) }) {
+        Reply::View(view) => view.map(|view| *view),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn nack(rig: &mut Rig, grant: &Grant, delay_ms: u64) {
+    let (id, proof) = (grant.message.id, grant.token.into());
+    let nacked = rig.call(Op::Nack {
+        id,
+        proof,
+        attempt: Attempt::Failed,
+        delay_ms: Some(delay_ms),
+        priority: None,
+        note: "".into(),
+    });
+    assert!(matches!(nacked, Reply::Settle(Ok(_))), "{nacked:?}");
+}
+
+fn postpone(rig: &mut Rig, id: MessageId, delay_ms: u64) -> Reply {
+    let edit = Box::new(Edit::due(When::After(delay_ms)));
+    rig.call(Op::Postpone { target: Target::Id(id), edit, if_generation: None })
+}
+
+#[test]
+fn by_default_an_expired_message_is_granted_and_said_to_be_late() {
+    let mut rig = Rig::new(Policy::default());
+    let id = put_one(&mut rig, expiring("q", 1_000, Expiry::In(500)));
+    assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 1_500)));
+    rig.pass(1_500);
+    rig.timeout();
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    assert!(!grant.late, "at the instant itself it is not");
+    nack(&mut rig, &grant, 0);
+    rig.pass(1);
+    rig.timeout();
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    assert!(grant.late, "a retry does not move it");
+}
+
+#[test]
+fn an_expired_message_is_dead_with_that_reason_and_a_redrive_grants_it() {
+    for expiry in [Expiry::In(10), Expiry::At(WallMs(WALL + 10))] {
+        let mut rig = Rig::new(Policy::default());
+        on_expiry(&mut rig, "q", OnExpiry::Dead);
+        let e = Enqueue { key: Some(key("k")), ..expiring("q", 0, expiry) };
+        let id = put_one(&mut rig, e);
+        rig.pass(11);
+        rig.timeout();
+        assert_eq!(view(&mut rig, id).unwrap().state, State::Ready, "nobody has asked for it yet");
+        assert_eq!(rig.reserve("q", 9).len(), 0);
+        let dead = view(&mut rig, id).unwrap();
+        assert_eq!(dead.dead, Some((DeadReason::Expired, WallMs(WALL + 11))));
+        assert_eq!((dead.attempt, dead.state), (0, State::Dead), "it used up no attempt");
+        assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(_))));
+        rig.restart();
+        let grant = rig.reserve("q", 1).pop().expect("who redrives it wants it");
+        assert_eq!(grant.message.id, id);
+        // Its key was free while it was dead, and is its own again.
+        let other = Enqueue { key: Some(key("k")), ..message("q", 0) };
+        assert_eq!(refusal(&mut rig, other), EnqueueRefusal::KeyExists(id));
+    }
+}
+
+#[test]
+fn an_expired_message_is_dropped_and_counted_and_its_key_is_free() {
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Drop);
+    let id = put_one(&mut rig, Enqueue { key: Some(key("k")), ..expiring("q", 0, Expiry::In(10)) });
+    rig.pass(11);
+    rig.timeout();
+    assert_eq!(rig.reserve("q", 9).len(), 0);
+    assert_eq!(view(&mut rig, id), None);
+    let Reply::Queues(queues) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
+    assert_eq!((queues[0].totals.expired, queues[0].counts.ready), (1, 0));
+    put_one(&mut rig, Enqueue { key: Some(key("k")), ..message("q", 0) });
+    assert_eq!(rig.reserve("q", 9).len(), 1);
+}
+
+#[test]
+fn a_lease_is_never_ended_by_an_expiry_and_an_ack_counts() {
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Drop);
+    let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    rig.pass(10_000);
+    rig.timeout();
+    assert_eq!(view(&mut rig, id).unwrap().state, State::Leased);
+    let acked = rig.call(Op::Ack { id, proof: grant.token.into() });
+    assert!(matches!(acked, Reply::Settle(Ok(_))), "{acked:?}");
+
+    let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    rig.pass(11);
+    nack(&mut rig, &grant, 0);
+    assert_eq!(rig.reserve("q", 1).len(), 0, "after a nack its queue's setting applies");
+    assert_eq!(view(&mut rig, id), None);
+}
+
+#[test]
+fn the_queues_setting_holds_for_messages_without_an_expiry_of_their_own() {
+    let mut rig = Rig::new(Policy::default());
+    let own = put_one(&mut rig, expiring("q", 0, Expiry::In(1_000)));
+    let other = put_one(&mut rig, message("q", 0));
+    let settings = QueueSettings {
+        expires_in_ms: Some(50),
+        on_expiry: Some(OnExpiry::Dead),
+        ..QueueSettings::default()
+    };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    rig.pass(51);
+    rig.timeout();
+    let grants = rig.reserve("q", 9);
+    assert_eq!(grants.iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [own]);
+    assert_eq!(view(&mut rig, other).unwrap().dead.map(|(reason, _)| reason), Some(DeadReason::Expired));
+}
+
+#[test]
+fn a_postpone_moves_the_expiry_with_the_due_time_but_not_beyond_an_instant() {
+    let mut rig = Rig::new(Policy::default());
+    let id = put_one(&mut rig, expiring("q", 1_000, Expiry::In(500)));
+    assert!(matches!(postpone(&mut rig, id, 5_000), Reply::Change(Ok(_))));
+    assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 5_500)));
+    let id = put_one(&mut rig, expiring("q", 1_000, Expiry::At(WallMs(WALL + 2_000))));
+    assert!(matches!(postpone(&mut rig, id, 2_000), Reply::Change(Ok(_))));
+    let refused = Reply::Change(Err(ChangeRefusal::OutOfRange(RefusedPart::ExpiresAt)));
+    assert_eq!(postpone(&mut rig, id, 2_001), refused, "it would expire before it is due");
+    let fire = rig.call(Op::Fire { target: Target::Id(id) });
+    assert!(matches!(fire, Reply::Change(Ok(_))));
+    assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 2_000)));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_the_name_of_its_part() {
+    let mut rig = Rig::new(Policy::default());
+    let max = rig.policy.max_delay_ms;
+    let out = EnqueueRefusal::OutOfRange;
+    assert_eq!(refusal(&mut rig, expiring("q", 0, Expiry::In(0))), out(RefusedPart::ExpiresIn));
+    assert_eq!(refusal(&mut rig, expiring("q", 0, Expiry::In(max + 1))), out(RefusedPart::ExpiresIn));
+    let early = Expiry::At(WallMs(WALL + 999));
+    assert_eq!(refusal(&mut rig, expiring("q", 1_000, early)), out(RefusedPart::ExpiresAt));
+    let mut e = expiring("q", 1_000, Expiry::At(WallMs(WALL + 1_099)));
+    e.options.spread_ms = Some(100);
+    assert_eq!(refusal(&mut rig, e.clone()), out(RefusedPart::ExpiresAt), "wherever it is drawn to");
+    e.options.expiry = Some(Expiry::At(WallMs(WALL + 1_100)));
+    put_one(&mut rig, e);
+    let id = put_one(&mut rig, spread("q", 100));
+    assert_eq!(postpone(&mut rig, id, max - 99), Reply::Change(Err(ChangeRefusal::TooFar(max))));
+    assert!(matches!(postpone(&mut rig, id, max - 100), Reply::Change(Ok(_))));
+    assert_eq!(refusal(&mut rig, spread("q", max)), out(RefusedPart::Spread));
+    assert_eq!(refusal(&mut rig, spread("q", u64::MAX)), out(RefusedPart::Spread));
+}
+
+/// More than a step may end lie before the one that is to be granted: whoever does not wait gets it all the same.
+#[test]
+fn many_expired_messages_hide_no_living_one() {
+    for what in [OnExpiry::Drop, OnExpiry::Dead] {
+        let mut rig = Rig::new(Policy { max_step: 64, ..Policy::default() });
+        on_expiry(&mut rig, "q", what);
+        for _ in 0..1_000 {
+            put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
+        }
+        let id = put_one(&mut rig, Enqueue { priority: Some(2_000), ..message("q", 0) });
+        rig.pass(11);
+        rig.timeout();
+        let demand = rig.demand(&["q"], 5, 0);
+        let (waits, fx) = rig.raw(Op::Reserve(demand));
+        let ended = fx.iter().filter(|effect| matches!(effect, Effect::Append(_))).count();
+        assert_eq!(ended, 64, "a step is bounded");
+        assert_eq!(rig.reply(waits), None, "and does not say that there is nothing");
+        rig.timeout();
+        let reply = rig.reply(waits).expect("an answer, once all are ended");
+        let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
+        assert_eq!(grants.iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [id]);
+    }
+}
+
+#[test]
+fn by_its_id_an_expired_message_is_not_granted_either() {
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Drop);
+    let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
+    rig.pass(11);
+    rig.timeout();
+    let one = Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
+    assert_eq!(rig.call(one), Reply::ReserveOne(Err(ChangeRefusal::NotFound)));
+    assert_eq!(view(&mut rig, id), None);
+}
+
+#[test]
+fn a_spread_is_drawn_by_the_key_and_again_when_the_due_time_changes() {
+    let mut rig = Rig::new(Policy::default());
+    let mut drawn = Vec::new();
+    for n in 0..50 {
+        let e = Enqueue { key: Some(key(&format!("k{n}"))), ..spread("q", 10_000) };
+        let id = put_one(&mut rig, e.clone());
+        let due = view(&mut rig, id).unwrap().due_at.0;
+        assert!((WALL + 1_000..=WALL + 11_000).contains(&due));
+        drawn.push(due - WALL - 1_000);
+        rig.call(Op::Cancel { target: Target::Id(id) });
+        let again = put_one(&mut rig, e);
+        assert_eq!(view(&mut rig, again).unwrap().due_at.0, due, "the same key, the same instant");
+        assert!(matches!(postpone(&mut rig, again, 5_000), Reply::Change(Ok(_))));
+        assert_eq!(view(&mut rig, again).unwrap().due_at.0, WALL + 5_000 + (due - WALL - 1_000));
+    }
+    let below = drawn.iter().filter(|ms| **ms < 5_000).count();
+    assert!((10..=40).contains(&below), "{drawn:?}");
+}
+
+#[test]
+fn a_dedupe_id_stands_for_one_spread_and_one_expiry() {
+    let mut rig = Rig::new(Policy::default());
+    let e = Enqueue { dedupe_id: Some("once".into()), ..spread("q", 10_000) };
+    let id = put_one(&mut rig, e.clone());
+    assert_eq!(put_one(&mut rig, e.clone()), id);
+    for options in [
+        Options { spread_ms: Some(9_999), ..Options::default() },
+        Options { expiry: Some(Expiry::In(1)), ..e.options.clone() },
+        Options::default(),
+    ] {
+        let other = Enqueue { options, ..e.clone() };
+        assert_eq!(refusal(&mut rig, other), EnqueueRefusal::DedupeMismatch(id));
+    }
+}
