@@ -10,10 +10,11 @@ use std::time::Duration;
 use axum::Router;
 use duewheel::testing;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
 use super::request_id::Identified;
@@ -43,6 +44,8 @@ pub struct HttpListener {
     tls: Option<Arc<Tls>>,
     stop: watch::Receiver<bool>,
     stopper: Stop,
+    /// How long a connection that was accepted before the stop may take to begin its first request.
+    first_request: Duration,
 }
 
 impl HttpListener {
@@ -57,13 +60,20 @@ impl HttpListener {
     /// Serves a socket that listens already.
     pub(crate) fn on(socket: TcpListener, app: App) -> HttpListener {
         let (stopper, stop) = Stop::new();
-        HttpListener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper }
+        let router = routes::router(app.clone());
+        HttpListener { socket, router, app, tls: None, stop, stopper, first_request: Duration::ZERO }
     }
 
     /// Accepts TLS alone.
     #[must_use]
     pub fn with_tls(self, tls: Option<Arc<Tls>>) -> HttpListener {
         HttpListener { tls, ..self }
+    }
+
+    /// Lets connections that were accepted before the stop begin their first request until this long after it. Without
+    /// it they are closed: with a successor on the same socket that is the only refusal which clients could see.
+    pub(crate) fn with_first_request(self, first_request: Duration) -> HttpListener {
+        HttpListener { first_request, ..self }
     }
 
     /// The address of the listener; the real port if port 0 was configured.
@@ -116,26 +126,25 @@ impl HttpListener {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
-        let router = self.router.clone();
+        let (app, tls, router) = (self.app.clone(), self.tls.clone(), self.router.clone());
+        let stop = StopOfConnection { stop: Some(self.stop.clone()), first_request: self.first_request };
         tokio::spawn(async move {
             let _place = place;
             testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
             let header_timeout = app.limits.header_timeout;
-            let ends = stopped(stop.clone());
-            if tls.is_some() && plain::is_plain(&stream, header_timeout, ends).await {
+            if tls.is_some() && plain::is_plain(&stream, header_timeout, stop.before_request()).await {
                 plain::answer(stream).await;
                 app.counters.connections.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
             let stream = Stall::new(stream, app.limits.body_timeout);
             match tls {
-                None => talk(stream, router, header_timeout, stopped(stop)).await,
+                None => talk(stream, router, header_timeout, stop).await,
                 Some(tls) => {
-                    let ends = stopped(stop.clone());
+                    let ends = stop.before_request();
                     if let Some(stream) = shake_hands(stream, &tls, header_timeout, ends).await {
-                        talk(stream, router, header_timeout, stopped(stop)).await;
+                        talk(stream, router, header_timeout, stop).await;
                     }
                 }
             }
@@ -144,10 +153,29 @@ impl HttpListener {
     }
 }
 
-/// Ends when the server stops.
-async fn stopped(mut stop: watch::Receiver<bool>) {
-    // The sender lives as long as the listener: an error means that the listener is gone.
-    let _ = stop.wait_for(|stop| *stop).await;
+/// When a connection ends because the server stops.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StopOfConnection {
+    /// `None`: the server that serves it does not stop.
+    stop: Option<watch::Receiver<bool>>,
+    first_request: Duration,
+}
+
+impl StopOfConnection {
+    /// Ends when the server stops.
+    async fn stopped(&self) {
+        match &self.stop {
+            // The sender lives as long as the listener: an error means that the listener is gone.
+            Some(stop) => drop(stop.clone().wait_for(|stop| *stop).await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends when a connection that has sent no request is to end.
+    async fn before_request(&self) {
+        self.stopped().await;
+        tokio::time::sleep(self.first_request).await;
+    }
 }
 
 /// `None` if the handshake fails, times out, or `stopped` ends before it is over.
@@ -169,12 +197,13 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// Serves one connection from its first request to its last; after `stopped` has ended, only the request in progress.
+/// Serves one connection from its first request to its last; after the stop, only the request in progress, or the first
+/// one if it begins in time.
 pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     header_timeout: Duration,
-    stopped: impl Future<Output = ()>,
+    stop: StopOfConnection,
 ) {
     let mut server = http1::Builder::new();
     server
@@ -183,8 +212,19 @@ pub(super) async fn talk(
         // Without `pipeline_flush`: with it answers to pipelined requests are lost when the bytes behind them are not a
         // request.
         .max_buf_size(READ_BUFFER);
-    let service = Identified::new(router);
+    let asked = Arc::new(Notify::new());
+    let routes = Identified::new(router);
+    let service = service_fn(|request| {
+        // Keeps one permit: it does not matter whether somebody waits yet.
+        asked.notify_one();
+        routes.call(request)
+    });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let stopped = async {
+        stop.stopped().await;
+        // hyper ends a connection that has read nothing at once, and its client would see no answer.
+        let _ = tokio::time::timeout(stop.first_request, asked.notified()).await;
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped => {
@@ -216,4 +256,49 @@ fn turn_away(mut stream: TcpStream, turned_away: &Arc<Semaphore>) {
         };
         let _ = tokio::time::timeout(Duration::from_millis(500), talk).await;
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::DuplexStream;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
+    /// A connection that the listener had accepted, its client's side, and what stops it.
+    fn accepted(first_request: Duration) -> (DuplexStream, Stop, tokio::task::JoinHandle<()>) {
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        let (stopper, stop) = Stop::new();
+        let stop = StopOfConnection { stop: Some(stop), first_request };
+        let router = Router::new().route("/", get(async || "here"));
+        let serving = tokio::spawn(talk(server, router, Duration::from_secs(60), stop));
+        (client, stopper, serving)
+    }
+
+    /// What the server answers to a request that comes this long after the stop.
+    async fn answered(first_request: Duration, after: Duration) -> String {
+        let (mut client, stopper, serving) = accepted(first_request);
+        tokio::task::yield_now().await;
+        stopper.stop();
+        sleep(after).await;
+        let mut answer = String::new();
+        // Nobody may be there any more.
+        let _ = client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        client.read_to_string(&mut answer).await.unwrap();
+        serving.await.unwrap();
+        answer
+    }
+
+    /// An upgrade on a given socket lost a request now and then: hyper closes a connection that has read nothing at once,
+    /// and the client had no answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_asks_soon_after_the_stop_is_answered() {
+        let answer = answered(FIRST_REQUEST, FIRST_REQUEST / 2).await;
+        assert!(answer.ends_with("here"), "{answer:?}");
+        assert_eq!(answered(FIRST_REQUEST, FIRST_REQUEST * 2).await, "");
+        assert_eq!(answered(Duration::ZERO, Duration::from_millis(10)).await, "", "without a successor");
+    }
 }

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::health::{ProbeAnswer, StartingAnswer, StartingWord, StatusWord, TroubledAnswer};
-use super::listener::{shake_hands, talk};
+use super::listener::{StopOfConnection, shake_hands, talk};
 use super::reply;
 use crate::claim::Claim;
 use crate::error::{ErrorCode, Extra, Problem};
@@ -123,10 +123,10 @@ async fn accept(
 /// Answers connected clients, whatever opens meanwhile: each of these connections ends soon by itself.
 async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     match tls {
-        None => talk(stream, router, HEADER_TIMEOUT, pending()).await,
+        None => talk(stream, router, HEADER_TIMEOUT, StopOfConnection::default()).await,
         Some(tls) => {
             if let Some(stream) = shake_hands(stream, &tls, HEADER_TIMEOUT, pending()).await {
-                talk(stream, router, HEADER_TIMEOUT, pending()).await;
+                talk(stream, router, HEADER_TIMEOUT, StopOfConnection::default()).await;
             }
         }
     }
