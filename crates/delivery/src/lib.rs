@@ -9,6 +9,7 @@
 mod answer;
 mod book;
 mod breaker;
+mod bulk;
 mod civil;
 mod client;
 mod connect;
@@ -36,6 +37,10 @@ mod workers;
 pub use answer::PushVerdict;
 pub use book::{BookReport, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
+pub use bulk::{
+    BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
+    BulkRequest, BulkView, BulkWorker, filtered_page,
+};
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};
 pub use connect::{Resolver, SystemResolver};

@@ -214,3 +214,24 @@ pub const MAX_RUN_ID: usize = 48;
 pub const FIRST_RESTART: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const LONGEST_RESTART: Duration = Duration::from_secs(60);
+
+/// Most jobs of a store, with those that have ended.
+pub const MAX_JOBS: u64 = 1_000;
+/// How long a job is kept after its end.
+pub const KEEP_JOBS: Duration = Duration::from_secs(7 * 86_400);
+/// Most messages a second that a job may ask for.
+pub const MAX_BULK_RATE: u32 = 1_000_000;
+/// Jobs that a node works on at a time.
+pub const BULK_RUNS: usize = 2;
+/// How long a node has a job for itself after each step.
+pub const BULK_HELD: Duration = Duration::from_secs(10);
+/// Most messages of a part of a job.
+pub const BULK_PART: usize = 4_000;
+/// Messages that one step of a job walks over at most before it is written how far it has come.
+pub const BULK_WALK: usize = 100_000;
+/// Messages that a job changes together.
+pub const BULK_SLICE: usize = 256;
+/// Messages that a job puts into another queue together: their bodies are in memory meanwhile.
+pub const BULK_SLICE_WITH_BODIES: usize = 16;
+/// How often the end of a job is tried that its worker comes in the way of.
+pub const BULK_EDIT_TRIES: u32 = 100;

@@ -84,6 +84,11 @@ named! {
         "pattern": "^[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*$",
         "description": "The name of a schedule.",
     });
+    /// The id of a job.
+    JobSchema "JobId" json_schema!({
+        "type": "string", "pattern": "^[0-9a-f]{32}$", "examples": ["5b1f0c6a9d3e4f208a7c6b5d4e3f2a10"],
+        "description": "The id of a job.",
+    });
     /// A key.
     KeySchema "Key" json_schema!({
         "type": "string", "minLength": 1, "maxLength": Key::MAX, "format": "duewheel-key", "examples": ["order-42"],

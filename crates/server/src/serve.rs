@@ -36,14 +36,17 @@ pub use error::ServeError;
 /// How long connections may take for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How long looks at schedules may take to end before the wheel is closed.
+/// How long looks at schedules and steps of jobs may take to end before the wheel is closed.
 const SCHEDULES_STOP: Duration = Duration::from_secs(2);
 
 /// How long requests to targets may take to end before the wheel is closed; those that are dropped are sent again.
 const DELIVERY_STOP: Duration = Duration::from_secs(5);
 
 /// How long requests in progress may take before the drain begins, when a successor gets the new connections.
-const HAND_OVER: Duration = Duration::from_secs(1);
+const HAND_OVER: Duration = Duration::from_secs(2);
+
+/// How long a connection that was accepted just before the stop may take to send its request, with a successor.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// The number of open files beside connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
@@ -129,7 +132,8 @@ pub async fn serve(
         let mut listeners = Listeners::lingering(LINGER.saturating_add(more));
         if let Some((address, socket)) = http {
             let socket = socket.ready().await.map_err(|why| bind_error(address, why))?;
-            listeners.add_http(socket, app.clone(), tls)?;
+            let first_request = if is_given { FIRST_REQUEST } else { Duration::ZERO };
+            listeners.add_http(socket, app.clone(), tls, first_request)?;
         }
         if let (Some(address), Some(lean)) = (beanstalk, &lean) {
             if asks && beanstalk_tls.is_none() {
@@ -160,6 +164,7 @@ pub async fn serve(
     }
     out.flush()?;
     app.start_schedules();
+    app.start_jobs();
     app.start_delivery();
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
@@ -224,11 +229,15 @@ impl RunningServer {
         result
     }
 
-    /// Ends the worker of schedules and deliveries, then the wheel.
+    /// Ends the workers of schedules, jobs and deliveries, then the wheel.
     async fn shut_down(&self) -> Result<(), ShutdownError> {
         let time = self.settings.drain_timeout;
         let (schedules, delivery) = (SCHEDULES_STOP.min(time), DELIVERY_STOP.min(time));
-        tokio::join!(self.app.stop_schedules(schedules), self.app.stop_delivery(delivery));
+        tokio::join!(
+            self.app.stop_schedules(schedules),
+            self.app.stop_jobs(schedules),
+            self.app.stop_delivery(delivery)
+        );
         self.wheel.shutdown(time).await
     }
 
@@ -380,9 +389,15 @@ impl Listeners {
         self.stoppers.push(Box::new(stop));
     }
 
-    fn add_http(&mut self, socket: TcpListener, app: App, tls: Option<Arc<Tls>>) -> Result<(), ServeError> {
+    fn add_http(
+        &mut self,
+        socket: TcpListener,
+        app: App,
+        tls: Option<Arc<Tls>>,
+        first_request: Duration,
+    ) -> Result<(), ServeError> {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let listener = HttpListener::on(socket, app).with_tls(tls);
+        let listener = HttpListener::on(socket, app).with_tls(tls).with_first_request(first_request);
         let linger = self.linger;
         let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
         self.add(shown, listener.run(linger), move || stopper.stop());

@@ -14,7 +14,7 @@ use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
-use duewheel_core::time::Now;
+use duewheel_core::time::{Now, WallMs};
 use tokio::sync::oneshot;
 
 use crate::error::CallError;
@@ -61,6 +61,7 @@ pub trait Route: Send + Sync + fmt::Debug {
         state: Option<State>,
         after: Option<ListPositions>,
         limit: usize,
+        from: Option<WallMs>,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
 
     /// Ends all waiting reserves with what they have, and lets no reserve wait from now on: a shutdown has begun.
@@ -252,11 +253,30 @@ impl Client {
         after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
+        self.list_from(queue, state, after, limit, None).await
+    }
+
+    /// Like [`Client::list`], but what is due before `from` may be left out: where the list is in due order it is, and
+    /// costs nothing. Each page needs the same `from`.
+    ///
+    /// # Errors
+    /// See [`Client::list`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn list_from(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPositions>,
+        limit: usize,
+        from: Option<WallMs>,
+    ) -> Result<Listing, CallError> {
         if let Some(route) = &self.route
             && route.shards() != 1
         {
-            self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit }])?;
-            return route.list(queue, state, after, limit).await;
+            self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit, from }])?;
+            return route.list(queue, state, after, limit, from).await;
         }
         let after = match after.as_ref().map(ListPositions::as_slice) {
             None => None,
@@ -264,7 +284,7 @@ impl Client {
             Some([ListPosition::End]) => return Ok(Listing::default()),
             Some(_) => return Err(CallError::WRONG_POSITIONS),
         };
-        let page = self.ask(Op::list(queue, state, after, limit)).await?;
+        let page = self.ask(Op::list(queue, state, after, limit, from)).await?;
         let next = page.next.map(|place| ListPositions::new(vec![ListPosition::Behind(place)]));
         Ok(Listing { views: page.views, next })
     }

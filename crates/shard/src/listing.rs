@@ -4,9 +4,12 @@
 //! after the messages taken form the cursor. How much a shard has sent in advance therefore does not matter.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use duewheel_core::engine::{ListCursor, Page, View};
+use duewheel_core::id::MessageId;
 use duewheel_core::message::State;
+use duewheel_core::store::Cursor;
 
 /// The progress of a listing: one position for each shard. Returned by [`crate::client::Client::list`];
 /// [`ListPositions::new`] reassembles one.
@@ -36,6 +39,50 @@ impl ListPositions {
     /// The positions, one for each shard, in the order of the shards.
     pub fn as_slice(&self) -> &[ListPosition] {
         &self.0
+    }
+
+    /// Reads the text of the positions of this number of shards; `None` when it is not such a text.
+    pub fn parse(text: &str, shards: u32) -> Option<ListPositions> {
+        fn digits(s: &str) -> Option<u64> {
+            if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
+        }
+        fn half(s: &str) -> Option<Option<Cursor>> {
+            if s == "-" {
+                return Some(None);
+            }
+            let (time, id) = s.split_once('.')?;
+            Some(Some((digits(time)?, MessageId(digits(id)?))))
+        }
+        fn position(s: &str) -> Option<ListPosition> {
+            if s == "." {
+                return Some(ListPosition::End);
+            }
+            let (at, after) = s.split_once('_')?;
+            Some(ListPosition::Behind(ListCursor { at: half(at)?, after: half(after)? }))
+        }
+        let shards = usize::try_from(shards).ok()?;
+        if text.split('~').take(shards + 1).count() != shards {
+            return None;
+        }
+        text.split('~').map(position).collect::<Option<Vec<_>>>().map(ListPositions::new)
+    }
+}
+
+/// A text that [`ListPositions::parse`] reads: a position for each shard, with `~` between them. A position is two halves,
+/// each `-` or `time.id`; or `.` at the end of a shard.
+impl fmt::Display for ListPositions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let half = |half: Option<Cursor>| half.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
+        for (at, position) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("~")?;
+            }
+            match position {
+                ListPosition::Behind(cursor) => write!(f, "{}_{}", half(cursor.at), half(cursor.after))?,
+                ListPosition::End => f.write_str(".")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -129,5 +176,39 @@ impl ListingMerge {
 
     fn is_full(&self) -> bool {
         self.views.len() >= self.limit || self.bytes >= self.max_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back() {
+        let all = [
+            ListPosition::START,
+            ListPosition::Behind(ListCursor { at: Some((5, MessageId(7))), after: None }),
+            ListPosition::Behind(ListCursor {
+                at: Some((0, MessageId(0))),
+                after: Some((u64::MAX, MessageId(u64::MAX))),
+            }),
+            ListPosition::End,
+        ];
+        for n in 1..=all.len() {
+            let positions = ListPositions::new(all[..n].to_vec());
+            let text = positions.to_string();
+            for shards in 0..6 {
+                let wanted = (shards as usize == n).then(|| positions.clone());
+                assert_eq!(ListPositions::parse(&text, shards), wanted, "{text}, {shards} shards");
+            }
+        }
+        let one = ListPositions::new(vec![all[1]]);
+        assert_eq!(one.to_string(), "5.7_-", "as it has always been with one shard");
+        for bad in
+            ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."]
+        {
+            assert_eq!(ListPositions::parse(bad, 1), None, "{bad}");
+            assert_eq!(ListPositions::parse(&format!("{bad}~-_-"), 2), None, "{bad}");
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Seen {
             },
             27 => Op::Fire { target: self.target(c) },
             28 => Op::FireMany { queue: queue(c), max: size(c) },
-            29 => Op::Redrive { id: self.id(c) },
+            29 => Op::Redrive { id: self.id(c), delay_ms: c.once_in(4).then(|| c.number()) },
             30 => Op::RedriveMany { queue: queue(c), max: size(c) },
             31 => match c.below(6) {
                 0 => Op::Get { target: self.target(c) },
@@ -174,6 +174,7 @@ impl Seen {
                 state: c.once_in(2).then(|| state(c)),
                 after: c.once_in(2).then_some(self.cursor).flatten(),
                 limit: size(c).max(1),
+                from: c.once_in(4).then(|| WallMs(c.number())),
             },
             33 => Op::Histogram {
                 queue: c.once_in(2).then(|| queue(c)),
@@ -306,7 +307,7 @@ impl Seen {
         let mut shown = 0;
         for queue in QUEUES {
             let queue = QueueName::new(queue).expect("a good name");
-            let list = Op::List { queue, state: None, after: None, limit: usize::MAX };
+            let list = Op::List { queue, state: None, after: None, limit: usize::MAX, from: None };
             let Reply::Page(page) = self.rig.call(list) else { panic!("a list has an answer of its own") };
             shown += page.views.len();
             for view in &page.views {

@@ -18,6 +18,7 @@ use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::QueueSettings;
+use duewheel_core::time::WallMs;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::WhenBusy;
@@ -70,8 +71,8 @@ impl Router {
                 let views = self.all(Op::peek(queue, state), patience).await?;
                 Ok(Reply::View(merge::first(state, views.into_iter().flatten())))
             }
-            Op::List { queue, state, after: None, limit } => {
-                let listing = self.pages(queue, state, None, limit).await?;
+            Op::List { queue, state, after: None, limit, from } => {
+                let listing = self.pages(queue, state, None, limit, from).await?;
                 match listing.next {
                     // The position is not one within a single shard.
                     Some(_) => Err(CallError::WRONG_POSITIONS),
@@ -310,6 +311,7 @@ impl Router {
         state: Option<State>,
         after: Option<ListPositions>,
         limit: usize,
+        from: Option<WallMs>,
     ) -> Result<Listing, CallError> {
         let shards = self.count() as usize;
         let positions = after.unwrap_or_else(|| ListPositions::new(vec![ListPosition::START; shards]));
@@ -327,7 +329,7 @@ impl Router {
             }
             let ask = |&(at, position): &(usize, _)| {
                 let shard = ShardId(u32::try_from(at).unwrap_or(0));
-                (shard, Op::list(queue.clone(), state, Some(position), rows))
+                (shard, Op::list(queue.clone(), state, Some(position), rows, from))
             };
             let pages = self.ask_shards(wants.iter().map(ask).collect(), WhenBusy::Refuse).await?;
             for (&(at, _), page) in wants.iter().zip(pages) {

@@ -110,7 +110,10 @@ mod tests {
         }
         let any = Op::Enqueue(Box::new(Enqueue::new(queue("q"), "")));
         assert_eq!(placement(&any, 7), Placement::Any);
-        assert_eq!(placement(&Op::Redrive { id: MessageId(9) }, 7), Placement::To(ShardId(1)));
+        assert_eq!(
+            placement(&Op::Redrive { id: MessageId(9), delay_ms: None }, 7),
+            Placement::To(ShardId(1))
+        );
     }
 
     #[test]

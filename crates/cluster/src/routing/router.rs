@@ -24,6 +24,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
+use duewheel_core::time::WallMs;
 use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::budget::CallBudget;
 use duewheel_shard::client::Route;
@@ -518,11 +519,12 @@ impl Route for Router {
         state: Option<State>,
         after: Option<ListPositions>,
         limit: usize,
+        from: Option<WallMs>,
     ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
         let me = self.me.upgrade();
         Box::pin(async move {
             let me = me.ok_or(CallError::Closed("the router has ended"))?;
-            me.pages(queue, state, after, limit).await
+            me.pages(queue, state, after, limit, from).await
         })
     }
 

@@ -175,7 +175,15 @@ impl Op {
 
     /// [`Op::Redrive`]
     pub fn redrive(id: MessageId) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
-        Typed::new(Op::Redrive { id })
+        Op::redrive_in(id, None)
+    }
+
+    /// [`Op::Redrive`], due after a delay.
+    pub fn redrive_in(
+        id: MessageId,
+        delay_ms: Option<u64>,
+    ) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
+        Typed::new(Op::Redrive { id, delay_ms })
     }
 
     /// [`Op::RedriveMany`]
@@ -204,8 +212,9 @@ impl Op {
         state: Option<State>,
         after: Option<ListCursor>,
         limit: usize,
+        from: Option<WallMs>,
     ) -> Typed<Page> {
-        Typed::new(Op::List { queue, state, after, limit })
+        Typed::new(Op::List { queue, state, after, limit, from })
     }
 
     /// [`Op::Queue`]: `None` when there is nothing of it.

@@ -12,7 +12,7 @@ use crate::time::{Due, Now};
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
-use super::input::{Edit, Target};
+use super::input::{Edit, Target, When};
 use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
@@ -122,7 +122,13 @@ impl Engine {
         Ok(Box::new(self.outline(now, slot)))
     }
 
-    pub(super) fn redrive(&mut self, now: Now, id: MessageId, fx: &mut Effects) -> Changed {
+    pub(super) fn redrive(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        delay_ms: Option<u64>,
+        fx: &mut Effects,
+    ) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         if self.rows.get(slot).state(now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
@@ -130,8 +136,20 @@ impl Engine {
         if let Some(holder) = self.key_taken(slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
+        let later = match delay_ms {
+            None => None,
+            Some(ms) => {
+                let due = self.due(now, When::After(ms)).map_err(|_| {
+                    ChangeRefusal::TooFar(self.policy.max_delay_ms) // a delay is never in the past
+                })?;
+                Some((self.drawn_again(now, slot, due)?, ms))
+            }
+        };
         self.count_fire(slot);
-        self.revive(now, slot, fx);
+        match later {
+            None => self.revive(now, slot, fx),
+            Some((due, delay_ms)) => self.revive_at(now, slot, due, delay_ms, fx),
+        }
         Ok(Box::new(self.outline(now, slot)))
     }
 
@@ -139,6 +157,17 @@ impl Engine {
     pub(super) fn count_fire(&mut self, slot: RowIdx) {
         let marks = &mut self.rows.get_mut(slot).life.marks;
         marks.fires = marks.fires.saturating_add(1);
+    }
+
+    /// Lets a dead message wait until it is due again.
+    fn revive_at(&mut self, now: Now, slot: RowIdx, due: Due, delay_ms: u64, fx: &mut Effects) {
+        self.change_life(now, slot, fx, |life| {
+            life.forgiven = life.attempt;
+            life.stage = Stage::Waiting { token: None };
+            life.due = due;
+            life.marks.delay_ms = Some(delay_ms);
+            life.marks.asked = None;
+        });
     }
 
     pub(super) fn revive(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {

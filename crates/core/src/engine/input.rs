@@ -7,7 +7,7 @@ use crate::message::{Headers, MaxAttempts, Options, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{QueueSettings, ReadyOrder};
 use crate::store::Cursor;
-use crate::time::WallMs;
+use crate::time::{Now, WallMs};
 
 /// An operation. Every one is answered exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +114,13 @@ pub enum Op {
         /// Largest number of messages.
         max: usize,
     },
-    /// Makes a dead message ready again. Answer: [`super::Reply::Change`].
+    /// Makes a dead message ready again, or schedules it. Answer: [`super::Reply::Change`].
     Redrive {
         /// The message.
         id: MessageId,
+        /// The delay from now, in ms; `None`: it is ready at once, and due when it was due.
+        #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
+        delay_ms: Option<u64>,
     },
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
     /// taken meanwhile stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
@@ -154,6 +157,10 @@ pub enum Op {
         after: Option<ListCursor>,
         /// Largest number of messages.
         limit: usize,
+        /// Messages that are due before this instant may be left out. They are not, where another order than that of due
+        /// times is listed.
+        #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
+        from: Option<WallMs>,
     },
     /// Describes a queue. Answer: [`super::Reply::Queues`] with none or one.
     Queue {
@@ -484,4 +491,15 @@ pub struct ListCursor {
     pub at: Option<Cursor>,
     /// Position among the messages due after a delay.
     pub after: Option<Cursor>,
+}
+
+impl ListCursor {
+    /// This position, or the one behind all messages that are due before `from`, if that is later.
+    pub(super) fn not_before(self, now: Now, from: WallMs) -> Self {
+        let behind = |from: u64| Some((from.checked_sub(1)?, MessageId(u64::MAX)));
+        ListCursor {
+            at: self.at.max(behind(from.0)),
+            after: self.after.max(behind(now.engine_of_wall(from).0)),
+        }
+    }
 }

@@ -85,8 +85,8 @@ pub use reply::{
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
-use crate::message::Kind;
 use crate::message::{Died, PastAttempt};
+use crate::message::{Kind, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
@@ -409,7 +409,9 @@ impl Engine {
             }
             Op::Fire { target } => Reply::Change(self.fire(now, &target, fx).map(Applied::from)),
             Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),
-            Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx).map(Applied::from)),
+            Op::Redrive { id, delay_ms } => {
+                Reply::Change(self.redrive(now, id, delay_ms, fx).map(Applied::from))
+            }
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Outline { id } => {
@@ -417,8 +419,12 @@ impl Engine {
                 Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
             }
             Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
-            Op::List { queue, state, after, limit } => {
+            Op::List { queue, state, after, limit, from } => {
                 let seen = after.unwrap_or(ListCursor { at: None, after: None });
+                let seen = match (state, from) {
+                    (None | Some(State::Scheduled), Some(from)) => seen.not_before(now, from),
+                    _ => seen,
+                };
                 return self.list(now, to, &queue, state, seen, limit, fx);
             }
             Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),

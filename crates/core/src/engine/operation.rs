@@ -155,7 +155,7 @@ impl Op {
             Op::Postpone { target, .. } => (const { &row("postpone", Message).grows() }, target.into()),
             Op::Fire { target } => (const { &row("fire", Message).grows() }, target.into()),
             Op::FireMany { .. } => (const { &row("fire_many", All).grows().surveys() }, Nothing),
-            Op::Redrive { id } => (const { &row("redrive", Message).grows().revives().surveys() }, Id(*id)),
+            Op::Redrive { id, .. } => (const { &row("redrive", Message).grows().revives().surveys() }, Id(*id)),
             Op::RedriveMany { .. } => (const { &row("redrive_many", All).grows().surveys() }, Nothing),
             Op::Get { target } => (const { &row("get", Message).repeatable() }, target.into()),
             Op::Outline { id } => (const { &row("outline", Message).repeatable() }, Id(*id)),

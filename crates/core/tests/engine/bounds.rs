@@ -281,7 +281,7 @@ fn leases_survive_a_purge_however_they_end() {
     let Reply::Count(purged) = rig.call(Op::Purge { queue: queue("q") }) else { panic!() };
     assert_eq!(*purged, 119);
     rig.settle();
-    let list = Op::List { queue: queue("q"), state: None, after: None, limit: 10 };
+    let list = Op::List { queue: queue("q"), state: None, after: None, limit: 10, from: None };
     assert!(matches!(rig.call(list), Reply::Page(page) if page.views.is_empty()));
     rig.restart();
     assert!(matches!(rig.call(Op::Peek { queue: queue("q"), state: State::Ready }), Reply::View(None)));

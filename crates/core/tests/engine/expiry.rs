@@ -90,7 +90,7 @@ fn an_expired_message_is_dead_with_that_reason_and_a_redrive_grants_it() {
         let dead = view(&mut rig, id).unwrap();
         assert_eq!(dead.dead, Some((DeadReason::Expired, WallMs(WALL + 11))));
         assert_eq!((dead.attempt, dead.state), (0, State::Dead), "it used up no attempt");
-        assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(_))));
+        assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
         rig.restart();
         let grant = rig.reserve("q", 1).pop().expect("who redrives it wants it");
         assert_eq!(grant.message.id, id);

@@ -188,7 +188,7 @@ fn listings_show_everything_once_wherever_it_is() {
     ] {
         let (mut after, mut seen) = (None, Vec::new());
         loop {
-            let op = Op::List { queue: queue("q"), state, after, limit: 100 };
+            let op = Op::List { queue: queue("q"), state, after, limit: 100, from: None };
             let Reply::Page(page) = rig.call(op) else { panic!() };
             assert!(page.views.len() <= 7);
             assert!(page.views.iter().all(|v| state.is_none_or(|wanted| v.state == wanted)));

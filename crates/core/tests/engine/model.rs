@@ -593,7 +593,7 @@ impl Case {
 
     fn redrive(&mut self) {
         let id = MessageId(self.rng.below(self.model.issued + 2));
-        let reply = self.change(Op::Redrive { id });
+        let reply = self.change(Op::Redrive { id, delay_ms: None });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         let m = self.model.live[at].clone();
         if !matches!(m.stage, S::Dead(_)) {
@@ -690,7 +690,8 @@ impl Case {
     fn compare_everything(&mut self) {
         let now = self.rig.now;
         for (q, name) in QUEUES.iter().enumerate() {
-            let list = Op::List { queue: queue(name), state: None, after: None, limit: usize::MAX };
+            let list =
+                Op::List { queue: queue(name), state: None, after: None, limit: usize::MAX, from: None };
             let Reply::Page(mut page) = self.rig.call(list) else { panic!() };
             assert_eq!(page.next, None);
             assert!(page.views.is_sorted_by_key(|view| view.due_at), "listed in due order");

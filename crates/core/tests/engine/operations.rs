@@ -61,12 +61,12 @@ fn one_of_each() -> Vec<Op> {
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },
-        Op::Redrive { id: ID },
+        Op::Redrive { id: ID, delay_ms: None },
         Op::RedriveMany { queue: q(), max: 1 },
         Op::Get { target: keyed() },
         Op::Outline { id: ID },
         Op::Peek { queue: q(), state: State::Ready },
-        Op::List { queue: q(), state: None, after: None, limit: 1 },
+        Op::List { queue: q(), state: None, after: None, limit: 1, from: None },
         Op::Queue { queue: q() },
         Op::Queues { after: None, limit: 1 },
         Op::Histogram { queue: None, from: WallMs(0), to: WallMs(1), columns: 1 },
@@ -213,7 +213,7 @@ fn typed_operations_get_the_answer_that_their_type_says() {
     assert!(ask(&mut rig, Op::next_due()).is_some());
     assert_eq!(ask(&mut rig, Op::get(keyed())).unwrap().message.id, id);
     assert_eq!(ask(&mut rig, Op::outline(id)).unwrap().id, id);
-    assert_eq!(ask(&mut rig, Op::list(q(), None, None, 10)).views.len(), 1);
+    assert_eq!(ask(&mut rig, Op::list(q(), None, None, 10, None)).views.len(), 1);
     assert_eq!(ask(&mut rig, Op::queue(q())).unwrap().name, q());
     assert_eq!(ask(&mut rig, Op::queue(queue("nothing"))), None);
     assert_eq!(ask(&mut rig, Op::queues(None, 10)).len(), 1);

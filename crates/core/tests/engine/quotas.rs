@@ -130,14 +130,14 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     let grant = rig.reserve("q", 1).pop().unwrap();
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };
     assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
-    assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(_))));
+    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
     assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
     assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
     assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0]);
 }
 
 fn use_one(rig: &mut Rig) -> MessageId {
-    match rig.call(Op::List { queue: queue("q"), state: None, after: None, limit: 1 }) {
+    match rig.call(Op::List { queue: queue("q"), state: None, after: None, limit: 1, from: None }) {
         Reply::Page(page) => page.views[0].message.id,
         other => panic!("{other:?}"),
     }
@@ -294,7 +294,7 @@ fn recount(rig: &mut Rig, prefix: &str, all: &[&str]) -> Recount {
         }
         let mut after = None;
         loop {
-            let list = Op::List { queue: queue(name), state: None, after, limit: 7 };
+            let list = Op::List { queue: queue(name), state: None, after, limit: 7, from: None };
             let Reply::Page(page) = rig.call(list) else { panic!() };
             for view in &page.views {
                 sum.messages += 1;
@@ -369,7 +369,7 @@ fn history(seed: u64) -> u64 {
                     attempt: Attempt::Failed,
                 }
             }
-            9 => Op::Redrive { id: MessageId(1 + rng.below(30)) },
+            9 => Op::Redrive { id: MessageId(1 + rng.below(30)), delay_ms: None },
             10 => Op::Purge { queue: queue(name) },
             11 => Op::Cancel { target: Target::Id(MessageId(1 + rng.below(30))) },
             12 => Op::Postpone {

@@ -263,7 +263,7 @@ fn a_message_may_begin_dead() {
     assert!(rig.reserve("q", 1).is_empty());
     rig.restart();
     assert_eq!(rig.queue_view("q").unwrap().counts.dead, 1);
-    assert!(matches!(rig.call(Op::Redrive { id: done.id }), Reply::Change(Ok(_))));
+    assert!(matches!(rig.call(Op::Redrive { id: done.id, delay_ms: None }), Reply::Change(Ok(_))));
     assert_eq!(rig.reserve("q", 1).len(), 1);
 }
 

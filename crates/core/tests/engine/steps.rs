@@ -52,7 +52,7 @@ fn a_page_of_leased_messages_looks_at_no_others() {
     assert_eq!(rig.reserve("q", 1_000).len(), 1_000);
     let (mut after, mut seen) = (None, Vec::new());
     loop {
-        let list = Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 90 };
+        let list = Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 90, from: None };
         let (reply, work) = work(&mut rig, list);
         let Reply::Page(page) = reply else { panic!("{reply:?}") };
         assert!(work <= 100, "{work} looks for a page of 90");
@@ -148,7 +148,7 @@ fn few_answers_wait_for_pages_at_a_time() {
     }
     rig.settle();
     let before = rig.asked;
-    let list = Op::List { queue: queue("q"), state: None, after: None, limit: 5 };
+    let list = Op::List { queue: queue("q"), state: None, after: None, limit: 5, from: None };
     let asked: Vec<_> = (0..20).map(|_| rig.raw(list.clone()).0).collect();
     assert_eq!(rig.asked - before, 4, "two pages for each of two");
     assert!(rig.engine.has_questions());
@@ -459,7 +459,8 @@ fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
     assert_eq!(view, None);
     let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Ready }) else { panic!() };
     assert_eq!(view.map(|view| view.state), Some(State::Ready));
-    let list = |after| Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 100 };
+    let list =
+        |after| Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 100, from: None };
     assert!(matches!(answer(list(None)), Reply::Page(page) if page.views.is_empty() && page.next.is_none()));
     let ready = Counts { scheduled: 0, ready: STEP as u64 - 10, leased: 0, dead: 0, estimated: false };
     let Reply::Queues(views) = answer(Op::Queue { queue: queue("q") }) else { panic!() };

@@ -69,7 +69,7 @@ async fn a_panic_in_a_worker_of_the_store_closes_the_handle() {
             if let Ok(answers) = client.submit((0..1_000).map(look).collect()) {
                 let _ = answers.await;
             }
-            let page = Op::List { queue: queue.clone(), state: None, after: None, limit: 100 };
+            let page = Op::List { queue: queue.clone(), state: None, after: None, limit: 100, from: None };
             let _ = client.call(page).await;
         }
         assert!(disk.has_panicked(), "{worker} never touched the disk");

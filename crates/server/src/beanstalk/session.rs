@@ -459,7 +459,10 @@ impl Session {
                 }
             }
             Task::KickJob(id, State::Dead) => {
-                return SessionNext::Ask(vec![Op::Redrive { id: *id }, Op::Get { target: Target::Id(*id) }]);
+                return SessionNext::Ask(vec![
+                    Op::Redrive { id: *id, delay_ms: None },
+                    Op::Get { target: Target::Id(*id) },
+                ]);
             }
             Task::KickJob(id, _) => Op::Fire { target: Target::Id(*id) },
             Task::ListQueues(names) => Op::Queues { after: names.last().cloned(), limit: PAGE },

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::queue::queue_name;
 use super::remote::{Remote, segment};
-use super::when::GivenTime;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
 /// Characters of the longest bar.
@@ -66,14 +65,7 @@ impl ClientCommand for HistogramArgs {
 /// An instant of an option, as RFC 3339.
 fn instant(option: &str, text: &str, now: &Zoned) -> Result<String, CommandFailure> {
     let usage = |what: &str| CommandFailure::Usage(format!("--{option} {text:?}: {what}"));
-    match when::at(text, now).map_err(|what| usage(&what))?.time {
-        GivenTime::At(instant) => Ok(instant),
-        GivenTime::After(ms) => {
-            let then = i64::try_from(ms).ok().and_then(|ms| now.timestamp().as_millisecond().checked_add(ms));
-            let then = then.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-            then.map(|then| format!("{then:.3}")).ok_or_else(|| usage("is too far away"))
-        }
-    }
+    when::at_instant(text, now).map_err(|what| usage(&what))
 }
 
 /// Draws a bar for each bucket, all to one scale; the ends are counted without a bar.

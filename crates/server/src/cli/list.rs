@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
+use super::filter::FilterArgs;
 use super::queue::queue_name;
 use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
@@ -20,22 +21,13 @@ pub(super) struct ListArgs {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Only messages in this state
-    #[arg(long, value_name = "S")]
-    state: Option<StateArg>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Largest number of messages
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
     #[command(flatten)]
     server: ServerArgs,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StateArg {
-    Scheduled,
-    Ready,
-    Leased,
-    Dead,
 }
 
 impl ClientCommand for ListArgs {
@@ -53,14 +45,7 @@ impl ClientCommand for ListArgs {
                 break;
             }
             let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(self.queue.as_str()));
-            if let Some(state) = self.state {
-                path.push_str(match state {
-                    StateArg::Scheduled => "&state=scheduled",
-                    StateArg::Ready => "&state=ready",
-                    StateArg::Leased => "&state=leased",
-                    StateArg::Dead => "&state=dead",
-                });
-            }
+            path.push_str(&self.filter.query());
             if let Some(after) = &next {
                 path.push_str(&format!("&after={}", segment(after)));
             }

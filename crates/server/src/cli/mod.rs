@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod backup;
+mod bulk;
 mod clock;
 mod cluster;
 mod command;
@@ -19,6 +20,7 @@ mod enqueue;
 mod export;
 mod export_file;
 mod failure;
+mod filter;
 mod health;
 mod histogram;
 mod import;
@@ -94,6 +96,10 @@ enum CliCommand {
     Purge(operate::PurgeArgs),
     /// Make dead messages of a queue ready again
     Redrive(operate::RedriveArgs),
+    /// Cancel, postpone, fire or redrive many messages of a queue at once
+    Bulk(bulk::BulkArgs),
+    /// List, show and cancel the jobs of such changes
+    Job(bulk::JobArgs),
     /// Draw how many messages are due when
     Histogram(histogram::HistogramArgs),
     /// Watch the ring, the queues and the lateness, live
@@ -162,6 +168,8 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Resume(args)) => client(args),
         Some(CliCommand::Purge(args)) => client(args),
         Some(CliCommand::Redrive(args)) => client(args),
+        Some(CliCommand::Bulk(args)) => client(args),
+        Some(CliCommand::Job(args)) => client(args),
         Some(CliCommand::Histogram(args)) => client(args),
         Some(CliCommand::Top(args)) => client(args),
         Some(CliCommand::Reserve(args)) => client(args),

@@ -105,6 +105,18 @@ pub(super) fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     Ok(ReadTime { note: Some(zone_note(&zoned)), time: instant(zoned.timestamp()) })
 }
 
+/// Reads an instant as [`at`] does, and returns it as RFC 3339: `in 2 days` counts from `now`.
+pub(super) fn at_instant(text: &str, now: &Zoned) -> Result<String, String> {
+    match at(text, now)?.time {
+        GivenTime::At(instant) => Ok(instant),
+        GivenTime::After(ms) => {
+            let then = i64::try_from(ms).ok().and_then(|ms| now.timestamp().as_millisecond().checked_add(ms));
+            let then = then.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+            then.map(|then| format!("{then:.3}")).ok_or_else(|| "is too far away".to_owned())
+        }
+    }
+}
+
 fn bad_instant(said: &str) -> String {
     if clock_time(said).is_some() {
         return format!("must say which day: \"today {said}\" or \"tomorrow {said}\"");

@@ -12,7 +12,8 @@ use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_delivery::{
-    ScheduleWorker, Schedules, Sealing, TargetService, TargetStatus, Targets, WorkerCounts,
+    BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetService, TargetStatus, Targets,
+    WorkerCounts,
 };
 
 use super::answer_budget::AnswerBudget;
@@ -60,6 +61,8 @@ pub struct AppState {
     pub(super) settings: tokio::sync::Mutex<()>,
     /// The worker of schedules, while it runs.
     pub(super) schedules: Mutex<Option<ScheduleWorker>>,
+    /// The worker of jobs, while it runs.
+    pub(super) jobs: Mutex<Option<BulkWorker>>,
     /// The targets of the store.
     pub(super) targets: OnceLock<Targets>,
     /// What delivers to them, while it runs.
@@ -149,6 +152,7 @@ impl App {
             feed: Feed::default(),
             settings: tokio::sync::Mutex::new(()),
             schedules: Mutex::new(None),
+            jobs: Mutex::new(None),
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
             description: OnceLock::new(),
@@ -190,6 +194,25 @@ impl App {
         if let Some(worker) = worker {
             worker.stop(deadline).await;
         }
+    }
+
+    /// Works on jobs from now on.
+    pub fn start_jobs(&self) {
+        if let Ok(jobs) = BulkJobs::new(&self.wheel, &self.policy) {
+            *self.job_worker() = Some(BulkWorker::start(&jobs));
+        }
+    }
+
+    /// Ends the worker of jobs. Another node, or the next start, goes on.
+    pub(crate) async fn stop_jobs(&self, deadline: Duration) {
+        let worker = self.job_worker().take();
+        if let Some(worker) = worker {
+            worker.stop(deadline).await;
+        }
+    }
+
+    fn job_worker(&self) -> MutexGuard<'_, Option<BulkWorker>> {
+        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the worker of schedules has done, while it runs.

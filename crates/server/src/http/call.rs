@@ -133,7 +133,7 @@ impl Call {
 
     // ----- path -----
 
-    /// The n-th segment of the path, decoded. `{queue}`, `{id}` and `{name}` are always the third, `{key}` the fifth.
+    /// The n-th segment of the path, decoded. `{queue}`, `{id}`, `{name}` and `{job}` are always the third, `{key}` the fifth.
     fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
         let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
         percent::decode(raw).map_err(|bad| Problem::field(field, bad))
@@ -154,6 +154,11 @@ impl Call {
         self.segment(3, "name").map(Cow::into_owned)
     }
 
+    /// The id of a job.
+    pub(crate) fn job(&self) -> Result<String, Problem> {
+        self.segment(3, "job").map(Cow::into_owned)
+    }
+
     pub(crate) fn key(&self) -> Result<Target, Problem> {
         let queue = self.queue()?;
         let text = self.segment(5, "key")?;
@@ -169,7 +174,7 @@ impl Call {
         for (name, _) in pairs(query) {
             let name = percent::decode(name)
                 .map_err(|bad| Problem::new(ErrorCode::BadRequest, format!("query: {bad}")))?;
-            if !allowed.contains(&&*name) {
+            if !allowed.contains(&&*name) && !allowed.iter().any(|form| names_of(form, &name).is_some()) {
                 let hint = if allowed.is_empty() {
                     "none is".to_owned()
                 } else {
@@ -195,6 +200,20 @@ impl Call {
             .find(|(name, _)| percent::decode(name).is_ok_and(|name| name == wanted))
             .map(|(_, v)| v);
         value.map(|value| percent::decode(value).map_err(|bad| Problem::field(wanted, bad))).transpose()
+    }
+
+    /// The values of all query parameters of a form such as `header.NAME`, decoded, by what stands for `NAME`.
+    pub(crate) fn params_of(&self, form: &'static str) -> Result<Vec<(String, String)>, Problem> {
+        let mut found = Vec::new();
+        for (name, value) in pairs(self.parts.uri.query().unwrap_or_default()) {
+            // Its name was checked.
+            let Ok(name) = percent::decode(name) else { continue };
+            let Some(of) = names_of(form, &name) else { continue };
+            let value =
+                percent::decode(value).map_err(|bad| Problem::field(name.clone().into_owned(), bad))?;
+            found.push((of.to_owned(), value.into_owned()));
+        }
+        Ok(found)
     }
 
     /// A whole number from 1 to `max`, or a default if the parameter is missing.
@@ -366,6 +385,12 @@ fn discard(mut body: Body) {
         }
     };
     tokio::spawn(tokio::time::timeout(DISCARD_TIME, reading));
+}
+
+/// What stands for `NAME` in a parameter of a form such as `header.NAME`; `None`: it has not that form.
+fn names_of<'a>(form: &str, name: &'a str) -> Option<&'a str> {
+    let before = form.strip_suffix("NAME")?;
+    name.strip_prefix(before).filter(|of| !of.is_empty())
 }
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {

@@ -1,10 +1,12 @@
 //! Listings by page: the messages of a queue in due order, and all queues by name.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
-use duewheel::core::engine::{ListCursor, Op, QueueView, View};
-use duewheel::core::store::Cursor;
-use duewheel::core::{MessageId, QueueName, State};
-use duewheel::{ListPosition, ListPositions};
+use duewheel::ListPositions;
+use duewheel::core::engine::{Op, QueueView, View};
+use duewheel::core::{QueueName, State};
+use duewheel_delivery::{BulkFilter, filtered_page};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -14,24 +16,29 @@ use super::view::MessageAnswer;
 use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
 use crate::json::{Elements, written};
+use crate::rfc3339;
 
 /// The number of messages of a page by default.
 pub(crate) const MESSAGES: usize = 100;
+/// The query parameter of a header: the header's name stands in the place of `NAME`.
+pub(crate) const HEADER: &str = "header.NAME";
 /// The number of queues of a page by default.
 pub(crate) const QUEUES: usize = 1_000;
 
 pub(crate) async fn messages(call: Call) -> Answer {
     let queue = call.queue()?;
-    let state = call.param("state")?.map(|word| state(&word)).transpose()?;
+    let filter = filter_of(&call)?;
     let bad = || Problem::field("after", "must be the `next` of an earlier page");
     let shards = call.app.client.shards();
-    let after = call.param("after")?.map(|text| read_positions(&text, shards).ok_or_else(bad)).transpose()?;
+    let after = call.param("after")?;
+    let after = after.map(|text| ListPositions::parse(&text, shards).ok_or_else(bad)).transpose()?;
     let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
-    let room = call.app.rooms.take(call.app.policy.load_bytes.saturating_mul(2)).await?;
-    let page = call.app.client.list(queue, state, after, limit).await?;
+    let most = call.app.policy.load_bytes;
+    let room = call.app.rooms.take(most.saturating_mul(2)).await?;
+    let page = filtered_page(&call.app.client, &queue, &filter, after, (limit, most)).await?;
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
-        let next = page.next.map(|next| write_positions(&next));
+        let next = page.next.map(|next| next.to_string());
         written(
             bytes + 128,
             &MessagesAnswer { messages: Elements::new(&page.views, MessageAnswer::of), next },
@@ -118,80 +125,24 @@ async fn page_within(
     Ok(found)
 }
 
-fn state(word: &str) -> Result<State, Problem> {
+/// The filter of a list's query.
+fn filter_of(call: &Call) -> Result<BulkFilter, Problem> {
+    let instant = |name| match call.param(name)? {
+        None => Ok(None),
+        Some(text) => rfc3339::parse(&text).map(|at| Some(at.0)).map_err(|bad| Problem::field(name, bad)),
+    };
+    Ok(BulkFilter {
+        due_from: instant("due_from")?,
+        due_to: instant("due_to")?,
+        key_prefix: call.param("key_prefix")?.map(Cow::into_owned),
+        headers: call.params_of(HEADER)?.into_iter().collect(),
+        state: call.param("state")?.map(|word| state(&word)).transpose()?,
+    })
+}
+
+pub(super) fn state(word: &str) -> Result<State, Problem> {
     State::ALL
         .into_iter()
         .find(|state| state.as_str() == word)
         .ok_or_else(|| Problem::field("state", "must be scheduled, ready, leased or dead"))
-}
-
-/// The text of a cursor, which clients only send back: a position for each shard, with `~` between them. A position is
-/// two halves, each `-` or `time.id`; or `.` at the end of a shard.
-fn write_positions(positions: &ListPositions) -> String {
-    let half = |half: Option<Cursor>| half.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
-    let position = |position: &ListPosition| match position {
-        ListPosition::Behind(cursor) => format!("{}_{}", half(cursor.at), half(cursor.after)),
-        ListPosition::End => ".".to_owned(),
-    };
-    positions.as_slice().iter().map(position).collect::<Vec<_>>().join("~")
-}
-
-/// The positions of this number of shards; `None` when the text is not a cursor.
-fn read_positions(text: &str, shards: u32) -> Option<ListPositions> {
-    fn digits(s: &str) -> Option<u64> {
-        if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
-    }
-    fn half(s: &str) -> Option<Option<Cursor>> {
-        if s == "-" {
-            return Some(None);
-        }
-        let (time, id) = s.split_once('.')?;
-        Some(Some((digits(time)?, MessageId(digits(id)?))))
-    }
-    fn position(s: &str) -> Option<ListPosition> {
-        if s == "." {
-            return Some(ListPosition::End);
-        }
-        let (at, after) = s.split_once('_')?;
-        Some(ListPosition::Behind(ListCursor { at: half(at)?, after: half(after)? }))
-    }
-    let shards = usize::try_from(shards).ok()?;
-    if text.split('~').take(shards + 1).count() != shards {
-        return None;
-    }
-    text.split('~').map(position).collect::<Option<Vec<_>>>().map(ListPositions::new)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cursors_come_back() {
-        let all = [
-            ListPosition::START,
-            ListPosition::Behind(ListCursor { at: Some((5, MessageId(7))), after: None }),
-            ListPosition::Behind(ListCursor {
-                at: Some((0, MessageId(0))),
-                after: Some((u64::MAX, MessageId(u64::MAX))),
-            }),
-            ListPosition::End,
-        ];
-        for n in 1..=all.len() {
-            let positions = ListPositions::new(all[..n].to_vec());
-            let text = write_positions(&positions);
-            for shards in 0..6 {
-                let wanted = (shards as usize == n).then(|| positions.clone());
-                assert_eq!(read_positions(&text, shards), wanted, "{text}, {shards} shards");
-            }
-        }
-        let one = ListPositions::new(vec![all[1]]);
-        assert_eq!(write_positions(&one), "5.7_-", "as it has always been with one shard");
-        for bad in
-            ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."]
-        {
-            assert_eq!(read_positions(bad, 1), None, "{bad}");
-            assert_eq!(read_positions(&format!("{bad}~-_-"), 2), None, "{bad}");
-        }
-    }
 }

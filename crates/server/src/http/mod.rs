@@ -8,6 +8,7 @@ mod answer_budget;
 mod app;
 mod backup;
 mod budget;
+mod bulk;
 mod call;
 mod cancel;
 mod clock;

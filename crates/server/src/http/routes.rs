@@ -20,10 +20,11 @@ use super::call::Call;
 use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{
-    self, Described, Security, operations as doc, schedules as doc_schedules, targets as doc_targets,
+    self, Described, Security, jobs as doc_jobs, operations as doc, schedules as doc_schedules,
+    targets as doc_targets,
 };
 use super::{
-    Answer, App, backup, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
+    Answer, App, backup, bulk, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
     identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
     schedule as schedules, settle, settle_many, stats, target as targets, typed, wheel,
 };
@@ -66,7 +67,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
     const NO: &[&str] = &[];
     vec![
         post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue, doc::enqueue),
-        get("/v1/queues/{queue}/messages", &["state", "after", "limit"], queue(Admin), listing::messages, doc::list_messages),
+        get("/v1/queues/{queue}/messages", &["state", "due_from", "due_to", "key_prefix", listing::HEADER, "after", "limit"], queue(Admin), listing::messages, doc_jobs::list_messages),
         post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve, doc::reserve),
         post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many, doc::cancel_many),
 
@@ -98,6 +99,11 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume, doc::resume),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive, doc::redrive),
+
+        post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk, doc_jobs::bulk),
+        get("/v1/jobs", NO, several(Admin), bulk::list, doc_jobs::list),
+        get("/v1/jobs/{job}", NO, several(Admin), bulk::show, doc_jobs::get),
+        delete("/v1/jobs/{job}", NO, several(Admin), bulk::cancel, doc_jobs::cancel),
 
         get("/v1/schedules", &["after", "limit"], several(Admin), schedules::list, doc_schedules::list),
         put("/v1/schedules/{name}", NO, several(Admin), schedules::put, doc_schedules::put),

@@ -89,7 +89,8 @@ impl WalkServer {
             .replace("{queue}", "mine%2Fq")
             .replace("{id}", "1")
             .replace("{key}", "k")
-            .replace("{name}", "s");
+            .replace("{name}", "s")
+            .replace("{job}", "s");
         let mut request = Request::builder().method(route.method.clone()).uri(path);
         for token in tokens {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -227,8 +228,8 @@ async fn the_right_token_is_let_through() {
         let through = status == 200 || (status == 400 && code == "bad_request");
         // And this server is no node of a cluster, and goes by the machine's clock.
         let lacks = ["/v1/cluster", "/v1/clock/advance"].contains(&route.path);
-        // It has no schedule and no target of this name, either.
-        let named = ["/v1/schedules/{name}", "/v1/targets/{name}"];
+        // It has no schedule, target or job of this name, either.
+        let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/jobs/{job}"];
         let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
         let through = through || (lacks && code == "not_found");
         assert!(through, "{at}: {status} {code} {detail}");

@@ -6,6 +6,7 @@ mod batch;
 mod beanstalk;
 mod beanstalkd;
 mod bugs;
+mod bulk;
 mod comfort;
 mod command_line;
 mod commands;

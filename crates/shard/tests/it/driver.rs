@@ -579,7 +579,7 @@ fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
         answers
     };
     submit(&mut driver, vec![put(60_000)]);
-    let list = Op::List { queue: queue(), state: None, after: None, limit: 10 };
+    let list = Op::List { queue: queue(), state: None, after: None, limit: 10, from: None };
     let mut page = submit(&mut driver, vec![list]);
     bad_pages.store(4, Relaxed);
     for _ in 0..2 {
@@ -596,7 +596,8 @@ fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
 fn a_question_that_waits_for_a_page_is_waited_for() {
     let mut rig = Rig::new();
     rig.submit(vec![put(60_000)]);
-    let mut page = rig.submit(vec![Op::List { queue: queue(), state: None, after: None, limit: 10 }]);
+    let mut page =
+        rig.submit(vec![Op::List { queue: queue(), state: None, after: None, limit: 10, from: None }]);
     assert!(page.try_recv().is_err() && rig.driver.is_waiting_for_store());
     rig.step();
     assert!(matches!(&page.try_recv().unwrap()[0], Ok(Reply::Page(page)) if page.views.len() == 1));

@@ -103,7 +103,7 @@ impl Rig {
 }
 
 fn list_dead() -> Op {
-    Op::List { queue: queue(), state: Some(State::Dead), after: None, limit: 10 }
+    Op::List { queue: queue(), state: Some(State::Dead), after: None, limit: 10, from: None }
 }
 
 fn assert_unread(answers: &mut oneshot::Receiver<Answers>) {
@@ -125,7 +125,7 @@ fn questions_whose_page_cannot_be_read_are_told_so_and_others_go_on() {
     rig.is_torn.store(true, Relaxed);
     let places = Policy::default().max_gathers;
     let mut torn: Vec<_> = (0..2 * places).map(|_| rig.submit(list_dead())).collect();
-    let all = Op::List { queue: queue(), state: None, after: None, limit: 10 };
+    let all = Op::List { queue: queue(), state: None, after: None, limit: 10, from: None };
     let mut well = rig.submit(all);
     for _ in 0..10 {
         rig.step();

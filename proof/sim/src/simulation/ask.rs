@@ -69,7 +69,7 @@ pub(super) fn op(call: &Call) -> Op {
             Op::Extend { id: MessageId(p.id.0), proof: proof(p), lease_ms: Some(*lease_ms) }
         }
         Call::Bury(p) => Op::Bury { id: MessageId(p.id.0), proof: proof(p), priority: None, note: "".into() },
-        Call::Redrive(id) => Op::Redrive { id: MessageId(id.0) },
+        Call::Redrive(id) => Op::Redrive { id: MessageId(id.0), delay_ms: None },
         Call::Purge { queue: q } => Op::Purge { queue: queue(q) },
         Call::Reserve { queue: q, .. } => Op::Queue { queue: queue(q) },
     }

@@ -85,7 +85,7 @@ impl Sim {
         let Some(client) = self.serving() else { return self.at(self.now + 20 * MS, Action::Look) };
         let queue = ask::queue(&self.style.queues[self.manager.listed.len()]);
         let look = Op::Queue { queue: queue.clone() };
-        match client.submit(vec![Op::List { queue, state: None, after, limit: PAGE }, look]) {
+        match client.submit(vec![Op::List { queue, state: None, after, limit: PAGE, from: None }, look]) {
             Ok(pending) => self.manager.asked = Some(pending),
             Err(_) => self.at(self.now + 20 * MS, Action::Look),
         }

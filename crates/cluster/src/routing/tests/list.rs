@@ -151,7 +151,7 @@ async fn the_operation_itself_lists_what_fits_on_one_page() {
     for n in 0..10 {
         rig.put("q", &n.to_string()).await;
     }
-    let list = |limit| Op::List { queue: queue("q"), state: None, after: None, limit };
+    let list = |limit| Op::List { queue: queue("q"), state: None, after: None, limit, from: None };
     let Reply::Page(page) = rig.call(list(10)).await else { panic!() };
     assert_eq!((page.views.len(), page.next), (10, None));
     assert!(rig.client.call(list(9)).await.is_err(), "its cursor is of one shard");

@@ -6,11 +6,13 @@
 //! | an accepted enqueue | its `answered` in postcard | 5 |
 //! | an enqueue | spread and expiry of its message | 6 |
 //! | a change of a queue's settings | its limits of grants, and its expiry | 6 |
+//! | a redrive | its delay | 6 |
+//! | a list | from which due time | 6 |
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
 //! | an answer with queues | the number of each that has any of these, its limits of grants, and its expiry | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, and settings
-//! with limits of grants, are refused. Answers to it leave these details out, and say what it knows instead of a word
+//! with limits of grants, and a redrive with a delay, are refused; to a list without a due time it answers more. Answers to it leave these details out, and say what it knows instead of a word
 //! that it does not ([`in_dialect`]).
 
 use std::borrow::Cow;
@@ -91,6 +93,9 @@ pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<
         Op::Reserve(reserve) => push(frame, &reserve.max_of),
         Op::Enqueue(e) => push_more(frame, &MoreOptions::of(&e.options), dialect),
         Op::Configure { settings, .. } => push_more(frame, &MoreSettings::of(settings), dialect),
+        Op::Redrive { delay_ms, .. } => push_more(frame, delay_ms, dialect),
+        // Who asks leaves out by itself what is due before.
+        Op::List { from, .. } if dialect.details == DetailsOnWire::Limits => push(frame, from),
         _ => Ok(frame),
     }
 }
@@ -123,6 +128,8 @@ pub(super) fn take_op<'a>(bytes: &'a [u8], dialect: &Dialect) -> Result<(Op, &'a
             more.put(settings);
             rest = behind;
         }
+        (Op::Redrive { delay_ms, .. }, DetailsOnWire::Limits) => (*delay_ms, rest) = take(rest)?,
+        (Op::List { from, .. }, DetailsOnWire::Limits) => (*from, rest) = take(rest)?,
         _ => {}
     }
     Ok((op, rest))

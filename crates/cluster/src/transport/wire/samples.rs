@@ -241,19 +241,15 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         }),
         target().prop_map(|target| Op::Fire { target }),
         (name(), size()).prop_map(|(queue, max)| Op::FireMany { queue, max }),
-        id().prop_map(|id| Op::Redrive { id }),
+        (id(), of(any::<u64>())).prop_map(|(id, delay_ms)| Op::Redrive { id, delay_ms }),
         (name(), size()).prop_map(|(queue, max)| Op::RedriveMany { queue, max }),
     ];
     let look = prop_oneof![
         target().prop_map(|target| Op::Get { target }),
         id().prop_map(|id| Op::Outline { id }),
         (name(), state()).prop_map(|(queue, state)| Op::Peek { queue, state }),
-        (name(), of(state()), of(cursor()), size()).prop_map(|(queue, state, after, limit)| Op::List {
-            queue,
-            state,
-            after,
-            limit
-        }),
+        (name(), of(state()), of(cursor()), size(), of(wall()))
+            .prop_map(|(queue, state, after, limit, from)| Op::List { queue, state, after, limit, from }),
         name().prop_map(|queue| Op::Queue { queue }),
         (of(name()), size()).prop_map(|(after, limit)| Op::Queues { after, limit }),
         (of(name()), wall(), wall(), size()).prop_map(|(queue, from, to, columns)| Op::Histogram {

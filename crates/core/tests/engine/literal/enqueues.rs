@@ -246,7 +246,7 @@ fn a_message_of_a_system_queue_is_not_found_by_its_id() {
         Op::Cancel { target: target() },
         postpone(target()),
         Op::Fire { target: target() },
-        Op::Redrive { id },
+        Op::Redrive { id, delay_ms: None },
     ];
     for op in change {
         assert_eq!(rig.call(op.clone()), Reply::Change(Err(ChangeRefusal::NotFound)), "{op:?}");

@@ -179,9 +179,14 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     assert_eq!(&dead.message.body[..], b"body");
 
     rig.put("q", 60_000, Some("k")); // its key is free
-    assert_eq!(rig.call(Op::Redrive { id }), Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2)))));
+    assert_eq!(
+        rig.call(Op::Redrive { id, delay_ms: None }),
+        Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2))))
+    );
     rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
-    assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(v)) if v.state == State::Ready));
+    assert!(
+        matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(v)) if v.state == State::Ready)
+    );
     let third = rig.reserve("q", 1).remove(0);
     assert_eq!(third.attempt, 3, "attempts never fall");
     assert!(

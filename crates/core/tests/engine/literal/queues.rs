@@ -188,7 +188,7 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
     let mut ids = vec![];
     let mut after = None;
     loop {
-        let list = Op::List { queue: queue("q"), state: Some(State::Scheduled), after, limit: 2 };
+        let list = Op::List { queue: queue("q"), state: Some(State::Scheduled), after, limit: 2, from: None };
         let Reply::Page(page) = rig.call(list) else { panic!() };
         ids.extend(page.views.iter().map(|v| v.message.id.0));
         after = page.next;
@@ -199,7 +199,7 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
     assert_eq!(ids, [2, 4, 3, 1], "in due order over both clocks");
 
     for state in [None, Some(State::Scheduled), Some(State::Ready)] {
-        let list = |after, limit| Op::List { queue: queue("q"), state, after, limit };
+        let list = |after, limit| Op::List { queue: queue("q"), state, after, limit, from: None };
         let Reply::Page(all) = rig.call(list(None, 100)) else { panic!() };
         let ids = |page: &Page| page.views.iter().map(|v| v.message.id.0).collect::<Vec<_>>();
         assert_eq!(all.views.len(), all.behind.len());

@@ -14,9 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::AccessRule;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
-use crate::schema::{IdSchema, KeySchema, QueueSchema, ScheduleNameSchema};
+use crate::schema::{IdSchema, JobSchema, KeySchema, QueueSchema, ScheduleNameSchema};
 use operation::{Link, MediaDoc, OperationDoc, Tag};
 
+pub(crate) mod jobs;
 pub(crate) mod operation;
 pub(crate) mod operations;
 pub(crate) mod schedules;
@@ -208,6 +209,7 @@ impl Assembly {
             "queue": path_parameter::<QueueSchema>(&mut self.requests, "queue", "Percent-encoded; a / as %2F.", "close-review"),
             "key": path_parameter::<KeySchema>(&mut self.requests, "key", "Percent-encoded; a / as %2F.", "order-42"),
             "name": path_parameter::<ScheduleNameSchema>(&mut self.requests, "name", "Percent-encoded; a / as %2F.", "weekly-report"),
+            "job": path_parameter::<JobSchema>(&mut self.requests, "job", "The id of a job.", "5b1f0c6a9d3e4f208a7c6b5d4e3f2a10"),
             "id": path_parameter::<IdSchema>(&mut self.requests, "id", "The id of a message.", "17"),
         });
         let mut schemas = self.answers.take_definitions(true);

@@ -22,7 +22,7 @@ use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
 use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
 use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord};
 use crate::http::line::EnqueueLine;
-use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
+use crate::http::listing::{self, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
@@ -47,7 +47,7 @@ use crate::http::stats::{LatenessAnswer, LaterAnswer, RingAnswer, StatsAnswer};
 use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, OwnSettingsAnswer, PastAttemptAnswer};
 use crate::http::wheel::{OccupiedAnswer, PointersAnswer, SlotAnswer, WheelAnswer};
 use crate::json::{Elements, HeaderPairs, IdText, InstantText, Thousandths, TokenText};
-use crate::schema::{InstantSchema, QueueSchema, StateSchema};
+use crate::schema::{InstantSchema, QueueSchema};
 
 const QUEUE: &str = "close-review";
 const KEY: Option<&str> = Some("order-42");
@@ -290,23 +290,6 @@ pub(crate) fn extend_many() -> OperationDoc {
 }
 
 // ----- look -----
-
-pub(crate) fn list_messages() -> OperationDoc {
-    OperationDoc::new(
-        Tag::Look,
-        "list_messages",
-        "A page of messages in due order, dead ones in the order in which they died",
-    )
-    .query("state", "Only messages in this state.", |g| g.subschema_for::<StateSchema>(), json!("scheduled"))
-    .query(
-        "after",
-        "The `next` of an earlier page.",
-        |_| json_schema!({ "type": "string", "format": "duewheel-cursor" }),
-        json!("-_-"),
-    )
-    .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
-    .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
-}
 
 pub(crate) fn list_queues() -> OperationDoc {
     OperationDoc::new(Tag::Look, "list_queues", "All queues by name")
@@ -687,7 +670,7 @@ fn content() -> ContentAnswer<'static> {
     }
 }
 
-fn message() -> MessageAnswer<'static> {
+pub(super) fn message() -> MessageAnswer<'static> {
     let past = PastAttemptAnswer {
         attempt: 1,
         granted_at: NOW,
@@ -788,6 +771,6 @@ fn queue() -> QueueAnswer<'static> {
 }
 
 /// A whole number from 1 to a limit of the policy.
-fn limit(default: usize, name: &str) -> schemars::Schema {
+pub(super) fn limit(default: usize, name: &str) -> schemars::Schema {
     json_schema!({ "type": "integer", "minimum": 1, "default": default, "x-limit": name })
 }

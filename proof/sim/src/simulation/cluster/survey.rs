@@ -134,7 +134,7 @@ async fn list(client: Client, queues: Vec<String>) -> Option<Vec<Listed>> {
     for queue in queues {
         let (name, mut rows, mut after) = (ask::queue(&queue), Vec::new(), None);
         loop {
-            let list = Op::List { queue: name.clone(), state: None, after, limit: PAGE };
+            let list = Op::List { queue: name.clone(), state: None, after, limit: PAGE, from: None };
             let Ok(Reply::Page(page)) = client.call(list).await else { return None };
             rows.extend(page.views);
             after = page.next;

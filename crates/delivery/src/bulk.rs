@@ -1,0 +1,22 @@
+//! Changes to many messages of a queue at once: jobs that survive a restart.
+//!
+//! A job first collects: it walks through its queue once and writes down which messages it concerns, in parts of a
+//! few thousand. Then it changes those, and no others: what it has moved does not come in its way again, and what was
+//! accepted after it began is left alone. Its record says after each step how far it has come; another node goes on
+//! where one has died.
+
+mod action;
+mod error;
+mod filter;
+mod jobs;
+mod part;
+mod record;
+mod run;
+mod worker;
+
+pub use action::{BadBulk, BulkAction, BulkMove};
+pub use error::BulkError;
+pub use filter::{BulkFilter, filtered_page};
+pub use jobs::{BulkCount, BulkJobs, BulkRequest, BulkView};
+pub use record::{BulkCounts, BulkPhase};
+pub use worker::BulkWorker;

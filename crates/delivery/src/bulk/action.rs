@@ -1,0 +1,121 @@
+//! What is done to the messages of a job.
+
+use duewheel::core::Policy;
+use duewheel::core::message::State;
+use duewheel::core::name::QueueName;
+use serde::{Deserialize, Serialize};
+
+use super::filter::BulkFilter;
+use crate::limits::MAX_BULK_RATE;
+
+/// What is done to each message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BulkAction {
+    /// It is cancelled; a dead one is removed, if the filter asks for dead ones.
+    Cancel,
+    /// It is due at another time.
+    Postpone(BulkMove),
+    /// It is due now.
+    Fire,
+    /// A dead one is ready again.
+    Redrive {
+        /// After this delay from the beginning of the job, in ms.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        delay_ms: Option<u64>,
+        /// As a new message of this queue.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        to_queue: Option<String>,
+    },
+}
+
+/// The other due time of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BulkMove {
+    /// This many ms after the beginning of the job.
+    Delay(u64),
+    /// This many ms after the time at which it was due; before it, if negative. What is past is due now.
+    Shift(i64),
+}
+
+/// What is wrong with a request for a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {what}")]
+pub struct BadBulk {
+    /// The field.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+fn bad(field: &'static str, what: impl Into<String>) -> BadBulk {
+    BadBulk { field, what: what.into() }
+}
+
+impl BulkAction {
+    /// Its name.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            BulkAction::Cancel => "cancel",
+            BulkAction::Postpone(_) => "postpone",
+            BulkAction::Fire => "fire",
+            BulkAction::Redrive { .. } => "redrive",
+        }
+    }
+
+    /// The state whose messages are listed; `None`: all states.
+    pub(super) fn lists(&self, filter: &BulkFilter) -> Option<State> {
+        match self {
+            BulkAction::Redrive { .. } => Some(State::Dead),
+            _ => filter.state,
+        }
+    }
+
+    /// Whether messages in this state are changed, if the filter means them.
+    pub(super) fn takes(&self, state: State, filter: &BulkFilter) -> bool {
+        match (self, state) {
+            (_, State::Leased) => false,
+            (BulkAction::Redrive { .. }, state) => state == State::Dead,
+            // Dead letters are removed by those alone who ask for them.
+            (BulkAction::Cancel, State::Dead) => filter.state == Some(State::Dead),
+            (_, state) => state != State::Dead,
+        }
+    }
+
+    pub(super) fn check(
+        &self,
+        policy: &Policy,
+        filter: &BulkFilter,
+        rate: Option<u32>,
+    ) -> Result<(), BadBulk> {
+        let max = policy.max_delay_ms;
+        let delay = match self {
+            BulkAction::Postpone(BulkMove::Delay(ms)) => Some(*ms),
+            BulkAction::Redrive { delay_ms, .. } => *delay_ms,
+            _ => None,
+        };
+        if delay.is_some_and(|ms| ms > max) {
+            return Err(bad("delay_ms", format!("must be at most {max}")));
+        }
+        if let BulkAction::Postpone(BulkMove::Shift(ms)) = self
+            && ms.unsigned_abs() > max
+        {
+            return Err(bad("shift_ms", format!("must be from -{max} to {max}")));
+        }
+        if let BulkAction::Redrive { to_queue: Some(queue), .. } = self {
+            QueueName::new(queue).map_err(|what| bad("to_queue", what.to_string()))?;
+        }
+        if rate.is_some_and(|rate| rate == 0 || rate > MAX_BULK_RATE) {
+            return Err(bad("rate", format!("must be a whole number from 1 to {MAX_BULK_RATE}")));
+        }
+        match filter.state {
+            Some(State::Leased) => Err(bad("state", "leased messages are left to their consumers")),
+            Some(state) if !self.takes(state, filter) => {
+                let (word, action) = (state.as_str(), self.as_str());
+                Err(bad("state", format!("a job that says {action} changes no {word} messages")))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Which messages of a queue are meant.
+
+use std::collections::BTreeMap;
+
+use duewheel::core::engine::View;
+use duewheel::core::message::State;
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::time::WallMs;
+use duewheel::{CallError, Client, ListPositions, Listing};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Messages that one page of a filtered list looks at, at most.
+const LOOKED_AT: usize = 20_000;
+
+/// Which messages are meant: those for which everything holds that is given.
+///
+/// ```
+/// use duewheel_delivery::BulkFilter;
+/// let filter = BulkFilter { key_prefix: Some("order-".into()), ..BulkFilter::default() };
+/// assert!(!filter.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BulkFilter {
+    /// Due at this instant or later, in ms since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_from: Option<u64>,
+    /// Due before this instant, in ms since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_to: Option<u64>,
+    /// The key begins with this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<String>,
+    /// Each of these headers is there with this value.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The state.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_state",
+        deserialize_with = "read_state"
+    )]
+    pub state: Option<State>,
+}
+
+impl BulkFilter {
+    /// Whether every message is meant.
+    pub fn is_empty(&self) -> bool {
+        *self == BulkFilter::default()
+    }
+
+    /// Whether a message is meant.
+    pub fn matches(&self, view: &View) -> bool {
+        let has = |(name, value): (&String, &String)| {
+            view.message.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && **v == **value)
+        };
+        self.due_from.is_none_or(|from| view.due_at.0 >= from)
+            && self.due_to.is_none_or(|to| view.due_at.0 < to)
+            && self.state.is_none_or(|state| view.state == state)
+            && self.key_prefix.as_ref().is_none_or(|prefix| {
+                view.message.key.as_ref().map(Key::as_str).is_some_and(|key| key.starts_with(&**prefix))
+            })
+            && self.headers.iter().all(has)
+    }
+
+    /// Whether neither this message nor any behind it in a list of `state` is meant. Dead messages are listed in the order
+    /// in which they died.
+    pub(super) fn ends_at(&self, state: Option<State>, view: &View) -> bool {
+        state != Some(State::Dead) && self.due_to.is_some_and(|to| view.due_at.0 >= to)
+    }
+
+    pub(super) fn from(&self) -> Option<WallMs> {
+        self.due_from.map(WallMs)
+    }
+}
+
+/// A page of the messages that a filter means, in due order; dead ones, if only they are meant, in the order in which they
+/// died. It has at most `limit` messages, and ends when they exceed `max_bytes`. It may have fewer although there are
+/// more: see [`Listing::next`].
+///
+/// # Errors
+/// See [`Client::list`].
+///
+/// # Cancel safety
+/// Cancel safe.
+pub async fn filtered_page(
+    client: &Client,
+    queue: &QueueName,
+    filter: &BulkFilter,
+    after: Option<ListPositions>,
+    (limit, max_bytes): (usize, usize),
+) -> Result<Listing, CallError> {
+    let mut found = Listing { views: Vec::new(), next: after };
+    let (mut seen, mut bytes) = (0, 0);
+    loop {
+        let wanted = limit.saturating_sub(found.views.len());
+        let page =
+            client.list_from(queue.clone(), filter.state, found.next.take(), wanted, filter.from()).await?;
+        seen += page.views.len();
+        found.next = page.next;
+        let ends = page.views.last().is_some_and(|last| filter.ends_at(filter.state, last));
+        for view in page.views.into_iter().filter(|view| filter.matches(view)) {
+            bytes += view.message.weight();
+            found.views.push(view);
+        }
+        if ends {
+            found.next = None;
+        }
+        // A small rest of the page would cost as much as a whole one.
+        let is_full = found.views.len() * 2 >= limit || bytes >= max_bytes;
+        if found.next.is_none() || is_full || seen >= LOOKED_AT {
+            return Ok(found);
+        }
+    }
+}
+
+fn write_state<S: Serializer>(state: &Option<State>, to: S) -> Result<S::Ok, S::Error> {
+    state.map(State::as_str).serialize(to)
+}
+
+fn read_state<'de, D: Deserializer<'de>>(from: D) -> Result<Option<State>, D::Error> {
+    let Some(word) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let found = State::ALL.into_iter().find(|state| state.as_str() == word);
+    found.map(Some).ok_or_else(|| serde::de::Error::custom("is no state of a message"))
+}

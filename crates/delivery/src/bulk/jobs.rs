@@ -1,0 +1,282 @@
+//! What people do with jobs: begin, look at, cancel.
+
+use duewheel::core::Policy;
+use duewheel::core::name::{BadName, QueueName};
+use duewheel::{CallError, Duewheel};
+
+use super::action::{BadBulk, BulkAction};
+use super::error::BulkError;
+use super::filter::BulkFilter;
+use super::part::{part_name, write_part};
+use super::record::{BulkCounts, BulkPhase, BulkRecord};
+use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
+use crate::random::random_text;
+use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
+
+/// The queue of the records of jobs.
+const JOBS: &str = "#jobs";
+/// The queue of the parts of jobs.
+const PARTS: &str = "#job-parts";
+/// Messages that one page of a walk asks for.
+pub(super) const PAGE: usize = 1_000;
+
+/// The jobs of a store. Cheap to clone.
+///
+/// A job is durable when [`BulkJobs::begin`] has returned. A [`crate::BulkWorker`] works on it; one or several may run, in
+/// any node.
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use duewheel::core::name::QueueName;
+/// use duewheel::{Duewheel, Policy};
+/// use duewheel_delivery::{BulkAction, BulkFilter, BulkJobs, BulkRequest, BulkWorker};
+///
+/// let wheel = Duewheel::builder().in_memory().open().await?;
+/// let jobs = BulkJobs::new(&wheel, &Policy::default())?;
+/// let worker = BulkWorker::start(&jobs);
+/// let filter = BulkFilter { key_prefix: Some("order-".into()), ..BulkFilter::default() };
+/// let request = BulkRequest { queue: QueueName::new("orders")?, filter, action: BulkAction::Cancel, rate: None };
+/// assert_eq!(jobs.count(&request).await?.matched, 0);
+/// let job = jobs.begin(request).await?;
+/// assert_eq!(jobs.get(&job.id).await?.queue, "orders");
+/// worker.stop(Duration::from_secs(10)).await;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct BulkJobs {
+    pub(super) jobs: Shelf,
+    pub(super) parts: Shelf,
+    policy: Policy,
+}
+
+/// What a job is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkRequest {
+    /// The queue.
+    pub queue: QueueName,
+    /// Which of its messages are meant. Leased ones are skipped and counted.
+    pub filter: BulkFilter,
+    /// What is done to them.
+    pub action: BulkAction,
+    /// Most messages a second; `None`: as fast as the store takes them.
+    pub rate: Option<u32>,
+}
+
+/// How many messages a job would concern.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BulkCount {
+    /// Messages that would be changed.
+    pub matched: u64,
+    /// Messages that the filter means, and that a consumer has.
+    pub leased: u64,
+}
+
+/// A job as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkView {
+    /// Its id.
+    pub id: String,
+    /// The queue.
+    pub queue: String,
+    /// Which of its messages are meant.
+    pub filter: BulkFilter,
+    /// What is done to them.
+    pub action: BulkAction,
+    /// Most messages a second.
+    pub rate: Option<u32>,
+    /// How far it has come.
+    pub phase: BulkPhase,
+    /// What became of its messages so far.
+    pub counts: BulkCounts,
+    /// When it began, in ms since 1970.
+    pub created_ms: u64,
+    /// When it ended, in ms since 1970.
+    pub ended_ms: Option<u64>,
+}
+
+impl BulkView {
+    pub(super) fn of(id: &str, record: BulkRecord) -> Self {
+        let BulkRecord { queue, filter, action, rate, created, phase, ended, counts, .. } = record;
+        let id = id.to_owned();
+        BulkView { id, queue, filter, action, rate, phase, counts, created_ms: created, ended_ms: ended }
+    }
+}
+
+impl BulkRequest {
+    fn check(&self, policy: &Policy) -> Result<(), BadBulk> {
+        self.action.check(policy, &self.filter, self.rate)?;
+        if let BulkAction::Redrive { to_queue: Some(queue), .. } = &self.action
+            && *queue == self.queue.as_str()
+        {
+            return Err(BadBulk { field: "to_queue", what: "must be another queue".to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl BulkJobs {
+    /// The jobs in the store of a wheel, whose limits are `policy`.
+    ///
+    /// # Errors
+    /// The store of records has no valid name, which is a bug.
+    pub fn new(wheel: &Duewheel, policy: &Policy) -> Result<Self, BadName> {
+        let shelf = |name| QueueName::system(name).map(|queue| Shelf::new(wheel, queue, policy));
+        Ok(BulkJobs { jobs: shelf(JOBS)?, parts: shelf(PARTS)?, policy: policy.clone() })
+    }
+
+    /// Counts the messages that a job would concern, without changing any.
+    ///
+    /// # Errors
+    /// [`BulkError::Bad`] or [`BulkError::Call`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn count(&self, request: &BulkRequest) -> Result<BulkCount, BulkError> {
+        request.check(&self.policy)?;
+        let BulkRequest { queue, filter, action, .. } = request;
+        let (mut count, mut after) = (BulkCount::default(), None);
+        loop {
+            let (state, limit) = (action.lists(filter), PAGE.min(self.policy.max_page));
+            let client = &self.jobs.client;
+            let page = client.list_from(queue.clone(), state, after, limit, filter.from()).await?;
+            for view in page.views.iter().filter(|view| filter.matches(view)) {
+                count.matched += u64::from(action.takes(view.state, filter));
+                count.leased += u64::from(view.lease_until.is_some());
+            }
+            let ends = page.views.last().is_some_and(|last| filter.ends_at(state, last));
+            match page.next {
+                Some(next) if !ends => after = Some(next),
+                Some(_) | None => return Ok(count),
+            }
+        }
+    }
+
+    /// Begins a job.
+    ///
+    /// # Errors
+    /// See [`BulkError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the job may have begun.
+    pub async fn begin(&self, request: BulkRequest) -> Result<BulkView, BulkError> {
+        request.check(&self.policy)?;
+        self.make_room().await?;
+        let BulkRequest { queue, filter, action, rate } = request;
+        let record = BulkRecord::new(queue.as_str().to_owned(), filter, action, rate, self.jobs.now());
+        let bytes = record.bytes();
+        if bytes.len() > self.jobs.max_body {
+            let what = format!("is too long: a job has at most {} bytes", self.jobs.max_body);
+            return Err(BadBulk { field: "filter", what }.into());
+        }
+        let id = random_text();
+        match self.jobs.create(&id, bytes).await? {
+            true => Ok(BulkView::of(&id, record)),
+            false => Err(BulkError::Busy),
+        }
+    }
+
+    /// Removes the job that has ended first, if there are as many jobs as there may be.
+    async fn make_room(&self) -> Result<(), BulkError> {
+        if self.jobs.count().await? < MAX_JOBS {
+            return Ok(());
+        }
+        let ended = |_: &str, row: ShelfRow| {
+            let record = BulkRecord::read(&row.body).ok()?;
+            record.ended.map(|ended| (ended, row.id))
+        };
+        let ended = self.jobs.scan(ended).await?;
+        match ended.into_values().min() {
+            Some((_, id)) => Ok(self.jobs.remove(id).await?),
+            None => Err(BulkError::TooMany(MAX_JOBS)),
+        }
+    }
+
+    /// A job.
+    ///
+    /// # Errors
+    /// [`BulkError::NotFound`], [`BulkError::Unreadable`] or [`BulkError::Call`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn get(&self, id: &str) -> Result<BulkView, BulkError> {
+        let row = self.jobs.read(id).await?.ok_or(BulkError::NotFound)?;
+        let record = BulkRecord::read(&row.body).map_err(BulkError::Unreadable)?;
+        Ok(BulkView::of(id, record))
+    }
+
+    /// All jobs, the newest first. One that cannot be read is left out.
+    ///
+    /// # Errors
+    /// [`BulkError::Call`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn list(&self) -> Result<Vec<BulkView>, BulkError> {
+        let view = |id: &str, row: ShelfRow| Some(BulkView::of(id, BulkRecord::read(&row.body).ok()?));
+        let mut all: Vec<BulkView> = self.jobs.scan(view).await?.into_values().collect();
+        all.sort_by(|a, b| (b.created_ms, &b.id).cmp(&(a.created_ms, &a.id)));
+        Ok(all)
+    }
+
+    /// Lets a job end before it has changed all its messages. What it has changed stays; one that has ended stays as it is.
+    ///
+    /// # Errors
+    /// See [`BulkError`].
+    ///
+    /// # Cancel safety
+    /// When it is dropped, the job may be cancelled or not.
+    pub async fn cancel(&self, id: &str) -> Result<BulkView, BulkError> {
+        // The worker writes often.
+        for _ in 0..BULK_EDIT_TRIES {
+            let row = self.jobs.read(id).await?.ok_or(BulkError::NotFound)?;
+            let mut record = BulkRecord::read(&row.body).map_err(BulkError::Unreadable)?;
+            if record.phase.is_end() {
+                return Ok(BulkView::of(id, record));
+            }
+            record.end(BulkPhase::Cancelled, self.jobs.now());
+            let soon = NextLook::After(std::time::Duration::ZERO);
+            match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon)).await {
+                Ok(_) => return Ok(BulkView::of(id, record)),
+                Err(NotWritten::Lost) => {}
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Err(BulkError::Busy)
+    }
+
+    /// Writes a part, over what an earlier walk has left there.
+    pub(super) async fn put_part(
+        &self,
+        job: &str,
+        part: u32,
+        entries: &[super::part::PartEntry],
+    ) -> Result<(), NotWritten> {
+        let (name, bytes) = (part_name(job, part), write_part(entries));
+        if self.parts.create(&name, bytes.clone()).await? {
+            return Ok(());
+        }
+        let row = self.parts.read(&name).await.map_err(NotWritten::Unknown)?.ok_or(NotWritten::Lost)?;
+        self.parts.write((row.id, row.generation), bytes, None).await.map(drop)
+    }
+
+    /// Removes a part, if it is there.
+    pub(super) async fn remove_part(&self, job: &str, part: u32) -> Result<(), NotWritten> {
+        match self.parts.read(&part_name(job, part)).await.map_err(NotWritten::Unknown)? {
+            Some(row) => self.parts.remove(row.id).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn read_part(&self, job: &str, part: u32) -> Result<Option<ShelfRow>, CallError> {
+        self.parts.read(&part_name(job, part)).await
+    }
+
+    pub(super) fn part_bytes(&self) -> usize {
+        self.parts.max_body
+    }
+
+    pub(super) fn max_page(&self) -> usize {
+        PAGE.min(self.policy.max_page)
+    }
+}

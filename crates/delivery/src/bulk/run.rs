@@ -1,0 +1,445 @@
+//! The steps of a job: it collects, then it changes.
+
+use std::time::Duration;
+
+use duewheel::core::MessageId;
+use duewheel::core::engine::{
+    ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Target, View, When,
+};
+use duewheel::core::message::State;
+use duewheel::core::name::QueueName;
+use duewheel::core::policy::OWN_DEDUPE;
+use duewheel::core::time::{WallMs, ceil_ms};
+use duewheel::{CallError, ListPositions};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::action::{BulkAction, BulkMove};
+use super::jobs::BulkJobs;
+use super::part::{PartEntry, entries_within, read_part};
+use super::record::{BulkPhase, BulkRecord};
+use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
+use crate::shelf::{NextLook, NotWritten};
+
+/// A job that this node works on.
+pub(super) struct BulkRun<'a> {
+    jobs: &'a BulkJobs,
+    id: &'a str,
+    row: (MessageId, u32),
+    record: BulkRecord,
+    stop: watch::Receiver<bool>,
+    /// Messages of the part that is worked on before this one may have been changed by a node that has died, or by a call
+    /// without an answer.
+    unsure: usize,
+}
+
+/// Why a run has ended.
+#[derive(Debug)]
+pub(super) enum RunEnd {
+    /// The job has ended, or another works on it, or this node stops.
+    Over,
+    /// The store refused or gave no answer: another try follows.
+    Again(String),
+}
+
+/// What became of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BulkFate {
+    Done,
+    Leased,
+    Changed,
+    Refused,
+}
+
+impl From<CallError> for RunEnd {
+    fn from(error: CallError) -> Self {
+        RunEnd::Again(error.to_string())
+    }
+}
+
+impl From<NotWritten> for RunEnd {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => RunEnd::Over,
+            why => RunEnd::Again(format!("{why:?}")),
+        }
+    }
+}
+
+/// What an answer says: the fate, or why the same is to be tried again.
+type Judged = Result<BulkFate, String>;
+
+impl<'a> BulkRun<'a> {
+    pub(super) fn new(
+        jobs: &'a BulkJobs,
+        id: &'a str,
+        row: (MessageId, u32),
+        record: BulkRecord,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        // What a node that has died had begun is in the slice behind what its record says.
+        let unsure = record.at.1 + BULK_SLICE;
+        BulkRun { jobs, id, row, record, stop, unsure }
+    }
+
+    /// Works until the job has ended, another has it, this node stops, or the store refuses.
+    pub(super) async fn go(&mut self) -> RunEnd {
+        loop {
+            if *self.stop.borrow() {
+                let soon = NextLook::After(Duration::ZERO);
+                return self.save(soon).await.err().unwrap_or(RunEnd::Over);
+            }
+            let step = match self.record.phase {
+                BulkPhase::Collecting => self.collect().await,
+                BulkPhase::Running => self.change().await,
+                BulkPhase::Done | BulkPhase::Cancelled => {
+                    return self.clean_up().await.err().unwrap_or(RunEnd::Over);
+                }
+            };
+            if let Err(end) = step {
+                return end;
+            }
+        }
+    }
+
+    async fn save(&mut self, next: NextLook) -> Result<(), RunEnd> {
+        let written = self.jobs.jobs.write(self.row, self.record.bytes(), Some(next)).await;
+        self.row.1 = written?;
+        Ok(())
+    }
+
+    /// Lets a node try again after this pause.
+    pub(super) async fn again_in(&mut self, pause: Duration) {
+        // Without an answer it is tried when this node does not hold it any more.
+        drop(self.save(NextLook::After(pause)).await);
+    }
+
+    async fn hold(&mut self) -> Result<(), RunEnd> {
+        self.save(NextLook::After(BULK_HELD)).await
+    }
+
+    /// Walks on through the queue, and writes down one part.
+    async fn collect(&mut self) -> Result<(), RunEnd> {
+        let client = &self.jobs.jobs.client;
+        let record = &mut self.record;
+        let Ok(queue) = QueueName::new(&record.queue) else {
+            record.end(BulkPhase::Done, self.jobs.jobs.now());
+            return Ok(());
+        };
+        let state = record.action.lists(&record.filter);
+        let mut position = match record.position.as_deref() {
+            None => None,
+            Some(text) => match ListPositions::parse(text, client.shards()) {
+                Some(positions) => Some(positions),
+                None => return Err(RunEnd::Again("the number of shards is another".to_owned())),
+            },
+        };
+        let mut entries = Vec::new();
+        let (wanted, mut walked) = (entries_within(self.jobs.part_bytes()), 0);
+        let mut is_end = false;
+        while entries.len() < wanted && walked < BULK_WALK && !is_end {
+            let limit = (wanted - entries.len()).min(self.jobs.max_page());
+            let from = record.filter.from();
+            let page = client.list_from(queue.clone(), state, position.take(), limit, from).await?;
+            walked += page.views.len().max(1);
+            for view in page.views.iter().filter(|view| record.filter.matches(view)) {
+                // By the clock of who accepted it.
+                if view.message.enqueued_at.0 > record.created {
+                    continue;
+                }
+                if view.lease_until.is_some() {
+                    record.counts.leased += 1;
+                } else if record.action.takes(view.state, &record.filter) {
+                    let (id, generation, due) = (view.message.id, view.generation, view.due_at.0);
+                    entries.push(PartEntry { id, generation, due });
+                }
+            }
+            position = page.next;
+            let is_past = page.views.last().is_some_and(|last| record.filter.ends_at(state, last));
+            is_end = position.is_none() || is_past;
+        }
+        if !entries.is_empty() {
+            self.jobs.put_part(self.id, self.record.parts, &entries).await?;
+            self.record.parts += 1;
+            self.record.counts.matched += entries.len() as u64;
+        }
+        self.record.position = position.map(|position| position.to_string());
+        if is_end {
+            (self.record.phase, self.record.position) = (BulkPhase::Running, None);
+            self.unsure = 0;
+        }
+        self.hold().await
+    }
+
+    /// Changes the messages of the next slice.
+    async fn change(&mut self) -> Result<(), RunEnd> {
+        let (part, from) = self.record.at;
+        if part >= self.record.parts {
+            self.record.end(BulkPhase::Done, self.jobs.jobs.now());
+            return Ok(());
+        }
+        let row = self.jobs.read_part(self.id, part).await?;
+        // A part that is gone was done with before its record said so.
+        let entries = row.and_then(|row| read_part(&row.body)).unwrap_or_default();
+        let mut at = from;
+        while at < entries.len() && !*self.stop.borrow() {
+            let begun = Instant::now();
+            let end = entries.len().min(at + self.slice());
+            let fates = self.change_slice(&entries[at..end], at).await;
+            self.unsure = self.unsure.max(end);
+            let mut why = None;
+            for fate in fates {
+                match fate {
+                    Ok(fate) => self.count(fate),
+                    Err(error) => {
+                        why = Some(error);
+                        break;
+                    }
+                }
+                at += 1;
+            }
+            self.record.at = (part, at);
+            self.hold().await?;
+            if let Some(why) = why {
+                return Err(RunEnd::Again(why));
+            }
+            self.pace(begun).await;
+        }
+        if at >= entries.len() {
+            self.record.at = (part + 1, 0);
+            self.unsure = 0;
+            self.hold().await?;
+            self.jobs.remove_part(self.id, part).await?;
+        }
+        Ok(())
+    }
+
+    /// The number of messages that are changed together.
+    fn slice(&self) -> usize {
+        let most = match &self.record.action {
+            BulkAction::Redrive { to_queue: Some(_), .. } => BULK_SLICE_WITH_BODIES,
+            _ => BULK_SLICE,
+        };
+        match self.record.rate {
+            // Ten slices a second.
+            Some(rate) => most.min(usize::try_from(rate / 10).unwrap_or(most)).max(1),
+            None => most,
+        }
+    }
+
+    /// Waits until the rate allows the next slice.
+    async fn pace(&mut self, begun: Instant) {
+        let Some(rate) = self.record.rate else { return };
+        let slice = u32::try_from(self.slice()).unwrap_or(1);
+        let takes = Duration::from_secs(1) * slice / rate.max(1);
+        let stop = async {
+            // An error means that the worker is gone.
+            let _ = self.stop.wait_for(|stop| *stop).await;
+        };
+        let _ = tokio::time::timeout_at(begun + takes, stop).await;
+    }
+
+    fn count(&mut self, fate: BulkFate) {
+        let counts = &mut self.record.counts;
+        match fate {
+            BulkFate::Done => counts.done += 1,
+            BulkFate::Leased => counts.leased += 1,
+            BulkFate::Changed => counts.changed += 1,
+            BulkFate::Refused => counts.refused += 1,
+        }
+    }
+
+    /// What becomes of these messages, in order. The first of them has the number `first` in its part.
+    async fn change_slice(&self, entries: &[PartEntry], first: usize) -> Vec<Judged> {
+        let is_unsure = |n: usize| first + n < self.unsure;
+        match &self.record.action {
+            BulkAction::Cancel => {
+                let ask = entries.iter().map(|entry| Op::cancel(Target::Id(entry.id)));
+                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
+            }
+            BulkAction::Postpone(to) => {
+                let edit = |entry: &PartEntry| {
+                    let edit = Box::new(Edit::due(self.when(*to, entry)));
+                    Op::postpone(Target::Id(entry.id), edit, Some(entry.generation))
+                };
+                let ask = entries.iter().map(edit);
+                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
+            }
+            BulkAction::Fire => {
+                // One that was made due now before a crash is not made due again: a consumer may have put it off since.
+                let edit = |entry: &PartEntry| {
+                    let edit = Box::new(Edit::due(When::After(0)));
+                    Op::postpone(Target::Id(entry.id), edit, Some(entry.generation))
+                };
+                let ask = entries.iter().map(edit);
+                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
+            }
+            BulkAction::Redrive { delay_ms, to_queue: None } => {
+                let delay = delay_ms.map(|ms| self.left_of(ms));
+                let ask = entries.iter().map(|entry| Op::redrive_in(entry.id, delay));
+                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
+            }
+            BulkAction::Redrive { delay_ms, to_queue: Some(queue) } => match QueueName::new(queue) {
+                Ok(queue) => self.move_all(entries, &queue, *delay_ms, &is_unsure).await,
+                Err(_) => vec![Ok(BulkFate::Refused); entries.len()],
+            },
+        }
+    }
+
+    /// Puts dead messages into another queue, and removes them from theirs.
+    async fn move_all(
+        &self,
+        entries: &[PartEntry],
+        to: &QueueName,
+        delay_ms: Option<u64>,
+        is_unsure: &(impl Fn(usize) -> bool + Sync),
+    ) -> Vec<Judged> {
+        let client = &self.jobs.jobs.client;
+        let looks = entries.iter().map(|entry| Op::get(Target::Id(entry.id))).collect();
+        let views = match client.ask_many(looks).await {
+            Ok(views) => views,
+            Err(error) => return vec![Err(error.to_string())],
+        };
+        let mut judged: Vec<Judged> = Vec::with_capacity(entries.len());
+        let (mut copies, mut of) = (Vec::new(), Vec::new());
+        for (n, view) in views.into_iter().enumerate() {
+            judged.push(match view {
+                Err(error) => Err(error.to_string()),
+                Ok(None) if is_unsure(n) => Ok(BulkFate::Done),
+                Ok(None) => Ok(BulkFate::Changed),
+                Ok(Some(view)) if view.state != State::Dead => Ok(BulkFate::Changed),
+                Ok(Some(view)) => {
+                    copies.push(self.copy(&view, to, delay_ms));
+                    of.push(n);
+                    // Until its copy is durable, and it is removed.
+                    Ok(BulkFate::Refused)
+                }
+            });
+        }
+        let entered = match client.ask_many(copies).await {
+            Ok(entered) => entered,
+            Err(error) => return vec![Err(error.to_string())],
+        };
+        let mut removes = Vec::new();
+        let mut removed = Vec::new();
+        for (n, answer) in of.into_iter().zip(entered) {
+            match answer.map_err(|error| error.to_string()) {
+                // With the same id it is there since before a crash.
+                Ok(Ok(_) | Err(EnqueueRefusal::DedupeMismatch(_))) => {
+                    removes.push(Op::cancel(Target::Id(entries[n].id)));
+                    removed.push(n);
+                }
+                Ok(Err(refusal)) => judged[n] = of_enqueue(&refusal),
+                Err(error) => judged[n] = Err(error),
+            }
+        }
+        match client.ask_many(removes).await {
+            Ok(answers) => {
+                for (n, answer) in removed.into_iter().zip(answers) {
+                    judged[n] = match answer {
+                        Ok(answer) => of_change(answer.map(drop), true),
+                        Err(error) => Err(error.to_string()),
+                    };
+                }
+                judged
+            }
+            Err(error) => vec![Err(error.to_string())],
+        }
+    }
+
+    /// The message that enters another queue, once for each job.
+    fn copy(&self, view: &View, to: &QueueName, delay_ms: Option<u64>) -> Enqueue {
+        let message = &view.message;
+        let id = message.id.0;
+        Enqueue {
+            key: message.key.clone(),
+            headers: message.headers.clone(),
+            when: When::After(delay_ms.map_or(0, |ms| self.left_of(ms))),
+            if_exists: IfExists::Reject,
+            dedupe_id: Some(format!("{OWN_DEDUPE}job/{}/{id}", self.id).into()),
+            options: message.options.clone(),
+            ..Enqueue::new(to.clone(), message.body.clone())
+        }
+    }
+
+    async fn ask<A: duewheel::core::engine::Ask>(
+        &self,
+        asked: Vec<A>,
+        judge: impl Fn(usize, A::Reply) -> Judged,
+    ) -> Vec<Judged> {
+        match self.jobs.jobs.client.ask_many(asked).await {
+            Ok(answers) => {
+                let judge = |(n, answer): (usize, Result<A::Reply, CallError>)| match answer {
+                    Ok(answer) => judge(n, answer),
+                    Err(error) => Err(error.to_string()),
+                };
+                answers.into_iter().enumerate().map(judge).collect()
+            }
+            Err(error) => vec![Err(error.to_string())],
+        }
+    }
+
+    /// What is left of a delay that began with the job.
+    fn left_of(&self, ms: u64) -> u64 {
+        self.record.created.saturating_add(ms).saturating_sub(self.jobs.jobs.now())
+    }
+
+    fn when(&self, to: BulkMove, entry: &PartEntry) -> When {
+        match to {
+            BulkMove::Delay(ms) => When::After(self.left_of(ms)),
+            BulkMove::Shift(ms) => {
+                let due_at = WallMs(entry.due.saturating_add_signed(ms));
+                When::At { due_at, past: Past::Fire }
+            }
+        }
+    }
+
+    /// Removes the parts of a job that has ended, and in a week itself.
+    async fn clean_up(&mut self) -> Result<(), RunEnd> {
+        // The part behind the last one may have been written before the job was cancelled.
+        for part in self.record.at.0..=self.record.parts {
+            self.jobs.remove_part(self.id, part).await?;
+        }
+        let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
+        if until <= self.jobs.jobs.now() {
+            self.jobs.jobs.remove(self.row.0).await?;
+            return Ok(());
+        }
+        self.record.at.0 = self.record.parts;
+        self.save(NextLook::At(until)).await
+    }
+}
+
+/// What the answer to a change says. `unsure`: this change may have been made before.
+fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+    match answer {
+        Ok(()) => Ok(BulkFate::Done),
+        Err(ChangeRefusal::NotFound | ChangeRefusal::NotDead | ChangeRefusal::GenerationMismatch(_))
+            if unsure =>
+        {
+            Ok(BulkFate::Done)
+        }
+        Err(ChangeRefusal::Leased) => Ok(BulkFate::Leased),
+        Err(
+            ChangeRefusal::NotFound
+            | ChangeRefusal::NotDead
+            | ChangeRefusal::Dead
+            | ChangeRefusal::GenerationMismatch(_),
+        ) => Ok(BulkFate::Changed),
+        Err(refusal @ (ChangeRefusal::DiskFull | ChangeRefusal::Overloaded(_) | ChangeRefusal::Busy)) => {
+            Err(format!("{refusal:?}"))
+        }
+        Err(_) => Ok(BulkFate::Refused),
+    }
+}
+
+/// What the refusal of a copy says.
+fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
+    match refusal {
+        EnqueueRefusal::DiskFull
+        | EnqueueRefusal::Overloaded(_)
+        | EnqueueRefusal::Busy
+        | EnqueueRefusal::OverQuota(_) => Err(format!("{refusal:?}")),
+        _ => Ok(BulkFate::Refused),
+    }
+}

@@ -1,0 +1,360 @@
+//! Jobs that change many messages, over a real wheel in memory, whose clock stands still.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use duewheel::core::engine::{Enqueue, Op, Past, Reserved, When};
+use duewheel::core::message::State;
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::time::WallMs;
+use duewheel::{Demand, Duewheel, Policy, View, VirtualClock};
+use duewheel_delivery::{
+    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkView,
+    BulkWorker, filtered_page,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(10);
+const HOUR: u64 = 3_600_000;
+
+struct Rig {
+    wheel: Duewheel,
+    clock: VirtualClock,
+    jobs: BulkJobs,
+}
+
+fn queue() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+fn prefix(text: &str) -> BulkFilter {
+    BulkFilter { key_prefix: Some(text.into()), ..BulkFilter::default() }
+}
+
+fn request(filter: BulkFilter, action: BulkAction) -> BulkRequest {
+    BulkRequest { queue: queue(), filter, action, rate: None }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        Rig::over(1).await
+    }
+
+    /// With several shards, as in a cluster.
+    async fn over(shards: u32) -> Self {
+        let clock = VirtualClock::at_2026();
+        let memory = Duewheel::builder().in_memory().clock(clock.clone()).seed(1);
+        let wheel = memory.shards(shards).open().await.unwrap();
+        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
+        Rig { wheel, clock, jobs }
+    }
+
+    fn now(&self) -> u64 {
+        self.wheel.client().now().wall.0
+    }
+
+    /// Enqueues messages with the keys `PREFIX-0`, …, due an hour from now and later, by turns by both clocks.
+    async fn put(&self, prefix: &str, n: u64) {
+        let now = self.now();
+        let message = |n: u64| {
+            let ms = HOUR + n * 1_000;
+            let when = match n % 2 {
+                0 => When::After(ms),
+                _ => When::At { due_at: WallMs(now + ms), past: Past::Refuse },
+            };
+            Enqueue {
+                key: Key::new(&format!("{prefix}-{n}")).ok(),
+                headers: vec![("kind".into(), ["odd", "even"][usize::from(n % 2 == 0)].into())],
+                when,
+                ..Enqueue::new(queue(), b"body".to_vec())
+            }
+        };
+        for some in (0..n).collect::<Vec<_>>().chunks(1_000) {
+            let answers =
+                self.wheel.client().ask_many(some.iter().map(|n| message(*n)).collect()).await.unwrap();
+            for answer in answers {
+                answer.unwrap().unwrap();
+            }
+        }
+    }
+
+    /// The messages of a queue by key.
+    async fn all(&self, queue: &str) -> BTreeMap<String, View> {
+        let queue = QueueName::new(queue).or_else(|_| QueueName::system(queue)).unwrap();
+        let (mut all, mut after) = (BTreeMap::new(), None);
+        loop {
+            let page = self.wheel.client().list(queue.clone(), None, after.take(), 1_000).await.unwrap();
+            for view in page.views {
+                let key = view.message.key.as_ref().map_or(String::new(), |key| key.as_str().to_owned());
+                assert!(all.insert(key, view).is_none(), "a key twice");
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return all,
+            }
+        }
+    }
+
+    /// Lets messages die.
+    async fn kill(&self, n: usize) {
+        let client = self.wheel.client();
+        let demand = Demand { max: n, ..Demand::new(queue()) };
+        let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("no grants") };
+        assert_eq!(grants.len(), n);
+        for grant in grants {
+            let bury = Op::Bury {
+                id: grant.message.id,
+                proof: duewheel::core::engine::Proof::Token(grant.token),
+                priority: None,
+                note: "".into(),
+            };
+            client.call(bury).await.unwrap();
+        }
+    }
+
+    /// Runs the worker until a job has ended.
+    async fn run(&self, id: &str) -> BulkView {
+        let worker = BulkWorker::start(&self.jobs);
+        let view = self.ended(id).await;
+        worker.stop(STOP).await;
+        assert!(self.all("#job-parts").await.is_empty(), "parts are left");
+        view
+    }
+
+    async fn ended(&self, id: &str) -> BulkView {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let view = self.jobs.get(id).await.unwrap();
+            if view.ended_ms.is_some() {
+                return view;
+            }
+            assert!(Instant::now() < deadline, "{view:?}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_changes_what_it_means_and_leaves_the_rest_alone() {
+    let rig = Rig::new().await;
+    rig.put("order", 30).await;
+    rig.put("sms", 10).await;
+    // Ten orders are due, and a consumer has two of them.
+    rig.clock.advance(Duration::from_millis(HOUR + 4_500));
+    let demand = Demand { max: 2, ..Demand::new(queue()) };
+    let Reserved::Grants(leased) = rig.wheel.client().reserve(demand).await.unwrap() else {
+        panic!("no grants")
+    };
+    assert_eq!(leased.len(), 2);
+    let orders =
+        leased.iter().filter(|g| g.message.key.as_ref().unwrap().as_str().starts_with("order")).count();
+    let filter = BulkFilter { headers: [("kind".into(), "even".into())].into(), ..prefix("order-") };
+    let request = request(filter, BulkAction::Cancel);
+    let count = rig.jobs.count(&request).await.unwrap();
+    assert_eq!(count.matched + count.leased, 15);
+    assert!(count.leased <= orders as u64);
+    let job = rig.jobs.begin(request).await.unwrap();
+    assert_eq!((job.phase, job.counts), (BulkPhase::Collecting, BulkCounts::default()));
+    // Accepted after it began: left alone.
+    rig.clock.advance(Duration::from_millis(1));
+    let late = Enqueue {
+        key: Key::new("order-late").ok(),
+        headers: vec![("kind".into(), "even".into())],
+        when: When::After(HOUR),
+        ..Enqueue::new(queue(), b"late".to_vec())
+    };
+    rig.wheel.client().ask(late).await.unwrap().unwrap();
+    let ended = rig.run(&job.id).await;
+    assert_eq!(ended.phase, BulkPhase::Done);
+    let BulkCounts { matched, done, leased, changed, refused } = ended.counts;
+    assert_eq!((matched, done, leased, changed, refused), (count.matched, count.matched, count.leased, 0, 0));
+    let left = rig.all("orders").await;
+    assert!(left.contains_key("order-late"));
+    assert_eq!(left.len() as u64, 41 - done);
+    let even = |view: &&View| &*view.message.headers[0].1 == "even" && view.state != State::Leased;
+    assert!(left.iter().all(|(key, view)| !key.starts_with("order-") || key == "order-late" || !even(&view)));
+    assert_eq!(rig.jobs.list().await.unwrap(), [ended]);
+    // It is kept for a week.
+    let worker = BulkWorker::start(&rig.jobs);
+    rig.clock.advance(Duration::from_secs(7 * 86_400 + 60));
+    let deadline = Instant::now() + LONG;
+    while !matches!(rig.jobs.get(&job.id).await, Err(BulkError::NotFound)) {
+        assert!(Instant::now() < deadline, "it is kept");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    worker.stop(STOP).await;
+}
+
+/// Messages are moved ahead, to where the walk comes later; and the node that works on the job dies in the middle, again and
+/// again, without a chance to write how far it was.
+async fn each_message_is_moved_once(shards: u32) {
+    let rig = Rig::over(shards).await;
+    rig.put("order", 9_000).await;
+    let before = rig.all("orders").await;
+    let shift = BulkAction::Postpone(BulkMove::Shift(3_000_000));
+    let job = rig.jobs.begin(request(BulkFilter::default(), shift)).await.unwrap();
+    let mut deaths = 0;
+    for n in 0.. {
+        let node =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let worker = {
+            let _inside = node.enter();
+            BulkWorker::start(&rig.jobs)
+        };
+        tokio::time::sleep(Duration::from_millis(3 + n * 7 % 40)).await;
+        node.shutdown_background();
+        drop(worker);
+        if rig.jobs.get(&job.id).await.unwrap().ended_ms.is_some() {
+            break;
+        }
+        deaths += 1;
+        // What the dead node held is free.
+        rig.clock.advance(Duration::from_secs(31));
+    }
+    assert!(deaths > 2, "the worker was too fast for this test: {deaths}");
+    let ended = rig.run(&job.id).await;
+    let after = rig.all("orders").await;
+    for (key, view) in &before {
+        assert_eq!(after[key].due_at.0, view.due_at.0 + 3_000_000, "{key}, after {deaths} deaths");
+    }
+    assert_eq!(ended.counts, BulkCounts { matched: 9_000, done: 9_000, ..BulkCounts::default() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_is_moved_once_although_nodes_die() {
+    each_message_is_moved_once(1).await;
+    each_message_is_moved_once(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_job_stops_and_leaves_nothing_behind() {
+    let rig = Rig::new().await;
+    rig.put("order", 5_000).await;
+    let slow = BulkRequest { rate: Some(50), ..request(BulkFilter::default(), BulkAction::Fire) };
+    let job = rig.jobs.begin(slow).await.unwrap();
+    let worker = BulkWorker::start(&rig.jobs);
+    let deadline = Instant::now() + LONG;
+    while rig.jobs.get(&job.id).await.unwrap().counts.done == 0 {
+        assert!(Instant::now() < deadline, "it does not begin");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let cancelled = rig.jobs.cancel(&job.id).await.unwrap();
+    assert_eq!(cancelled.phase, BulkPhase::Cancelled);
+    // The worker learns of it with its next write, and removes the parts.
+    while !rig.all("#job-parts").await.is_empty() {
+        assert!(Instant::now() < deadline, "parts are left");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    worker.stop(STOP).await;
+    let ready = rig.all("orders").await.values().filter(|view| view.state == State::Ready).count();
+    assert!(ready > 0 && ready < 1_000, "{ready}");
+    assert_eq!(rig.jobs.cancel(&job.id).await.unwrap().phase, BulkPhase::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_come_back_later_or_in_another_queue() {
+    let rig = Rig::new().await;
+    rig.put("order", 12).await;
+    rig.clock.advance(Duration::from_millis(2 * HOUR));
+    rig.kill(12).await;
+    let redrive = |delay_ms, to_queue: Option<&str>| BulkAction::Redrive {
+        delay_ms,
+        to_queue: to_queue.map(str::to_owned),
+    };
+    // Cancel and postpone do not touch the dead, unless a cancel asks for them.
+    assert_eq!(rig.jobs.count(&request(BulkFilter::default(), BulkAction::Cancel)).await.unwrap().matched, 0);
+    let dead = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
+    assert_eq!(rig.jobs.count(&request(dead.clone(), BulkAction::Cancel)).await.unwrap().matched, 12);
+    let later = rig.jobs.begin(request(prefix("order-1"), redrive(Some(HOUR), None))).await.unwrap();
+    let ended = rig.run(&later.id).await;
+    assert_eq!(ended.counts, BulkCounts { matched: 3, done: 3, ..BulkCounts::default() });
+    let all = rig.all("orders").await;
+    for key in ["order-1", "order-10", "order-11"] {
+        assert_eq!((all[key].state, all[key].due_in_ms), (State::Scheduled, HOUR), "{key}");
+    }
+    // The key of one is taken where it is to go.
+    let other = QueueName::new("again").unwrap();
+    let taken = Enqueue { key: Key::new("order-5").ok(), ..Enqueue::new(other, b"other".to_vec()) };
+    rig.wheel.client().ask(taken).await.unwrap().unwrap();
+    let job = rig.jobs.begin(request(BulkFilter::default(), redrive(None, Some("again")))).await.unwrap();
+    let ended = rig.run(&job.id).await;
+    assert_eq!(ended.counts, BulkCounts { matched: 9, done: 8, refused: 1, ..BulkCounts::default() });
+    let (left, again) = (rig.all("orders").await, rig.all("again").await);
+    assert_eq!(left["order-5"].state, State::Dead);
+    assert_eq!((left.len(), again.len()), (4, 9));
+    assert_eq!(&again["order-5"].message.body[..], b"other");
+    let moved = &again["order-2"];
+    assert_eq!((&moved.message.body[..], moved.attempt), (&b"body"[..], 0));
+    assert_eq!(moved.message.headers, vec![("kind".into(), "even".into())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_makes_no_sense_is_refused_by_field() {
+    let rig = Rig::new().await;
+    let state = |state| BulkFilter { state: Some(state), ..BulkFilter::default() };
+    let redrive = BulkAction::Redrive { delay_ms: None, to_queue: Some("orders".into()) };
+    let far = BulkAction::Postpone(BulkMove::Delay(u64::MAX));
+    let back = BulkAction::Postpone(BulkMove::Shift(i64::MIN));
+    let cases = [
+        (request(state(State::Leased), BulkAction::Cancel), "state"),
+        (request(state(State::Dead), BulkAction::Fire), "state"),
+        (request(state(State::Ready), redrive.clone()), "state"),
+        (request(BulkFilter::default(), redrive), "to_queue"),
+        (request(BulkFilter::default(), far), "delay_ms"),
+        (request(BulkFilter::default(), back), "shift_ms"),
+        (BulkRequest { rate: Some(0), ..request(BulkFilter::default(), BulkAction::Fire) }, "rate"),
+    ];
+    for (request, field) in cases {
+        for error in [rig.jobs.count(&request).await.unwrap_err(), rig.jobs.begin(request).await.unwrap_err()]
+        {
+            assert!(matches!(&error, BulkError::Bad(bad) if bad.field == field), "{field}: {error:?}");
+        }
+    }
+    assert_eq!(rig.jobs.list().await.unwrap(), []);
+}
+
+/// Pages of a filtered list, against a look at all messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filtered_list_has_what_the_filter_means_in_order() {
+    for shards in [1, 3] {
+        filtered_lists(Rig::over(shards).await).await;
+    }
+}
+
+async fn filtered_lists(rig: Rig) {
+    rig.put("order", 500).await;
+    rig.clock.advance(Duration::from_millis(HOUR + 20_000));
+    rig.kill(5).await;
+    let (now, orders) = (rig.now(), queue());
+    let all = rig.all("orders").await;
+    let filters = [
+        BulkFilter::default(),
+        BulkFilter { due_from: Some(now + 100_000), due_to: Some(now + 100_001), ..BulkFilter::default() },
+        BulkFilter { due_from: Some(now - 9_000), due_to: Some(now + 50_000), ..prefix("order-2") },
+        BulkFilter { due_to: Some(now), state: Some(State::Ready), ..BulkFilter::default() },
+        BulkFilter { due_from: Some(now), state: Some(State::Scheduled), ..prefix("order-4") },
+        BulkFilter { state: Some(State::Dead), due_from: Some(0), ..BulkFilter::default() },
+        BulkFilter { headers: [("KIND".into(), "odd".into())].into(), ..BulkFilter::default() },
+    ];
+    for filter in filters {
+        for limit in [1, 7, 1_000] {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let page =
+                    filtered_page(rig.wheel.client(), &orders, &filter, after.take(), (limit, 1 << 20));
+                let page = page.await.unwrap();
+                assert!(page.views.len() <= limit);
+                found.extend(page.views);
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+            let expected = all.values().filter(|view| filter.matches(view)).count();
+            assert_eq!(found.len(), expected, "{filter:?}, {limit} a page");
+            assert!(found.iter().all(|view| filter.matches(view)));
+            let is_dead = filter.state == Some(State::Dead);
+            assert!(is_dead || found.is_sorted_by_key(|view| view.due_at), "{filter:?}");
+        }
+    }
+}

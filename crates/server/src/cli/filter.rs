@@ -1,0 +1,88 @@
+//! The options that say which messages of a queue are meant.
+
+use clap::{Args, ValueEnum};
+use jiff::Zoned;
+use serde_json::{Map, Value};
+
+use super::enqueue::header;
+use super::remote::segment;
+use super::when;
+
+/// Which messages are meant: those for which everything holds that is given.
+#[derive(Args, Debug)]
+pub(super) struct FilterArgs {
+    /// Only messages in this state
+    #[arg(long, value_name = "S")]
+    state: Option<StateArg>,
+    /// Only messages whose key begins with this
+    #[arg(long, value_name = "TEXT")]
+    key_prefix: Option<String>,
+    /// Only messages with this header; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// Only messages that are due at this time or later, such as "tomorrow 9:00"
+    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    due_from: Option<String>,
+    /// Only messages that are due before this time
+    #[arg(long, value_name = "WHEN", value_parser = instant)]
+    due_to: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StateArg {
+    Scheduled,
+    Ready,
+    Leased,
+    Dead,
+}
+
+fn instant(text: &str) -> Result<String, String> {
+    when::at_instant(text, &Zoned::now())
+}
+
+impl FilterArgs {
+    /// The fields of a request.
+    pub(super) fn json(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("state", self.state.map(|state| state.word().into()));
+        put("key_prefix", self.key_prefix.as_deref().map(Value::from));
+        put("due_from", self.due_from.as_ref().map(|at| at.as_str().into()));
+        put("due_to", self.due_to.as_ref().map(|at| at.as_str().into()));
+        let headers = self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+        put("headers", (!self.headers.is_empty()).then(|| Value::Object(headers.collect())));
+        fields
+    }
+
+    /// The parameters of a query, each with a `&` before it.
+    pub(super) fn query(&self) -> String {
+        let mut query = String::new();
+        for (name, value) in self.json() {
+            match value {
+                Value::Object(headers) => {
+                    for (name, value) in headers {
+                        let value = segment(value.as_str().unwrap_or_default());
+                        query.push_str(&format!("&header.{}={value}", segment(&name)));
+                    }
+                }
+                value => query.push_str(&format!("&{name}={}", segment(value.as_str().unwrap_or_default()))),
+            }
+        }
+        query
+    }
+}
+
+impl StateArg {
+    fn word(self) -> &'static str {
+        match self {
+            StateArg::Scheduled => "scheduled",
+            StateArg::Ready => "ready",
+            StateArg::Leased => "leased",
+            StateArg::Dead => "dead",
+        }
+    }
+}

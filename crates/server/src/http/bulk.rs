@@ -1,0 +1,363 @@
+//! Changes to many messages at once, and their jobs.
+//!
+//! A token that is limited to queues has the jobs whose queues it reaches; others do not exist for it.
+
+use axum::http::StatusCode;
+use duewheel::core::{QueueName, WallMs};
+use duewheel_delivery::{
+    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::Call;
+use super::limits::either;
+use super::strict::{self, Object, Strings, Text, U32_MAX, Whole};
+use super::{Answer, App, listing, reply};
+use crate::auth::Caller;
+use crate::error::{ErrorCode, Problem};
+use crate::json::InstantText;
+use crate::rfc3339;
+use crate::schema::{DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, StateSchema};
+use crate::span::TimeSpan;
+
+/// What is done to which messages. Either `filter`, or `all`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Bulk")]
+pub(crate) struct BulkFields<'a> {
+    /// `cancel`, `postpone` and `fire` concern scheduled and ready messages, `redrive` dead ones. A `cancel` whose filter
+    /// has the state `dead` removes dead ones.
+    action: BulkActionWord,
+    /// Messages for which everything holds that is given; at least one field.
+    #[serde(borrow)]
+    filter: Option<Object<FilterFields<'a>>>,
+    /// All messages.
+    #[serde(default)]
+    all: bool,
+    /// For `postpone` and `redrive`: due this number of milliseconds after the request.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    delay_ms: Option<Whole>,
+    /// The same as text; instead of `delay_ms`.
+    #[schemars(with = "Option<DelaySchema>")]
+    delay: Option<Text<'a>>,
+    /// For `postpone`: due this number of milliseconds later than it was, earlier if negative. What is past is due now.
+    shift_ms: Option<i64>,
+    /// The same as text, with a `-` before it for earlier; instead of `shift_ms`.
+    #[schemars(regex(pattern = "^-?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"))]
+    shift: Option<Text<'a>>,
+    /// For `redrive`: each becomes a new message of this queue, with its key, and the old one is removed.
+    #[schemars(with = "Option<QueueSchema>")]
+    to_queue: Option<Text<'a>>,
+    /// Messages a second; without it there is no limit.
+    #[schemars(range(max = 1_000_000))]
+    rate: Option<Whole<1, U32_MAX>>,
+    /// Counts the messages, and changes none.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// What is done to each message.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "BulkAction")]
+pub(crate) enum BulkActionWord {
+    Cancel,
+    Postpone,
+    Fire,
+    Redrive,
+}
+
+/// Which messages are meant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "MessageFilter")]
+pub(crate) struct FilterFields<'a> {
+    /// Due at this instant or later.
+    #[serde(borrow)]
+    #[schemars(with = "Option<InstantSchema>")]
+    due_from: Option<Text<'a>>,
+    /// Due before this instant.
+    #[schemars(with = "Option<InstantSchema>")]
+    due_to: Option<Text<'a>>,
+    /// The key begins with this.
+    key_prefix: Option<Text<'a>>,
+    /// Each of these headers is there with this value.
+    #[schemars(with = "Option<HeadersSchema>")]
+    headers: Option<Strings>,
+    #[schemars(with = "Option<StateSchema>")]
+    state: Option<Text<'a>>,
+}
+
+impl FilterFields<'_> {
+    fn into_filter(self) -> Result<BulkFilter, Problem> {
+        let instant = |name: &'static str, text: Option<Text<'_>>| match text {
+            None => Ok(None),
+            Some(text) => {
+                rfc3339::parse(&text.0).map(|at| Some(at.0)).map_err(|bad| Problem::field(name, bad))
+            }
+        };
+        let headers = self.headers.map_or_else(Vec::new, |headers| headers.0);
+        Ok(BulkFilter {
+            due_from: instant("due_from", self.due_from)?,
+            due_to: instant("due_to", self.due_to)?,
+            key_prefix: self.key_prefix.map(|prefix| prefix.0.into_owned()),
+            headers: headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            state: self.state.map(|word| listing::state(&word.0)).transpose()?,
+        })
+    }
+}
+
+impl BulkFields<'_> {
+    /// The request for a job, and whether it is only counted.
+    fn into_request(self, queue: QueueName) -> Result<(BulkRequest, bool), Problem> {
+        let filter = self.filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
+        match (filter.is_empty(), self.all) {
+            (true, false) => {
+                let what = "names no message; give at least one of its fields, or all: true for all messages";
+                return Err(Problem::field("filter", what));
+            }
+            (false, true) => return Err(Problem::field("all", "only one of filter and all may be given")),
+            (true, true) | (false, false) => {}
+        }
+        let delay = either(self.delay_ms.map(|ms| ms.0), self.delay.as_ref(), "delay")?;
+        let shift = shift(self.shift_ms, self.shift.as_ref())?;
+        let to_queue = self.to_queue.map(|queue| queue.0.into_owned());
+        let is = |word| self.action == word;
+        let refuse = |field, what: &str| Err(Problem::field(field, what));
+        match () {
+            () if delay.is_some() && !is(BulkActionWord::Postpone) && !is(BulkActionWord::Redrive) => {
+                refuse("delay", "is for postpone and redrive")
+            }
+            () if shift.is_some() && !is(BulkActionWord::Postpone) => refuse("shift", "is for postpone"),
+            () if to_queue.is_some() && !is(BulkActionWord::Redrive) => refuse("to_queue", "is for redrive"),
+            () => Ok(()),
+        }?;
+        let action = match self.action {
+            BulkActionWord::Cancel => BulkAction::Cancel,
+            BulkActionWord::Fire => BulkAction::Fire,
+            BulkActionWord::Redrive => BulkAction::Redrive { delay_ms: delay, to_queue },
+            BulkActionWord::Postpone => BulkAction::Postpone(match (delay, shift) {
+                (Some(ms), None) => BulkMove::Delay(ms),
+                (None, Some(ms)) => BulkMove::Shift(ms),
+                (Some(_), Some(_)) => return refuse_shift("only one of delay and shift may be given"),
+                (None, None) => return refuse_shift("one of delay and shift must be given"),
+            }),
+        };
+        let rate = self.rate.map(Whole::get);
+        Ok((BulkRequest { queue, filter, action, rate }, self.dry_run))
+    }
+}
+
+fn refuse_shift<T>(what: &str) -> Result<T, Problem> {
+    Err(Problem::field("shift", what))
+}
+
+fn shift(ms: Option<i64>, text: Option<&Text<'_>>) -> Result<Option<i64>, Problem> {
+    let text = match (ms, text) {
+        (Some(_), Some(_)) => return refuse_shift("only one of shift and shift_ms may be given"),
+        (ms, None) => return Ok(ms),
+        (None, Some(text)) => &*text.0,
+    };
+    let (sign, span) = text.strip_prefix('-').map_or((1, text), |span| (-1, span));
+    let span: TimeSpan = span.parse().map_err(|bad| Problem::field("shift", bad))?;
+    match i64::try_from(span.0) {
+        Ok(ms) => Ok(Some(sign * ms)),
+        Err(_) => refuse_shift("is too long"),
+    }
+}
+
+/// How many messages a job would concern.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BulkCount")]
+pub(crate) struct BulkCountAnswer {
+    /// Messages that would be changed.
+    pub(super) matched: u64,
+    /// Messages that the filter means and that a consumer has; they would be left alone.
+    pub(super) leased: u64,
+}
+
+/// A job.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Job")]
+pub(crate) struct JobAnswer {
+    #[schemars(with = "JobSchema")]
+    pub(super) id: String,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: String,
+    /// `cancel`, `postpone`, `fire` or `redrive`.
+    pub(super) action: &'static str,
+    /// `collecting`: it writes down which messages it concerns. `running`: it changes them. `done`, or `cancelled`.
+    pub(super) state: &'static str,
+    /// Messages that it concerns; all of them are known once it is `running`.
+    pub(super) matched: u64,
+    /// Messages that it has changed.
+    pub(super) done: u64,
+    /// Messages that a consumer has, or had when they were to be changed.
+    pub(super) leased: u64,
+    /// Messages that others have changed or removed since the job began, and that were left alone.
+    pub(super) changed: u64,
+    /// Messages that could not be changed, such as because their key is taken.
+    pub(super) refused: u64,
+    /// Messages a second, if there is a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate: Option<u32>,
+    /// The queue that its messages go to, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<QueueSchema>")]
+    pub(super) to_queue: Option<String>,
+    pub(super) created_at: InstantText,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ended_at: Option<InstantText>,
+}
+
+/// The jobs that have not ended, and those that ended within a week; the newest first.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Jobs")]
+pub(crate) struct JobsAnswer {
+    pub(super) jobs: Vec<JobAnswer>,
+}
+
+impl JobAnswer {
+    pub(super) fn of(view: BulkView) -> Self {
+        let BulkView { id, queue, action, rate, phase, counts, created_ms, ended_ms, .. } = view;
+        let BulkCounts { matched, done, leased, changed, refused } = counts;
+        JobAnswer {
+            id,
+            queue,
+            action: action.as_str(),
+            state: phase.as_str(),
+            matched,
+            done,
+            leased,
+            changed,
+            refused,
+            rate,
+            to_queue: match action {
+                BulkAction::Redrive { to_queue, .. } => to_queue,
+                BulkAction::Cancel | BulkAction::Postpone(_) | BulkAction::Fire => None,
+            },
+            created_at: InstantText(WallMs(created_ms)),
+            ended_at: ended_ms.map(|ms| InstantText(WallMs(ms))),
+        }
+    }
+}
+
+pub(crate) async fn bulk(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let (request, dry_run) = {
+        let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
+        strict::parse::<BulkFields<'_>>(&bytes)?.into_request(queue)?
+    };
+    if let BulkAction::Redrive { to_queue: Some(to), .. } = &request.action {
+        let to = QueueName::new(to).map_err(|what| Problem::field("to_queue", what))?;
+        call.caller.need_queue(&to)?;
+        call.app.accepts()?;
+    }
+    let jobs = jobs(&call.app)?;
+    if dry_run {
+        let count = jobs.count(&request).await?;
+        return Ok(reply(StatusCode::OK, &BulkCountAnswer { matched: count.matched, leased: count.leased }));
+    }
+    let view = jobs.begin(request).await?;
+    Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
+}
+
+pub(crate) async fn list(call: Call) -> Answer {
+    let found = jobs(&call.app)?.list().await?;
+    let shown = found.into_iter().filter(|view| reaches(&call.caller, view));
+    Ok(reply(StatusCode::OK, &JobsAnswer { jobs: shown.map(JobAnswer::of).collect() }))
+}
+
+pub(crate) async fn show(call: Call) -> Answer {
+    let view = within(&call.app, &call.caller, &call.job()?).await?;
+    Ok(reply(StatusCode::OK, &JobAnswer::of(view)))
+}
+
+/// Ends a job before it has changed all its messages.
+pub(crate) async fn cancel(call: Call) -> Answer {
+    let id = call.job()?;
+    within(&call.app, &call.caller, &id).await?;
+    Ok(reply(StatusCode::OK, &JobAnswer::of(jobs(&call.app)?.cancel(&id).await?)))
+}
+
+fn jobs(app: &App) -> Result<BulkJobs, Problem> {
+    BulkJobs::new(&app.wheel, &app.policy).map_err(|_| Problem::internal())
+}
+
+/// A job out of reach does not exist for the caller.
+async fn within(app: &App, caller: &Caller, id: &str) -> Result<BulkView, Problem> {
+    let view = jobs(app)?.get(id).await?;
+    if reaches(caller, &view) { Ok(view) } else { Err(BulkError::NotFound.into()) }
+}
+
+/// Whether the caller reaches the queues of a job.
+fn reaches(caller: &Caller, view: &BulkView) -> bool {
+    let has = |queue: &str| QueueName::new(queue).is_ok_and(|queue| caller.reaches(&queue));
+    let to = match &view.action {
+        BulkAction::Redrive { to_queue, .. } => to_queue.as_deref(),
+        BulkAction::Cancel | BulkAction::Postpone(_) | BulkAction::Fire => None,
+    };
+    has(&view.queue) && to.is_none_or(has)
+}
+
+impl From<BulkError> for Problem {
+    fn from(error: BulkError) -> Self {
+        let detail = error.to_string();
+        match error {
+            BulkError::Bad(bad) => Problem::field(bad.field, bad.what),
+            BulkError::NotFound => Problem::new(ErrorCode::NotFound, detail),
+            BulkError::Unreadable(_) => Problem::new(ErrorCode::KeyExists, detail),
+            BulkError::TooMany(_) | BulkError::Busy => Problem::new(ErrorCode::Overloaded, detail),
+            BulkError::Refused(refusal) => Problem::from_enqueue(refusal, "action"),
+            BulkError::RecordRefused(refusal) => Problem::from_change(refusal, "action"),
+            BulkError::Call(error) => Problem::from(error),
+            // The library may get further kinds; each must have an arm above.
+            _ => Problem::internal(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(BulkRequest, bool), String> {
+        let queue = QueueName::new("q").unwrap();
+        let fields = strict::parse::<BulkFields<'_>>(text.as_bytes());
+        fields.and_then(|fields| fields.into_request(queue)).map_err(|problem| problem.detail.into_owned())
+    }
+
+    #[test]
+    fn requests_are_read_strictly() {
+        let action = |text: &str| read(text).unwrap().0.action;
+        assert_eq!(action(r#"{"action": "cancel", "all": true}"#), BulkAction::Cancel);
+        let shift = r#"{"action": "postpone", "all": true, "shift": "-1h30m"}"#;
+        assert_eq!(action(shift), BulkAction::Postpone(BulkMove::Shift(-5_400_000)));
+        let delay = r#"{"action": "postpone", "filter": {"key_prefix": "a"}, "delay": "2s"}"#;
+        assert_eq!(action(delay), BulkAction::Postpone(BulkMove::Delay(2_000)));
+        let redrive = r#"{"action": "redrive", "all": true, "delay_ms": 5, "to_queue": "z", "rate": 7}"#;
+        let (request, dry_run) = read(redrive).unwrap();
+        assert_eq!((request.rate, dry_run), (Some(7), false));
+        assert_eq!(request.action, BulkAction::Redrive { delay_ms: Some(5), to_queue: Some("z".into()) });
+        for (text, says) in [
+            (r#"{"action": "cancel"}"#, "filter: names no message"),
+            (r#"{"action": "cancel", "filter": {}}"#, "filter: names no message"),
+            (r#"{"action": "cancel", "filter": {"state": "ready"}, "all": true}"#, "all: only one"),
+            (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "state: must be"),
+            (r#"{"action": "cancel", "filter": {"due_from": "soon"}}"#, "due_from: must be an RFC 3339"),
+            (r#"{"action": "cancel", "filter": {"kay": 1}}"#, "kay"),
+            (r#"{"action": "cancel", "all": true, "delay": "1s"}"#, "delay: is for"),
+            (r#"{"action": "fire", "all": true, "shift_ms": 1}"#, "shift: is for"),
+            (r#"{"action": "fire", "all": true, "to_queue": "z"}"#, "to_queue: is for"),
+            (r#"{"action": "postpone", "all": true}"#, "shift: one of"),
+            (r#"{"action": "postpone", "all": true, "delay": "1s", "shift": "1s"}"#, "shift: only one"),
+            (r#"{"action": "postpone", "all": true, "shift": "--1s"}"#, "shift: must be"),
+            (r#"{"action": "purge", "all": true}"#, "action"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

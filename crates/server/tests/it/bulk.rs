@@ -1,0 +1,162 @@
+//! Filtered lists and jobs: over HTTP, by tokens, by the command line, and over kill -9.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::{PATIENCE, Server};
+use crate::process::Process;
+use crate::shell::Shell;
+
+async fn put(server: &Server, queue: &str, key: &str, delay: &str) -> String {
+    let message = json!({"body": key, "key": key, "delay": delay, "headers": {"region": &key[..2]}});
+    server.enqueue(queue, &message.to_string()).await
+}
+
+/// The keys of a filtered list.
+async fn keys(server: &Server, query: &str) -> Vec<String> {
+    let page = server.ok("GET", &format!("/v1/queues/orders/messages?{query}"), "").await;
+    let key = |message: &Value| message["key"].as_str().expect("key").to_owned();
+    page["messages"].as_array().expect("messages").iter().map(key).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_filtered_by_due_time_key_header_and_state() {
+    let server = Server::start().await;
+    for (key, delay) in [("eu-1", "1h"), ("eu-2", "2h"), ("us-1", "3h"), ("us-2", "0s")] {
+        put(&server, "orders", key, delay).await;
+    }
+    let due = server.ok("GET", "/v1/queues/orders/keys/eu-2", "").await["due_at"].clone();
+    let due = due.as_str().expect("instant");
+    assert_eq!(keys(&server, "key_prefix=eu-").await, ["eu-1", "eu-2"]);
+    assert_eq!(keys(&server, "header.Region=us").await, ["us-2", "us-1"]);
+    assert_eq!(keys(&server, "header.region=us&state=scheduled").await, ["us-1"]);
+    assert_eq!(keys(&server, &format!("due_from={due}")).await, ["eu-2", "us-1"]);
+    assert_eq!(keys(&server, &format!("due_to={due}&state=scheduled")).await, ["eu-1"]);
+    assert_eq!(keys(&server, &format!("due_from={due}&due_to={due}")).await, [] as [&str; 0]);
+    for (query, field) in [
+        ("due_from=soon", "due_from"),
+        ("state=done", "state"),
+        ("header.=x", "header."),
+        ("key=a", "key"),
+        ("header.a=1&header.a=2", "header.a"),
+    ] {
+        let refused = server.call("GET", &format!("/v1/queues/orders/messages?{query}"), "").await;
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{query}");
+    }
+}
+
+/// The server of these tests runs no worker; a real one does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
+    let server = Server::start().await;
+    for key in ["eu-1", "eu-2", "us-1"] {
+        put(&server, "orders", key, "1h").await;
+    }
+    put(&server, "orders", "eu-3", "0s").await;
+    server.reserve("orders", "{}").await;
+    let bulk = "/v1/queues/orders/bulk";
+    let asked = json!({"action": "cancel", "filter": {"key_prefix": "eu-"}, "dry_run": true});
+    let count = server.ok("POST", bulk, &asked.to_string()).await;
+    assert_eq!(count, json!({"matched": 2, "leased": 1}));
+    assert_eq!(server.ok("GET", "/v1/jobs", "").await, json!({"jobs": []}));
+    let begun = server.call("POST", bulk, r#"{"action": "fire", "all": true, "rate": 5}"#).await;
+    assert_eq!(begun.status, 202, "{}", begun.json());
+    let job = begun.json();
+    assert_eq!(
+        (&job["state"], &job["rate"], &job["queue"]),
+        (&json!("collecting"), &json!(5), &json!("orders"))
+    );
+    let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
+    assert_eq!(server.ok("GET", &path, "").await, job);
+    assert_eq!(server.ok("GET", "/v1/jobs", "").await["jobs"], json!([job]));
+    let cancelled = server.ok("DELETE", &path, "").await;
+    assert_eq!(cancelled["state"], "cancelled");
+    assert!(cancelled["ended_at"].is_string());
+    assert_eq!(server.ok("DELETE", &path, "").await, cancelled);
+    assert_eq!(server.call("GET", "/v1/jobs/none", "").await.json()["code"], "not_found");
+    let far = json!({"action": "postpone", "all": true, "delay_ms": u64::MAX});
+    let refused = server.call("POST", bulk, &far.to_string()).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("delay_ms")));
+}
+
+/// A job whose server is killed again and again moves each message once, and the counts say so.
+#[test]
+fn kill_9_lets_no_message_be_moved_twice() {
+    const MESSAGES: u64 = 30_000;
+    let dir = TempDir::new().expect("dir");
+    let mut server = Process::start(dir.path(), &[]);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let due = "2031-05-01T10:00:00.000Z";
+    for chunk in 0..MESSAGES / 1_000 {
+        let line = |n: u64| {
+            format!("{{\"body\": \"x\", \"key\": \"k{}\", \"due_at\": \"{due}\"}}\n", chunk * 1_000 + n)
+        };
+        let lines: String = (0..1_000).map(line).collect();
+        assert!(server.lines("orders", &lines).iter().all(|answer| answer["created"] == true));
+    }
+    let asked = json!({"action": "postpone", "all": true, "shift": "1d"});
+    let (status, job) = server.call("POST", "/v1/queues/orders/bulk", &asked.to_string());
+    assert_eq!(status, 202, "{job}");
+    let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
+    let begun = Instant::now();
+    let mut kills = 0;
+    // The first kill comes before it has changed anything, others in the middle.
+    for at in [0, MESSAGES / 3] {
+        server.until(&path, |job| job["done"].as_u64().expect("done") >= at);
+        server = server.killed_and_restarted(dir.path(), &address);
+        kills += 1;
+    }
+    let job = loop {
+        let (_, job) = server.call("GET", &path, "");
+        if job["ended_at"].is_string() {
+            break job;
+        }
+        assert!(begun.elapsed() < 3 * PATIENCE, "{job}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(
+        (&job["matched"], &job["done"], &job["changed"]),
+        (&json!(MESSAGES), &json!(MESSAGES), &json!(0))
+    );
+    let from = "due_from=2031-05-02T10:00:00.000Z&due_to=2031-05-02T10:00:00.001Z";
+    let (mut found, mut after) = (0, String::new());
+    loop {
+        let (_, page) =
+            server.call("GET", &format!("/v1/queues/orders/messages?limit=1000&{from}{after}"), "");
+        found += page["messages"].as_array().expect("messages").len() as u64;
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, MESSAGES, "after {kills} kills");
+    assert_eq!(server.call("GET", "/v1/queues/orders", "").1["counts"]["scheduled"], MESSAGES);
+}
+
+#[test]
+fn the_command_line_counts_asks_changes_and_waits() {
+    let shell = Shell::new();
+    for key in ["order-1", "order-2", "sms-1"] {
+        shell.ok(&["enqueue", "orders", "x", "--key", key, "--delay", "1h", "--header", "shop=eu"]);
+    }
+    let listed =
+        shell.ok(&["list", "orders", "--key-prefix", "order-", "--header", "shop=eu", "--due-to", "in 2h"]);
+    assert!(
+        listed.contains("order-1") && listed.contains("order-2") && !listed.contains("sms-1"),
+        "{listed}"
+    );
+    let counted = shell.ok(&["bulk", "cancel", "orders", "--key-prefix", "order-", "--dry-run"]);
+    assert!(counted.contains("would cancel 2 messages"), "{counted}");
+    let moved =
+        shell.ok(&["bulk", "postpone", "orders", "--all", "--shift", "-30m", "--yes", "--wait", "--json"]);
+    let job: Value = serde_json::from_str(&moved).expect("JSON");
+    assert_eq!((&job["state"], &job["done"]), (&json!("done"), &json!(3)));
+    let gone = shell.ok(&["bulk", "cancel", "orders", "--key-prefix", "order-", "--yes", "--wait"]);
+    assert!(gone.contains("done      2"), "{gone}");
+    let jobs = shell.ok(&["job", "list"]);
+    assert!(jobs.contains("cancel") && jobs.contains("postpone"), "{jobs}");
+    assert!(shell.ok(&["job", "get", job["id"].as_str().expect("id")]).contains("matched   3"));
+    assert!(!shell.ok(&["list", "orders"]).contains("order-"));
+}
