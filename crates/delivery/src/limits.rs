@@ -222,13 +222,13 @@ pub const KEEP_JOBS: Duration = Duration::from_secs(7 * 86_400);
 /// Most messages a second that a job may ask for.
 pub const MAX_BULK_RATE: u32 = 1_000_000;
 /// Jobs that a node works on at a time.
-pub const BULK_RUNS: usize = 2;
+pub const BULK_RUNS: usize = 16;
 /// How long a node has a job for itself after each step.
 pub const BULK_HELD: Duration = Duration::from_secs(10);
 /// Most messages of a part of a job.
 pub const BULK_PART: usize = 4_000;
 /// Messages that one step of a job walks over at most before it is written how far it has come.
-pub const BULK_WALK: usize = 100_000;
+pub const BULK_WALK: usize = 20_000;
 /// Messages that a job changes together.
 pub const BULK_SLICE: usize = 256;
 /// Messages that a job puts into another queue together: their bodies are in memory meanwhile.

@@ -3,6 +3,7 @@
 import { fail } from "./acts.js";
 import { Problem, events, hasToken, identity, may, mayAll, setToken, whoAmI } from "./api.js";
 import { card, el, show } from "./dom.js";
+import { jobs } from "./jobs.js";
 import { dead, message, search } from "./messages.js";
 import { overview } from "./overview.js";
 import { queue, queues } from "./queues.js";
@@ -77,9 +78,9 @@ class Live {
 const VIEWS = [
   [/^\/$/, overview], [/^\/queues$/, queues], [/^\/queues\/(?<name>[^/]+)$/, queue], [/^\/messages\/(?<id>[^/]+)$/, message],
   [/^\/schedules$/, schedules], [/^\/schedules\/(?<name>[^/]+)$/, schedule], [/^\/targets$/, targets], [/^\/targets\/(?<name>[^/]+)$/, target],
-  [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
+  [/^\/jobs$/, jobs], [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
 ];
-const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/targets", "targets", "admin", mayAll], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/targets", "targets", "admin", mayAll], ["/dead", "dead-letters", "admin"], ["/jobs", "jobs", "admin"], ["/server", "server"]];
 
 function drawHead(path) {
   document.getElementById("skip").textContent = t("skip");

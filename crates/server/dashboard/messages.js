@@ -4,6 +4,7 @@ import * as acts from "./acts.js";
 import { get, may, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
 import { count, span, when, zone } from "./format.js";
+import { change } from "./jobs.js";
 import { KINDS, messageTable, queueLink } from "./tables.js";
 import { t } from "./words.js";
 
@@ -77,7 +78,8 @@ const reasonOf = (found) => {
 export function dead(root, { name, reason, after }, live) {
   if (!name) return deadQueues(root, live);
   const list = el("div", {});
-  root.append(el("h1", {}, t("dead-of", { queue: name })), list);
+  root.append(el("h1", {}, t("dead-of", { queue: name })),
+    may("admin") && el("div", { class: "bar" }, el("button", { "data-name": "redrive-all", onclick: () => change(name, {}, "redrive") }, t("redrive-all"))), list);
   live.every(5_000, async () => {
     const page = await get(`${queuePath(name)}/messages?state=dead&limit=500${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
     const groups = new Map();

@@ -4,6 +4,7 @@ import * as acts from "./acts.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
 import { count, rate, span, when } from "./format.js";
+import * as jobs from "./jobs.js";
 import { messageTable, queueTable, signs } from "./tables.js";
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
@@ -27,12 +28,19 @@ export function queues(root, { after }, live) {
   });
 }
 
-export function queue(root, { name, state, after }, live) {
+// The address of a queue's page with these parameters; those without a value are left out.
+const at = (name, parameters) => {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
+  return `#/queues/${encodeURIComponent(name)}${query ? `?${query}` : ""}`;
+};
+
+export function queue(root, { name, state, after, prefix, from, to }, live) {
+  const filter = Object.fromEntries(Object.entries({ state, key_prefix: prefix, due_from: from, due_to: to }).filter(([, value]) => value));
   const top = el("div", {});
   const bar = el("div", { class: "bar" });
   const settings = el("div", {});
   const messages = el("div", {});
-  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live)), card(t("settings"), settings)));
+  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), card(t("settings"), settings)));
   if (may("metrics")) {
     live.every(2_000, async () => {
       const now = await get(queuePath(name), live.signal);
@@ -57,13 +65,20 @@ export function queue(root, { name, state, after }, live) {
     });
   }
   if (may("admin")) {
-    const link = (word, text) => el("a", { href: `#/queues/${encodeURIComponent(name)}${word ? `?state=${word}` : ""}`, "aria-current": (state ?? "") === word ? "true" : undefined }, text);
-    root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word)))), messages));
+    const link = (word, text) => el("a", { href: at(name, { state: word, prefix, from, to }), "aria-current": (state ?? "") === word ? "true" : undefined }, text);
+    const byKey = el("form", { class: "bar" }, el("input", { type: "search", name: "prefix", value: prefix ?? "", "aria-label": t("key-prefix"), placeholder: t("key-prefix") }));
+    byKey.addEventListener("submit", (event) => { event.preventDefault(); location.hash = at(name, { state, from, to, prefix: new FormData(byKey).get("prefix") }); });
+    // Dead messages are redriven on their own page, and leased ones are their consumers'.
+    const changes = state !== "dead" && state !== "leased";
+    root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word))), byKey),
+      (from || to) && el("p", { class: "bar" }, t("due-between", { from: from ? when(from) : "…", to: to ? when(to) : "…" }), el("a", { href: at(name, { state, prefix }) }, t("any-time"))),
+      changes && jobs.acts(name, filter), messages));
     live.every(5_000, async () => {
-      const query = `limit=50${state ? `&state=${state}` : ""}${after ? `&after=${encodeURIComponent(after)}` : ""}`;
+      // Spaces as %20: a + is a plus, because instants have one.
+      const query = new URLSearchParams({ limit: 50, ...filter, ...(after ? { after } : {}) }).toString().replaceAll("+", "%20");
       const page = await get(`${queuePath(name)}/messages?${query}`, live.signal);
       show(messages, page.messages.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(page.messages, t("in-due-order")),
-        page.next && el("a", { href: `#/queues/${encodeURIComponent(name)}?${state ? `state=${state}&` : ""}after=${encodeURIComponent(page.next)}` }, t("more")));
+        page.next && el("a", { href: at(name, { state, prefix, from, to, after: page.next }) }, t("more")));
     });
   } else {
     root.append(card(t("messages"), el("p", { class: "soft" }, t("needs-scope", { scope: "admin" }))));

@@ -30,5 +30,8 @@ export default {
   "target-active": "正常", "target-open": "不可达", "target-paused": "已暂停", "not-usable": "不可用", "target-pause-text": "恢复之前，消息一直等待。", "target-is-paused": "目标已暂停。", "target-is-resumed": "目标重新接收消息。", "target-remove-text": "{name} 及其密钥将永久删除。", "target-removed": "目标已删除。",
   "send-test": "发送测试", "send-test-text": "立即发出一条签名消息，它不在任何队列中。", "test-taken": "目标已接收：{class}，{ms} 毫秒。", "test-failed": "目标未接收：{class} {answer}", "deliver-queue": "投递队列", "deliver-queue-text": "从现在起，该队列的消息投递到 {name}。", "on-this-node": "自本节点开始投递以来",
   "push-delivered": "已投递", "push-failed": "失败", "push-forgiven": "不计次数", "push-dead": "死信", "push-in_flight": "进行中", "deliveries": "投递记录", "took": "耗时", "answer": "应答",
+  "jobs": "任务", "change": "修改", "no-jobs": "没有任务。批量修改队列的消息时会创建任务。", "counted": "已统计。", "bulk-text": "匹配 {queue} 的 {n} 条消息；另有 {leased} 条已租用，不受影响。任务会逐一修改，可以中止。", "bulk-word": "{act} {n} 条", "rate-optional": "每秒最多条数（可选）", "job-begun": "任务 {id} 已开始。",
+  "shift": "推迟多久；前面加 - 表示提前", "bulk-postpone": "推迟这些消息", "bulk-fire": "立即触发这些消息", "bulk-cancel": "取消这些消息", "cancel-job": "中止任务", "cancel-job-text": "{n} 条中已有 {done} 条修改，保持不变。", "job-ended": "任务已中止。", "matched": "匹配", "done": "已修改", "left-alone": "未处理", "since": "开始于",
+  "job-collecting": "收集中", "job-running": "进行中", "job-done": "完成", "job-cancelled": "提前中止", "redrive-all": "全部重新投递", "key-prefix": "键的前缀", "due-between": "到期时间从 {from} 到 {to}。", "any-time": "任意时间", "due-then": "此时段内到期的消息",
   "unit-year": "{n} 年", "unit-day": "{n} 天", "unit-hour": "{n} 小时", "unit-minute": "{n} 分钟", "unit-second": "{n} 秒",
 };

@@ -8,8 +8,9 @@ import { t } from "./words.js";
 
 const SPANS = [["10m", 600_000], ["1h", 3_600_000], ["1d", 86_400_000], ["30d", 2_592_000_000], ["1y", 31_557_600_000], ["10y", 315_576_000_000]];
 
-// The histogram of one queue or of all, with its zoom; a click on a column looks closer.
-export function zoomable(path, live) {
+// The histogram of one queue or of all, with its zoom; a click on a column looks closer. With `messagesOf`, which makes the
+// address of a list, the messages of the span are offered, and a click on the smallest columns opens theirs.
+export function zoomable(path, live, messagesOf) {
   const drawn = el("div", {});
   let [from, length] = [null, 86_400_000];
   const choose = el("select", { "aria-label": t("zoom"), onchange: (event) => { from = null; length = Number(event.target.value); look(); } },
@@ -23,8 +24,9 @@ export function zoomable(path, live) {
     back.hidden = from === null;
     const total = found.buckets.reduce((sum, bucket) => sum + bucket.count, 0);
     show(drawn,
-      columns(found, length > 60_000 * 48 ? (at, to) => { from = at; length = Math.max(to - at, 60_000 * 10); look(); } : undefined),
-      el("p", { class: "soft" }, t("histogram-sum", { n: count(total), before: count(found.before), after: count(found.after) })));
+      columns(found, length > 60_000 * 48 ? (at, to) => { from = at; length = Math.max(to - at, 60_000 * 10); look(); } : messagesOf && ((at, to) => { location.hash = messagesOf(at, to); })),
+      el("p", { class: "soft" }, t("histogram-sum", { n: count(total), before: count(found.before), after: count(found.after) })),
+      messagesOf && total > 0 && el("a", { href: messagesOf(start, start + length), "data-name": "due-then" }, t("due-then")));
   }
   live.every(5_000, look);
   return el("div", {}, el("div", { class: "bar" }, choose, back,

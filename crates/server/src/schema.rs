@@ -71,6 +71,12 @@ named! {
         "minLength": 1, "pattern": "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
         "description": "A length of time: whole numbers with the units d, h, m, s, ms, the larger unit first.",
     });
+    /// A length of time, which may be negative.
+    ShiftSchema "Shift" json_schema!({
+        "type": "string", "format": "duewheel-shift", "examples": ["1d", "-30m"],
+        "minLength": 2, "pattern": "^-?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+        "description": "A length of time as in a delay; with a - before it, earlier.",
+    });
     /// The name of a queue.
     QueueSchema "QueueName" json_schema!({
         "type": "string", "minLength": 1, "maxLength": QueueName::MAX, "format": "duewheel-queue",
@@ -228,6 +234,45 @@ pub(crate) fn pause_rules(schema: &mut Schema) {
 /// The rules of a step of the clock.
 pub(crate) fn advance_rules(schema: &mut Schema) {
     forbid(schema, vec![all(&["by_ms", "by"])]);
+}
+
+/// The rules of a job.
+pub(crate) fn bulk_rules(schema: &mut Schema) {
+    let action =
+        |word: &str| json!({ "required": ["action"], "properties": { "action": { "const": word } } });
+    let both = |one: &Value, two: &Value| json!({ "allOf": [one, two] });
+    let every = json!({ "required": ["all"], "properties": { "all": { "const": true } } });
+    let states = |words: &[&str]| {
+        let state =
+            json!({ "type": "object", "required": ["state"], "properties": { "state": { "enum": words } } });
+        json!({ "required": ["filter"], "properties": { "filter": state } })
+    };
+    let (delays, shifts) = (["delay_ms", "delay"], ["shift_ms", "shift"]);
+    let some = |names: &[&str]| json!({ "anyOf": names.iter().copied().map(given).collect::<Vec<_>>() });
+    let mut rules = vec![
+        all(&delays),
+        all(&shifts),
+        both(&some(&delays), &some(&shifts)),
+        both(&given("filter"), &every),
+        json!({ "allOf": [none(&["filter"]), { "not": every }] }),
+        both(&action("postpone"), &none(&[delays, shifts].concat())),
+        both(&action("postpone"), &given("to_queue")),
+        both(&action("redrive"), &some(&shifts)),
+        both(&action("redrive"), &states(&["scheduled", "ready", "leased"])),
+        states(&["leased"]),
+    ];
+    for word in ["postpone", "fire"] {
+        rules.push(both(&action(word), &states(&["dead"])));
+    }
+    for word in ["cancel", "fire"] {
+        rules.push(both(&action(word), &some(&[&delays[..], &shifts, &["to_queue"]].concat())));
+    }
+    forbid(schema, rules);
+}
+
+/// The rules of a filter.
+pub(crate) fn filter_rules(schema: &mut Schema) {
+    forbid(schema, vec![none(&["due_from", "due_to", "key_prefix", "headers", "state"])]);
 }
 
 /// The rules of a redrive.

@@ -7,7 +7,7 @@ use duewheel::{CallError, Duewheel};
 use super::action::{BadBulk, BulkAction};
 use super::error::BulkError;
 use super::filter::BulkFilter;
-use super::part::{part_name, write_part};
+use super::part::{Part, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
@@ -245,19 +245,14 @@ impl BulkJobs {
         Err(BulkError::Busy)
     }
 
-    /// Writes a part, over what an earlier walk has left there.
-    pub(super) async fn put_part(
-        &self,
-        job: &str,
-        part: u32,
-        entries: &[super::part::PartEntry],
-    ) -> Result<(), NotWritten> {
-        let (name, bytes) = (part_name(job, part), write_part(entries));
-        if self.parts.create(&name, bytes.clone()).await? {
-            return Ok(());
+    /// Creates a part, or takes the one that is there: an earlier try has found it, and may have gone on from it.
+    pub(super) async fn put_part(&self, job: &str, no: u32, part: Part) -> Result<Part, NotWritten> {
+        if self.parts.create(&part_name(job, no), part.bytes()).await? {
+            return Ok(part);
         }
-        let row = self.parts.read(&name).await.map_err(NotWritten::Unknown)?.ok_or(NotWritten::Lost)?;
-        self.parts.write((row.id, row.generation), bytes, None).await.map(drop)
+        let there = self.read_part(job, no).await.map_err(NotWritten::Unknown)?;
+        // Another has done with it already.
+        there.ok_or(NotWritten::Lost)
     }
 
     /// Removes a part, if it is there.
@@ -268,8 +263,9 @@ impl BulkJobs {
         }
     }
 
-    pub(super) async fn read_part(&self, job: &str, part: u32) -> Result<Option<ShelfRow>, CallError> {
-        self.parts.read(&part_name(job, part)).await
+    pub(super) async fn read_part(&self, job: &str, no: u32) -> Result<Option<Part>, CallError> {
+        let row = self.parts.read(&part_name(job, no)).await?;
+        Ok(row.and_then(|row| Part::read(&row.body)))
     }
 
     pub(super) fn part_bytes(&self) -> usize {

@@ -2,9 +2,31 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use duewheel::core::MessageId;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of one message in a part.
 const ENTRY: usize = 20;
+/// Bytes of a record that are kept free for what stands before the messages: a position of 1,000 shards fits.
+const HEAD: usize = 64 * 1024;
+
+/// A step of a job's walk: what it has found, and where the next one begins.
+///
+/// It is created once. Whoever repeats the step, because a node has died or was slow, takes what is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) walk: PartWalk,
+    pub(super) entries: Vec<PartEntry>,
+}
+
+/// How far a walk has come with a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PartWalk {
+    /// Where the next step begins; `None`: nothing follows.
+    pub(super) position: Option<String>,
+    /// Messages of this step that a consumer had.
+    pub(super) leased: u64,
+}
 
 /// One message that a job concerns, as it was when the job collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +39,7 @@ pub(super) struct PartEntry {
 
 /// The number of messages of a part whose record has at most this many bytes.
 pub(super) fn entries_within(bytes: usize) -> usize {
-    (bytes / ENTRY).clamp(1, crate::limits::BULK_PART)
+    (bytes.saturating_sub(HEAD.min(bytes / 2)) / ENTRY).clamp(2, crate::limits::BULK_PART)
 }
 
 /// The name of a part's record.
@@ -25,27 +47,36 @@ pub(super) fn part_name(job: &str, part: u32) -> String {
     format!("{job}/{part}")
 }
 
-pub(super) fn write_part(entries: &[PartEntry]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(entries.len() * ENTRY);
-    for entry in entries {
-        bytes.put_u64_le(entry.id.0);
-        bytes.put_u32_le(entry.generation);
-        bytes.put_u64_le(entry.due);
+impl Part {
+    pub(super) fn bytes(&self) -> Bytes {
+        // Its types have text keys and finite numbers only, so this cannot fail.
+        let walk = serde_json::to_vec(&self.walk).unwrap_or_default();
+        let mut bytes = BytesMut::with_capacity(4 + walk.len() + self.entries.len() * ENTRY);
+        bytes.put_u32_le(u32::try_from(walk.len()).unwrap_or(u32::MAX));
+        bytes.put_slice(&walk);
+        for entry in &self.entries {
+            bytes.put_u64_le(entry.id.0);
+            bytes.put_u32_le(entry.generation);
+            bytes.put_u64_le(entry.due);
+        }
+        bytes.freeze()
     }
-    bytes.freeze()
-}
 
-/// `None`: it is no part.
-pub(super) fn read_part(mut bytes: &[u8]) -> Option<Vec<PartEntry>> {
-    if bytes.len() % ENTRY != 0 {
-        return None;
+    /// `None`: it is no part.
+    pub(super) fn read(mut bytes: &[u8]) -> Option<Part> {
+        let head = usize::try_from(bytes.try_get_u32_le().ok()?).ok()?;
+        let (walk, mut rest) = bytes.split_at_checked(head)?;
+        let walk = serde_json::from_slice(walk).ok()?;
+        if !rest.len().is_multiple_of(ENTRY) {
+            return None;
+        }
+        let mut entries = Vec::with_capacity(rest.len() / ENTRY);
+        while rest.has_remaining() {
+            let (id, generation, due) = (MessageId(rest.get_u64_le()), rest.get_u32_le(), rest.get_u64_le());
+            entries.push(PartEntry { id, generation, due });
+        }
+        Some(Part { walk, entries })
     }
-    let mut entries = Vec::with_capacity(bytes.len() / ENTRY);
-    while bytes.has_remaining() {
-        let (id, generation, due) = (MessageId(bytes.get_u64_le()), bytes.get_u32_le(), bytes.get_u64_le());
-        entries.push(PartEntry { id, generation, due });
-    }
-    Some(entries)
 }
 
 #[cfg(test)]
@@ -55,10 +86,15 @@ mod tests {
     #[test]
     fn a_part_comes_back() {
         let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, due: u64::MAX - n };
-        let entries: Vec<_> = (0..3).map(entry).collect();
-        let bytes = write_part(&entries);
-        assert_eq!(read_part(&bytes), Some(entries));
-        assert_eq!(read_part(&bytes[1..]), None);
-        assert_eq!(entries_within(39), 1);
+        for position in [None, Some("5.7_-".to_owned())] {
+            let walk = PartWalk { position, leased: 3 };
+            let part = Part { walk, entries: (0..3).map(entry).collect() };
+            let bytes = part.bytes();
+            assert_eq!(Part::read(&bytes), Some(part));
+            for cut in 0..bytes.len() {
+                assert_ne!(Part::read(&bytes[..cut]).map(|part| part.entries.len()), Some(3));
+            }
+        }
+        assert_eq!((entries_within(0), entries_within(1 << 20)), (2, crate::limits::BULK_PART));
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::action::{BulkAction, BulkMove};
 use super::jobs::BulkJobs;
-use super::part::{PartEntry, entries_within, read_part};
+use super::part::{Part, PartEntry, PartWalk, entries_within};
 use super::record::{BulkPhase, BulkRecord};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
 use crate::shelf::{NextLook, NotWritten};
@@ -134,11 +134,11 @@ impl<'a> BulkRun<'a> {
                 None => return Err(RunEnd::Again("the number of shards is another".to_owned())),
             },
         };
-        let mut entries = Vec::new();
-        let (wanted, mut walked) = (entries_within(self.jobs.part_bytes()), 0);
-        let mut is_end = false;
-        while entries.len() < wanted && walked < BULK_WALK && !is_end {
-            let limit = (wanted - entries.len()).min(self.jobs.max_page());
+        let (mut entries, mut leased) = (Vec::new(), 0);
+        let most = entries_within(self.jobs.part_bytes());
+        let limit = self.jobs.max_page().min(most / 2);
+        let (mut walked, mut is_end) = (0, false);
+        while entries.len() + limit <= most && walked < BULK_WALK && !is_end {
             let from = record.filter.from();
             let page = client.list_from(queue.clone(), state, position.take(), limit, from).await?;
             walked += page.views.len().max(1);
@@ -148,7 +148,7 @@ impl<'a> BulkRun<'a> {
                     continue;
                 }
                 if view.lease_until.is_some() {
-                    record.counts.leased += 1;
+                    leased += 1;
                 } else if record.action.takes(view.state, &record.filter) {
                     let (id, generation, due) = (view.message.id, view.generation, view.due_at.0);
                     entries.push(PartEntry { id, generation, due });
@@ -158,16 +158,17 @@ impl<'a> BulkRun<'a> {
             let is_past = page.views.last().is_some_and(|last| record.filter.ends_at(state, last));
             is_end = position.is_none() || is_past;
         }
-        if !entries.is_empty() {
-            self.jobs.put_part(self.id, self.record.parts, &entries).await?;
-            self.record.parts += 1;
-            self.record.counts.matched += entries.len() as u64;
-        }
-        self.record.position = position.map(|position| position.to_string());
-        if is_end {
-            (self.record.phase, self.record.position) = (BulkPhase::Running, None);
+        let position = position.filter(|_| !is_end).map(|position| position.to_string());
+        let part = Part { walk: PartWalk { position, leased }, entries };
+        let part = self.jobs.put_part(self.id, self.record.parts, part).await?;
+        self.record.parts += 1;
+        self.record.counts.matched += part.entries.len() as u64;
+        self.record.counts.leased += part.walk.leased;
+        if part.walk.position.is_none() {
+            self.record.phase = BulkPhase::Running;
             self.unsure = 0;
         }
+        self.record.position = part.walk.position;
         self.hold().await
     }
 
@@ -178,9 +179,8 @@ impl<'a> BulkRun<'a> {
             self.record.end(BulkPhase::Done, self.jobs.jobs.now());
             return Ok(());
         }
-        let row = self.jobs.read_part(self.id, part).await?;
         // A part that is gone was done with before its record said so.
-        let entries = row.and_then(|row| read_part(&row.body)).unwrap_or_default();
+        let entries = self.jobs.read_part(self.id, part).await?.map(|part| part.entries).unwrap_or_default();
         let mut at = from;
         while at < entries.len() && !*self.stop.borrow() {
             let begun = Instant::now();
@@ -384,24 +384,28 @@ impl<'a> BulkRun<'a> {
         self.record.created.saturating_add(ms).saturating_sub(self.jobs.jobs.now())
     }
 
+    fn at(ms: u64) -> When {
+        When::At { due_at: WallMs(ms), past: Past::Fire }
+    }
+
     fn when(&self, to: BulkMove, entry: &PartEntry) -> When {
         match to {
-            BulkMove::Delay(ms) => When::After(self.left_of(ms)),
-            BulkMove::Shift(ms) => {
-                let due_at = WallMs(entry.due.saturating_add_signed(ms));
-                When::At { due_at, past: Past::Fire }
-            }
+            BulkMove::Delay(ms) => Self::at(self.record.created.saturating_add(ms)),
+            BulkMove::Shift(ms) => Self::at(entry.due.saturating_add_signed(ms)),
         }
     }
 
     /// Removes the parts of a job that has ended, and in a week itself.
     async fn clean_up(&mut self) -> Result<(), RunEnd> {
-        // The part behind the last one may have been written before the job was cancelled.
-        for part in self.record.at.0..=self.record.parts {
+        let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
+        let is_over = until <= self.jobs.jobs.now();
+        // A node that was slow may have created one again that was done with.
+        let first = if is_over { 0 } else { self.record.at.0 };
+        // The part behind the last one may have been created before the job was cancelled.
+        for part in first..=self.record.parts {
             self.jobs.remove_part(self.id, part).await?;
         }
-        let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
-        if until <= self.jobs.jobs.now() {
+        if is_over {
             self.jobs.jobs.remove(self.row.0).await?;
             return Ok(());
         }

@@ -18,13 +18,15 @@ use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::rfc3339;
-use crate::schema::{DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, StateSchema};
+use crate::schema::{
+    DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema, StateSchema,
+};
 use crate::span::TimeSpan;
 
 /// What is done to which messages. Either `filter`, or `all`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Bulk")]
+#[schemars(rename = "Bulk", transform = crate::schema::bulk_rules)]
 pub(crate) struct BulkFields<'a> {
     /// `cancel`, `postpone` and `fire` concern scheduled and ready messages, `redrive` dead ones. A `cancel` whose filter
     /// has the state `dead` removes dead ones.
@@ -42,9 +44,10 @@ pub(crate) struct BulkFields<'a> {
     #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
     /// For `postpone`: due this number of milliseconds later than it was, earlier if negative. What is past is due now.
+    #[schemars(extend("x-limit-both-ways" = "max_delay_ms"))]
     shift_ms: Option<i64>,
     /// The same as text, with a `-` before it for earlier; instead of `shift_ms`.
-    #[schemars(regex(pattern = "^-?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"))]
+    #[schemars(with = "Option<ShiftSchema>")]
     shift: Option<Text<'a>>,
     /// For `redrive`: each becomes a new message of this queue, with its key, and the old one is removed.
     #[schemars(with = "Option<QueueSchema>")]
@@ -71,7 +74,7 @@ pub(crate) enum BulkActionWord {
 /// Which messages are meant.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "MessageFilter")]
+#[schemars(rename = "MessageFilter", transform = crate::schema::filter_rules)]
 pub(crate) struct FilterFields<'a> {
     /// Due at this instant or later.
     #[serde(borrow)]
@@ -82,8 +85,8 @@ pub(crate) struct FilterFields<'a> {
     due_to: Option<Text<'a>>,
     /// The key begins with this.
     key_prefix: Option<Text<'a>>,
-    /// Each of these headers is there with this value.
-    #[schemars(with = "Option<HeadersSchema>")]
+    /// Each of these headers is there with this value; at least one.
+    #[schemars(with = "Option<HeadersSchema>", extend("minProperties" = 1))]
     headers: Option<Strings>,
     #[schemars(with = "Option<StateSchema>")]
     state: Option<Text<'a>>,
@@ -97,6 +100,9 @@ impl FilterFields<'_> {
                 rfc3339::parse(&text.0).map(|at| Some(at.0)).map_err(|bad| Problem::field(name, bad))
             }
         };
+        if self.headers.as_ref().is_some_and(|headers| headers.0.is_empty()) {
+            return Err(Problem::field("headers", "must name at least one header"));
+        }
         let headers = self.headers.map_or_else(Vec::new, |headers| headers.0);
         Ok(BulkFilter {
             due_from: instant("due_from", self.due_from)?,
@@ -111,18 +117,24 @@ impl FilterFields<'_> {
 impl BulkFields<'_> {
     /// The request for a job, and whether it is only counted.
     fn into_request(self, queue: QueueName) -> Result<(BulkRequest, bool), Problem> {
-        let filter = self.filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
-        match (filter.is_empty(), self.all) {
-            (true, false) => {
-                let what = "names no message; give at least one of its fields, or all: true for all messages";
-                return Err(Problem::field("filter", what));
+        let filter = match (self.filter, self.all) {
+            (Some(_), true) => return Err(Problem::field("all", "only one of filter and all may be given")),
+            (None, true) => BulkFilter::default(),
+            (filter, false) => {
+                let filter = filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
+                if filter.is_empty() {
+                    let what =
+                        "names no message; give at least one of its fields, or all: true for all messages";
+                    return Err(Problem::field("filter", what));
+                }
+                filter
             }
-            (false, true) => return Err(Problem::field("all", "only one of filter and all may be given")),
-            (true, true) | (false, false) => {}
-        }
+        };
+        let has_queue = self.to_queue.is_some();
         let delay = either(self.delay_ms.map(|ms| ms.0), self.delay.as_ref(), "delay")?;
         let shift = shift(self.shift_ms, self.shift.as_ref())?;
-        let to_queue = self.to_queue.map(|queue| queue.0.into_owned());
+        // Into its own queue is what a redrive does anyway.
+        let to_queue = self.to_queue.map(|to| to.0.into_owned()).filter(|to| to != queue.as_str());
         let is = |word| self.action == word;
         let refuse = |field, what: &str| Err(Problem::field(field, what));
         match () {
@@ -130,7 +142,7 @@ impl BulkFields<'_> {
                 refuse("delay", "is for postpone and redrive")
             }
             () if shift.is_some() && !is(BulkActionWord::Postpone) => refuse("shift", "is for postpone"),
-            () if to_queue.is_some() && !is(BulkActionWord::Redrive) => refuse("to_queue", "is for redrive"),
+            () if has_queue && !is(BulkActionWord::Redrive) => refuse("to_queue", "is for redrive"),
             () => Ok(()),
         }?;
         let action = match self.action {
@@ -345,6 +357,8 @@ mod tests {
             (r#"{"action": "cancel"}"#, "filter: names no message"),
             (r#"{"action": "cancel", "filter": {}}"#, "filter: names no message"),
             (r#"{"action": "cancel", "filter": {"state": "ready"}, "all": true}"#, "all: only one"),
+            (r#"{"action": "cancel", "filter": {}, "all": true}"#, "all: only one"),
+            (r#"{"action": "cancel", "filter": {"headers": {}}}"#, "headers: must name"),
             (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "state: must be"),
             (r#"{"action": "cancel", "filter": {"due_from": "soon"}}"#, "due_from: must be an RFC 3339"),
             (r#"{"action": "cancel", "filter": {"kay": 1}}"#, "kay"),

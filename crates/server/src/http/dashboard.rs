@@ -58,6 +58,7 @@ assets! {
     QUEUES "/ui/queues.js" "queues.js" "text/javascript; charset=utf-8";
     MESSAGES "/ui/messages.js" "messages.js" "text/javascript; charset=utf-8";
     SCHEDULES "/ui/schedules.js" "schedules.js" "text/javascript; charset=utf-8";
+    JOBS "/ui/jobs.js" "jobs.js" "text/javascript; charset=utf-8";
     TARGETS "/ui/targets.js" "targets.js" "text/javascript; charset=utf-8";
     SERVER "/ui/server.js" "server.js" "text/javascript; charset=utf-8";
     WORDS "/ui/words.js" "words.js" "text/javascript; charset=utf-8";

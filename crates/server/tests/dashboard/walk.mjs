@@ -92,12 +92,14 @@ await new Promise((resolve) => receiver.listen(0, "127.0.0.1", resolve));
 const hook = `http://127.0.0.1:${receiver.address().port}/hook`;
 const made = await api("/v1/targets/shop", "PUT", { url: `${hook}?token=hunter2`, networks: ["127.0.0.1/32"], secrets: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"] });
 assert.equal(made.state, "active", JSON.stringify(made));
+const moved = await api("/v1/queues/json/bulk", "POST", { action: "postpone", filter: { key_prefix: "order-" }, shift: "1h" });
+assert.equal(moved.action, "postpone", JSON.stringify(moved));
 
 // ----- each page, light and dark, en and zh -----
 const pages = [
   ["overview", "/"], ["queues", "/queues"], ["queue", "/queues/mails"], ["message", `/messages/${nasty.id}`], ["dead", "/dead"], ["dead-of", "/dead/mails"],
   ["schedules", "/schedules"], ["schedule", "/schedules/weekly-report"],
-  ["targets", "/targets"], ["target", "/targets/shop"],
+  ["targets", "/targets"], ["target", "/targets/shop"], ["jobs", "/jobs"],
   ["server", "/server"], ["search", "/search?q=order-42"],
 ];
 for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
@@ -293,6 +295,48 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   assert.equal((await ticks()).every, "24h");
   await check(seen, "a schedule that was set again");
 
+  // Many messages: found by their key, counted, fired by a job; then others cancelled. Dead ones come back.
+  for (const key of ["eu-1", "eu-2", "us-1"]) await api("/v1/queues/bulky/messages", "POST", { body: "x", key, delay: "3h" });
+  await page.goto(`${open}/#/queues/bulky`);
+  await page.getByRole("link", { name: "Messages due in this span" }).click();
+  await page.locator("p.bar", { hasText: "Due from" }).waitFor();
+  await page.getByRole("link", { name: "Any time" }).click();
+  await page.getByRole("searchbox", { name: "Key begins with" }).fill("eu-");
+  await page.keyboard.press("Enter");
+  await page.locator("td.key", { hasText: "eu-2" }).first().waitFor();
+  await page.locator("td.key", { hasText: "us-1" }).waitFor({ state: "detached" });
+  await check(seen, "a filtered list");
+  await page.getByRole("button", { name: "Fire these" }).click();
+  await dialog(page).getByText("2 messages of bulky are meant").waitFor();
+  await dialog(page).getByRole("button", { name: "Fire now 2" }).click();
+  await toast(page, "has begun");
+  await eventually("fired", async () => (await api("/v1/queues/bulky")).counts.ready === 2);
+  await page.getByRole("button", { name: "Postpone these" }).click();
+  await dialog(page).getByLabel("Later by").fill("2h");
+  await dialog(page).getByRole("button", { name: "Postpone 2" }).click();
+  await eventually("postponed", async () => (await api("/v1/queues/bulky")).counts.scheduled === 3);
+  await page.getByRole("button", { name: "Cancel these" }).click();
+  await dialog(page).getByLabel("At most so many a second").fill("100");
+  await dialog(page).getByRole("button", { name: "Cancel 2" }).click();
+  await eventually("cancelled", async () => (await api("/v1/queues/bulky")).counts.scheduled === 1);
+  await api("/v1/queues/bulky/messages", "POST", { body: "x", delay: "0s" });
+  const { messages: [lost] } = await api("/v1/queues/bulky/reserve", "POST", { wait_ms: 5_000 });
+  await api(`/v1/messages/${lost.id}/nack`, "POST", { lease_token: lost.lease_token, dead: true, reason: "lost" });
+  await page.goto(`${open}/#/dead/bulky`);
+  await page.getByRole("button", { name: "Redrive all" }).click();
+  await dialog(page).getByRole("button", { name: "Redrive 1" }).click();
+  await eventually("redriven", async () => (await api("/v1/queues/bulky")).counts.dead === 0);
+  // A slow one is ended by hand.
+  for (let n = 0; n < 40; n += 1) await api("/v1/queues/slow/messages", "POST", { body: "x", delay: "3h" });
+  await api("/v1/queues/slow/bulk", "POST", { action: "cancel", all: true, rate: 1 });
+  await go(page, "/jobs", "Jobs");
+  await page.getByText("running").first().waitFor();
+  await page.getByRole("button", { name: "End job" }).first().click();
+  await dialog(page).getByRole("button", { name: "End job" }).click();
+  await toast(page, "The job has ended");
+  await page.getByText("ended early").first().waitFor();
+  await check(seen, "jobs");
+
   // A target: made, not made over another, tested, given a queue, paused, resumed and removed.
   await go(page, "/targets", "Targets");
   const fillTarget = async (name) => {
@@ -417,6 +461,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByText("needs the scope admin").waitFor();
   assert.equal(await page.getByRole("link", { name: "Schedules" }).count(), 0, "schedules are not offered");
   assert.equal(await page.getByRole("link", { name: "Targets" }).count(), 0, "targets are not offered");
+  assert.equal(await page.getByRole("link", { name: "Jobs" }).count(), 0, "jobs are not offered");
   for (const word of ["Pause", "Purge", "Settings", "New message", "Redrive"]) {
     assert.equal(await page.getByRole("button", { name: word, exact: true }).count(), 0, `${word} is not offered`);
   }
@@ -445,7 +490,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "targets", "format", "tables", "zoom"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }

@@ -12,6 +12,11 @@ schemathesis.openapi.format(
     "duewheel-span", _units.flatmap(lambda unit: st.integers(0, unit[1]).map(lambda n: f"{n}{unit[0]}"))
 )
 
+# The same, and earlier with a sign before it.
+schemathesis.openapi.format(
+    "duewheel-shift", st.tuples(st.sampled_from(["", "-"]), st.integers(0, 1000)).map(lambda of: f"{of[0]}{of[1]}h")
+)
+
 # Up to 256 bytes of UTF-8, and not of the characters that no path can have.
 schemathesis.openapi.format(
     "duewheel-key", st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=64)

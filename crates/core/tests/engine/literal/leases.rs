@@ -184,13 +184,31 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
         Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2))))
     );
     rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
+    let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX) };
+    assert!(matches!(rig.call(too_far), Reply::Change(Err(ChangeRefusal::TooFar(_)))));
+    let later = Op::Redrive { id, delay_ms: Some(60_000) };
+    let generation = dead.generation;
+    assert!(
+        matches!(rig.call(later), Reply::Change(Ok(v)) if (v.state, v.generation) == (State::Scheduled, generation))
+    );
+    assert!(rig.reserve("q", 1).is_empty());
+    rig.pass(59_999);
+    assert!(rig.reserve("q", 1).is_empty(), "never early");
+    rig.pass(1);
+    let again = rig.reserve("q", 1).remove(0);
+    assert_eq!((again.message.id, again.attempt), (id, 3));
+    let bury = Op::Bury { id, proof: Proof::Token(again.token), priority: None, note: "".into() };
+    rig.call(bury);
     assert!(
         matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(v)) if v.state == State::Ready)
     );
-    let third = rig.reserve("q", 1).remove(0);
-    assert_eq!(third.attempt, 3, "attempts never fall");
+    let fourth = rig.reserve("q", 1).remove(0);
+    assert_eq!(fourth.attempt, 4, "attempts never fall");
     assert!(
-        matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))),
+        matches!(
+            rig.call(nack(fourth.token, "")),
+            Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))
+        ),
         "and it has two more"
     );
 }

@@ -209,6 +209,22 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
         }
     }
 
+    let mut from = |state, ms| {
+        let list =
+            Op::List { queue: queue("q"), state, after: None, limit: 100, from: Some(WallMs(WALL + ms)) };
+        let Reply::Page(page) = rig.call(list) else { panic!() };
+        page.views.iter().map(|v| (v.message.id.0, v.due_at.0 - WALL)).collect::<Vec<_>>()
+    };
+    let all = from(None, 0);
+    assert_eq!(all.len(), 5);
+    for &(_, due) in &all {
+        let rest: Vec<_> = all.iter().copied().filter(|(_, other)| *other >= due).collect();
+        assert_eq!(from(None, due), rest, "due from {due} on, both included, over both clocks");
+        let scheduled = from(Some(State::Scheduled), due);
+        assert!(scheduled.iter().all(|one| rest.contains(one)) && (due == 0) == (scheduled != rest));
+    }
+    assert_eq!(from(Some(State::Ready), u64::from(u32::MAX)).len(), 1, "not listed in due order alone");
+
     let histogram =
         Op::Histogram { queue: Some(queue("q")), from: WallMs(WALL), to: WallMs(WALL + 180_000), columns: 3 };
     let Reply::Histogram(h) = rig.call(histogram) else { panic!() };

@@ -322,6 +322,11 @@ fn finish(value: &mut Value, policy: &Policy) {
             if let Some(Value::String(name)) = members.remove("x-limit") {
                 members.insert("maximum".into(), limit(policy, &name).into());
             }
+            if let Some(Value::String(name)) = members.remove("x-limit-both-ways") {
+                let most = limit(policy, &name);
+                members.insert("maximum".into(), most.into());
+                members.insert("minimum".into(), i64::try_from(most).map_or(i64::MIN, |most| -most).into());
+            }
             // Line breaks of a comment are not line breaks of the text.
             if let Some(Value::String(text)) = members.get_mut("description") {
                 *text = text.replace('\n', " ");
