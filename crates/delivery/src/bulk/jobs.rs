@@ -263,9 +263,14 @@ impl BulkJobs {
         }
     }
 
+    /// A part that cannot be read is like one that is gone, and the log says so.
     pub(super) async fn read_part(&self, job: &str, no: u32) -> Result<Option<Part>, CallError> {
-        let row = self.parts.read(&part_name(job, no)).await?;
-        Ok(row.and_then(|row| Part::read(&row.body)))
+        let Some(row) = self.parts.read(&part_name(job, no)).await? else { return Ok(None) };
+        let part = Part::read(&row.body);
+        if part.is_none() {
+            tracing::error!(job, part = no, "a part of a job cannot be read; its messages are left alone");
+        }
+        Ok(part)
     }
 
     pub(super) fn part_bytes(&self) -> usize {

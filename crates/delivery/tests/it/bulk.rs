@@ -64,7 +64,7 @@ impl Rig {
             };
             Enqueue {
                 key: Key::new(&format!("{prefix}-{n}")).ok(),
-                headers: vec![("kind".into(), ["odd", "even"][usize::from(n % 2 == 0)].into())],
+                headers: vec![("kind".into(), ["odd", "even"][usize::from(n.is_multiple_of(2))].into())],
                 when,
                 ..Enqueue::new(queue(), b"body".to_vec())
             }
