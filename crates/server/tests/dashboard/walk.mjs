@@ -301,8 +301,11 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("link", { name: "Messages due in this span" }).click();
   await page.locator("p.bar", { hasText: "Due from" }).waitFor();
   await page.getByRole("link", { name: "Any time" }).click();
-  await page.getByRole("searchbox", { name: "Key begins with" }).fill("eu-");
-  await page.keyboard.press("Enter");
+  // The page is drawn anew, and what was written into the former field is gone.
+  await page.locator("p.bar", { hasText: "Due from" }).waitFor({ state: "detached" });
+  const prefix = page.getByRole("searchbox", { name: "Key begins with" });
+  await prefix.fill("eu-");
+  await prefix.press("Enter");
   await page.locator("td.key", { hasText: "eu-2" }).first().waitFor();
   await page.locator("td.key", { hasText: "us-1" }).waitFor({ state: "detached" });
   await check(seen, "a filtered list");
