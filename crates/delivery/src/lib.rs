@@ -29,6 +29,7 @@ mod schedule;
 mod scheduler;
 mod shelf;
 mod signing;
+mod supervised;
 mod target;
 mod targets;
 mod trust;

@@ -1,6 +1,6 @@
-//! Records of schedules and of targets: messages of a queue of their own, each with a name as its key.
+//! Records of schedules, targets and jobs: messages of a queue of their own, each with a name as its key.
 //!
-//! A record of a schedule is due when it is to be looked at next; others are never looked at. Each write needs the
+//! A record of a schedule or a job is due when it is to be worked on next; others are never due for anybody. Each write needs the
 //! generation that was read and raises it, so of two that write at a time one is refused. A record is removed by its id,
 //! which is never used again: one that was created anew under the name stays.
 
@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duewheel::core::engine::{
-    ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Target, View, When,
+    Attempt, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Past, Reserved, Target, View,
+    When,
 };
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{MessageId, Policy};
-use duewheel::{CallError, Client, Duewheel};
+use duewheel::{CallError, Client, Demand, Duewheel};
 
 use crate::limits::{HELD, REMEMBERED};
 
@@ -125,6 +126,36 @@ impl Shelf {
         }
     }
 
+    /// Waits for records that are due, at most `max`, each under a short lease. `None`: the wheel is closed.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, what was granted comes back.
+    pub(crate) async fn due(&self, max: usize) -> Option<Vec<Grant>> {
+        let demand =
+            Demand { max, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(self.queue.clone()) };
+        match self.client.reserve(demand).await {
+            Ok(Reserved::Grants(grants)) => Some(grants),
+            Ok(_) => Some(Vec::new()),
+            Err(CallError::Closed(_)) => None,
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                Some(Vec::new())
+            }
+        }
+    }
+
+    /// Lets a granted record come again by itself after this time, and uses up no attempt. Returns its name and content;
+    /// `None`: another may have it.
+    pub(crate) async fn hold<'a>(&self, grant: &'a Grant, held: Duration) -> Option<(&'a str, ShelfRow)> {
+        let message = &grant.message;
+        let back = Op::nack(message.id, grant.token, Attempt::NotYet, Some(ceil_ms(held)), "");
+        if !matches!(self.client.ask(back).await, Ok(Ok(_))) {
+            return None;
+        }
+        let row = ShelfRow { id: message.id, generation: grant.generation, body: message.body.clone() };
+        message.key.as_ref().map(|name| (name.as_str(), row))
+    }
+
     /// Makes a record due now, if it was not written since.
     pub(crate) async fn wake(&self, row: &ShelfRow) -> Result<(), CallError> {
         let edit = Edit::due(NextLook::After(Duration::ZERO).when());
@@ -180,6 +211,12 @@ impl Shelf {
     }
 }
 
+/// How long a reserve of records waits; it only limits how often an idle loop repeats.
+const WAIT_MS: u64 = 60_000;
+/// The lease of a record, until it is held.
+const LEASE_MS: u64 = 10_000;
+/// The pause after a reserve that failed.
+const PAUSE: Duration = Duration::from_millis(200);
 /// Records of one page of a scan.
 const PAGE: usize = 256;
 

@@ -98,7 +98,7 @@ pub use duewheel_shard::error::{CallError, Outcome};
 pub use duewheel_shard::figures::{Counted, is_counter};
 pub use duewheel_shard::health::{Health, ThreadIn};
 pub use duewheel_shard::inbox::{Answers, WhenBusy};
-pub use duewheel_shard::listing::{ListPosition, ListPositions, Listing};
+pub use duewheel_shard::listing::{ListPosition, ListPositions, ListRequest, Listing};
 pub use duewheel_shard::local::LocalShard;
 pub use duewheel_shard::pending::Pending;
 pub use duewheel_store_log as store_log;

@@ -14,13 +14,13 @@ use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
-use duewheel_core::time::{Now, WallMs};
+use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::health::Health;
 use crate::inbox::{Inbox, Submission, WhenBusy};
-use crate::listing::{ListPosition, ListPositions, Listing};
+use crate::listing::{ListPosition, ListPositions, ListRequest, Listing};
 use crate::local::LocalShard;
 use crate::pending::Pending;
 use crate::shared::DriverShared;
@@ -54,15 +54,8 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// See [`Client::local_shards`].
     fn local_shards(&self) -> Vec<LocalShard>;
 
-    /// See [`Client::list`].
-    fn list(
-        &self,
-        queue: QueueName,
-        state: Option<State>,
-        after: Option<ListPositions>,
-        limit: usize,
-        from: Option<WallMs>,
-    ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
+    /// See [`Client::list_from`].
+    fn list(&self, asked: ListRequest) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
 
     /// Ends all waiting reserves with what they have, and lets no reserve wait from now on: a shutdown has begun.
     fn end_waits(&self);
@@ -253,7 +246,7 @@ impl Client {
         after: Option<ListPositions>,
         limit: usize,
     ) -> Result<Listing, CallError> {
-        self.list_from(queue, state, after, limit, None).await
+        self.list_from(ListRequest { queue, state, after, limit, from: None }).await
     }
 
     /// Like [`Client::list`], but what is due before `from` may be left out: where the list is in due order it is, and
@@ -264,20 +257,15 @@ impl Client {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn list_from(
-        &self,
-        queue: QueueName,
-        state: Option<State>,
-        after: Option<ListPositions>,
-        limit: usize,
-        from: Option<WallMs>,
-    ) -> Result<Listing, CallError> {
+    pub async fn list_from(&self, asked: ListRequest) -> Result<Listing, CallError> {
         if let Some(route) = &self.route
             && route.shards() != 1
         {
-            self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit, from }])?;
-            return route.list(queue, state, after, limit, from).await;
+            let ListRequest { queue, state, limit, from, .. } = asked.clone();
+            self.inbox.admits(&[Op::List { queue, state, after: None, limit, from }])?;
+            return route.list(asked).await;
         }
+        let ListRequest { queue, state, after, limit, from } = asked;
         let after = match after.as_ref().map(ListPositions::as_slice) {
             None => None,
             Some([ListPosition::Behind(place)]) => Some(*place),

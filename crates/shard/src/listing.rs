@@ -9,7 +9,9 @@ use std::fmt;
 use duewheel_core::engine::{ListCursor, Page, View};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::State;
+use duewheel_core::name::QueueName;
 use duewheel_core::store::Cursor;
+use duewheel_core::time::WallMs;
 
 /// The progress of a listing: one position for each shard. Returned by [`crate::client::Client::list`];
 /// [`ListPositions::new`] reassembles one.
@@ -84,6 +86,21 @@ impl fmt::Display for ListPositions {
         }
         Ok(())
     }
+}
+
+/// What one page of a listing is to have; see [`crate::client::Client::list_from`].
+#[derive(Clone, Debug)]
+pub struct ListRequest {
+    /// The queue.
+    pub queue: QueueName,
+    /// Only messages in this state.
+    pub state: Option<State>,
+    /// Behind the former page.
+    pub after: Option<ListPositions>,
+    /// The largest number of messages.
+    pub limit: usize,
+    /// What is due before this instant may be left out; the same for each page.
+    pub from: Option<WallMs>,
 }
 
 /// A page of a listing.

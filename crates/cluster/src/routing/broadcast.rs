@@ -15,14 +15,12 @@ use std::sync::Arc;
 
 use duewheel_core::engine::{Applied, Ask, FromReply, Op, Page, QueueView, Reply, Stats, Typed};
 use duewheel_core::id::{SessionId, ShardId};
-use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::QueueSettings;
-use duewheel_core::time::WallMs;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::WhenBusy;
-use duewheel_shard::listing::{ListPosition, ListPositions, Listing, ListingMerge};
+use duewheel_shard::listing::{ListPosition, ListPositions, ListRequest, Listing, ListingMerge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
@@ -72,7 +70,7 @@ impl Router {
                 Ok(Reply::View(merge::first(state, views.into_iter().flatten())))
             }
             Op::List { queue, state, after: None, limit, from } => {
-                let listing = self.pages(queue, state, None, limit, from).await?;
+                let listing = self.pages(ListRequest { queue, state, after: None, limit, from }).await?;
                 match listing.next {
                     // The position is not one within a single shard.
                     Some(_) => Err(CallError::WRONG_POSITIONS),
@@ -305,14 +303,8 @@ impl Router {
     }
 
     /// A page of a listing over all shards.
-    pub(super) async fn pages(
-        &self,
-        queue: QueueName,
-        state: Option<State>,
-        after: Option<ListPositions>,
-        limit: usize,
-        from: Option<WallMs>,
-    ) -> Result<Listing, CallError> {
+    pub(super) async fn pages(&self, asked: ListRequest) -> Result<Listing, CallError> {
+        let ListRequest { queue, state, after, limit, from } = asked;
         let shards = self.count() as usize;
         let positions = after.unwrap_or_else(|| ListPositions::new(vec![ListPosition::START; shards]));
         if positions.as_slice().len() != shards {

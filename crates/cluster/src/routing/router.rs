@@ -21,17 +21,15 @@ use std::time::Duration;
 
 use duewheel_core::engine::{Hold, Op, Reply, SettingsRefusal};
 use duewheel_core::id::ShardId;
-use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
-use duewheel_core::time::WallMs;
 use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::budget::CallBudget;
 use duewheel_shard::client::Route;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Answers, Inbox, WhenBusy};
-use duewheel_shard::listing::{ListPositions, Listing};
+use duewheel_shard::listing::{ListRequest, Listing};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
@@ -513,18 +511,11 @@ impl Route for Router {
         self.count()
     }
 
-    fn list(
-        &self,
-        queue: QueueName,
-        state: Option<State>,
-        after: Option<ListPositions>,
-        limit: usize,
-        from: Option<WallMs>,
-    ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
+    fn list(&self, asked: ListRequest) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
         let me = self.me.upgrade();
         Box::pin(async move {
             let me = me.ok_or(CallError::Closed("the router has ended"))?;
-            me.pages(queue, state, after, limit, from).await
+            me.pages(asked).await
         })
     }
 

@@ -136,15 +136,13 @@ impl Engine {
         if let Some(holder) = self.key_taken(slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
-        let later = match delay_ms {
-            None => None,
-            Some(ms) => {
-                let due = self.due(now, When::After(ms)).map_err(|_| {
-                    ChangeRefusal::TooFar(self.policy.max_delay_ms) // a delay is never in the past
-                })?;
-                Some((self.drawn_again(now, slot, due)?, ms))
-            }
-        };
+        let later = delay_ms.map(|ms| {
+            // A delay is never in the past.
+            let too_far = |_| ChangeRefusal::TooFar(self.policy.max_delay_ms);
+            let due = self.due(now, When::After(ms)).map_err(too_far)?;
+            Ok::<_, ChangeRefusal>((self.drawn_again(now, slot, due)?, ms))
+        });
+        let later = later.transpose()?;
         self.count_fire(slot);
         match later {
             None => self.revive(now, slot, fx),

@@ -439,7 +439,8 @@ impl Engine {
         (!queue.is_paused(now) && self.may_lease(idx)).then_some(Reverse(((rank, id), slot, idx)))
     }
 
-    /// The first ready message of several queues that is granted, and whether it is late. It stays the head of its queue until [`Engine::next_head`].
+    /// The first ready message of several queues that is granted, and whether it is late. It stays the head of its queue
+    /// until [`Engine::next_head`].
     fn best_ready(
         &mut self,
         now: Now,

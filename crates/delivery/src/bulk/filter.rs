@@ -6,7 +6,7 @@ use duewheel::core::engine::View;
 use duewheel::core::message::State;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
-use duewheel::{CallError, Client, ListPositions, Listing};
+use duewheel::{CallError, Client, ListPositions, ListRequest, Listing};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Messages that one page of a filtered list looks at, at most.
@@ -65,13 +65,40 @@ impl BulkFilter {
 
     /// Whether neither this message nor any behind it in a list of `state` is meant. Dead messages are listed in the order
     /// in which they died.
-    pub(super) fn ends_at(&self, state: Option<State>, view: &View) -> bool {
+    fn ends_at(&self, state: Option<State>, view: &View) -> bool {
         state != Some(State::Dead) && self.due_to.is_some_and(|to| view.due_at.0 >= to)
     }
 
-    pub(super) fn from(&self) -> Option<WallMs> {
+    fn from(&self) -> Option<WallMs> {
         self.due_from.map(WallMs)
     }
+}
+
+/// One page of a list, of which a filter is applied.
+pub(super) struct FilterStep {
+    /// The messages that the filter means. Nothing that it means comes behind a page without a `next`.
+    pub(super) found: Listing,
+    /// The number of messages that were looked at.
+    pub(super) walked: usize,
+}
+
+/// Lists a page of messages in `state` and leaves out what the filter does not mean.
+pub(super) async fn filter_step(
+    client: &Client,
+    queue: &QueueName,
+    state: Option<State>,
+    filter: &BulkFilter,
+    after: Option<ListPositions>,
+    limit: usize,
+) -> Result<FilterStep, CallError> {
+    let from = filter.from();
+    let mut found = client.list_from(ListRequest { queue: queue.clone(), state, after, limit, from }).await?;
+    let walked = found.views.len();
+    if found.views.last().is_some_and(|last| filter.ends_at(state, last)) {
+        found.next = None;
+    }
+    found.views.retain(|view| filter.matches(view));
+    Ok(FilterStep { found, walked })
 }
 
 /// A page of the messages that a filter means, in due order; dead ones, if only they are meant, in the order in which they
@@ -90,26 +117,19 @@ pub async fn filtered_page(
     after: Option<ListPositions>,
     (limit, max_bytes): (usize, usize),
 ) -> Result<Listing, CallError> {
-    let mut found = Listing { views: Vec::new(), next: after };
-    let (mut seen, mut bytes) = (0, 0);
+    let mut page = Listing { views: Vec::new(), next: after };
+    let (mut walked, mut bytes) = (0, 0);
     loop {
-        let wanted = limit.saturating_sub(found.views.len());
-        let page =
-            client.list_from(queue.clone(), filter.state, found.next.take(), wanted, filter.from()).await?;
-        seen += page.views.len();
-        found.next = page.next;
-        let ends = page.views.last().is_some_and(|last| filter.ends_at(filter.state, last));
-        for view in page.views.into_iter().filter(|view| filter.matches(view)) {
-            bytes += view.message.weight();
-            found.views.push(view);
-        }
-        if ends {
-            found.next = None;
-        }
+        let wanted = limit.saturating_sub(page.views.len());
+        let step = filter_step(client, queue, filter.state, filter, page.next.take(), wanted).await?;
+        walked += step.walked;
+        bytes += step.found.views.iter().map(|view| view.message.weight()).sum::<usize>();
+        page.views.extend(step.found.views);
+        page.next = step.found.next;
         // A small rest of the page would cost as much as a whole one.
-        let is_full = found.views.len() * 2 >= limit || bytes >= max_bytes;
-        if found.next.is_none() || is_full || seen >= LOOKED_AT {
-            return Ok(found);
+        let is_full = page.views.len() * 2 >= limit || bytes >= max_bytes;
+        if page.next.is_none() || is_full || walked >= LOOKED_AT {
+            return Ok(page);
         }
     }
 }

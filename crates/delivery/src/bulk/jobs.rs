@@ -6,7 +6,7 @@ use duewheel::{CallError, Duewheel};
 
 use super::action::{BadBulk, BulkAction};
 use super::error::BulkError;
-use super::filter::BulkFilter;
+use super::filter::{BulkFilter, filter_step};
 use super::part::{Part, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
@@ -18,7 +18,7 @@ const JOBS: &str = "#jobs";
 /// The queue of the parts of jobs.
 const PARTS: &str = "#job-parts";
 /// Messages that one page of a walk asks for.
-pub(super) const PAGE: usize = 1_000;
+const PAGE: usize = 1_000;
 
 /// The jobs of a store. Cheap to clone.
 ///
@@ -137,17 +137,15 @@ impl BulkJobs {
         let BulkRequest { queue, filter, action, .. } = request;
         let (mut count, mut after) = (BulkCount::default(), None);
         loop {
-            let (state, limit) = (action.lists(filter), PAGE.min(self.policy.max_page));
-            let client = &self.jobs.client;
-            let page = client.list_from(queue.clone(), state, after, limit, filter.from()).await?;
-            for view in page.views.iter().filter(|view| filter.matches(view)) {
+            let (state, limit) = (action.lists(filter), self.max_page());
+            let page = filter_step(&self.jobs.client, queue, state, filter, after, limit).await?;
+            for view in &page.found.views {
                 count.matched += u64::from(action.takes(view.state, filter));
                 count.leased += u64::from(view.lease_until.is_some());
             }
-            let ends = page.views.last().is_some_and(|last| filter.ends_at(state, last));
-            match page.next {
-                Some(next) if !ends => after = Some(next),
-                Some(_) | None => return Ok(count),
+            match page.found.next {
+                Some(next) => after = Some(next),
+                None => return Ok(count),
             }
         }
     }

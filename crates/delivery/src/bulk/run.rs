@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Target, View, When,
+    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Outline, Past, Target, Typed, View,
+    When,
 };
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::action::{BulkAction, BulkMove};
+use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{Part, PartEntry, PartWalk, entries_within};
 use super::record::{BulkPhase, BulkRecord};
@@ -44,7 +46,7 @@ pub(super) enum RunEnd {
 
 /// What became of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BulkFate {
+enum BulkOutcome {
     Done,
     Leased,
     Changed,
@@ -66,8 +68,8 @@ impl From<NotWritten> for RunEnd {
     }
 }
 
-/// What an answer says: the fate, or why the same is to be tried again.
-type Judged = Result<BulkFate, String>;
+/// What an answer says: the outcome, or why the same is to be tried again.
+type Judged = Result<BulkOutcome, String>;
 
 impl<'a> BulkRun<'a> {
     pub(super) fn new(
@@ -139,10 +141,9 @@ impl<'a> BulkRun<'a> {
         let limit = self.jobs.max_page().min(most / 2);
         let (mut walked, mut is_end) = (0, false);
         while entries.len() + limit <= most && walked < BULK_WALK && !is_end {
-            let from = record.filter.from();
-            let page = client.list_from(queue.clone(), state, position.take(), limit, from).await?;
-            walked += page.views.len().max(1);
-            for view in page.views.iter().filter(|view| record.filter.matches(view)) {
+            let page = filter_step(client, &queue, state, &record.filter, position.take(), limit).await?;
+            walked += page.walked.max(1);
+            for view in &page.found.views {
                 // By the clock of who accepted it.
                 if view.message.enqueued_at.0 > record.created {
                     continue;
@@ -154,11 +155,10 @@ impl<'a> BulkRun<'a> {
                     entries.push(PartEntry { id, generation, due });
                 }
             }
-            position = page.next;
-            let is_past = page.views.last().is_some_and(|last| record.filter.ends_at(state, last));
-            is_end = position.is_none() || is_past;
+            position = page.found.next;
+            is_end = position.is_none();
         }
-        let position = position.filter(|_| !is_end).map(|position| position.to_string());
+        let position = position.map(|position| position.to_string());
         let part = Part { walk: PartWalk { position, leased }, entries };
         let part = self.jobs.put_part(self.id, self.record.parts, part).await?;
         self.record.parts += 1;
@@ -185,12 +185,12 @@ impl<'a> BulkRun<'a> {
         while at < entries.len() && !*self.stop.borrow() {
             let begun = Instant::now();
             let end = entries.len().min(at + self.slice());
-            let fates = self.change_slice(&entries[at..end], at).await;
+            let outcomes = self.change_slice(&entries[at..end], at).await;
             self.unsure = self.unsure.max(end);
             let mut why = None;
-            for fate in fates {
-                match fate {
-                    Ok(fate) => self.count(fate),
+            for outcome in outcomes {
+                match outcome {
+                    Ok(outcome) => self.count(outcome),
                     Err(error) => {
                         why = Some(error);
                         break;
@@ -239,50 +239,50 @@ impl<'a> BulkRun<'a> {
         let _ = tokio::time::timeout_at(begun + takes, stop).await;
     }
 
-    fn count(&mut self, fate: BulkFate) {
+    fn count(&mut self, outcome: BulkOutcome) {
         let counts = &mut self.record.counts;
-        match fate {
-            BulkFate::Done => counts.done += 1,
-            BulkFate::Leased => counts.leased += 1,
-            BulkFate::Changed => counts.changed += 1,
-            BulkFate::Refused => counts.refused += 1,
+        match outcome {
+            BulkOutcome::Done => counts.done += 1,
+            BulkOutcome::Leased => counts.leased += 1,
+            BulkOutcome::Changed => counts.changed += 1,
+            BulkOutcome::Refused => counts.refused += 1,
         }
     }
 
     /// What becomes of these messages, in order. The first of them has the number `first` in its part.
     async fn change_slice(&self, entries: &[PartEntry], first: usize) -> Vec<Judged> {
         let is_unsure = |n: usize| first + n < self.unsure;
-        match &self.record.action {
-            BulkAction::Cancel => {
-                let ask = entries.iter().map(|entry| Op::cancel(Target::Id(entry.id)));
-                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
-            }
-            BulkAction::Postpone(to) => {
-                let edit = |entry: &PartEntry| {
-                    let edit = Box::new(Edit::due(self.when(*to, entry)));
-                    Op::postpone(Target::Id(entry.id), edit, Some(entry.generation))
-                };
-                let ask = entries.iter().map(edit);
-                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
-            }
-            BulkAction::Fire => {
-                // One that was made due now before a crash is not made due again: a consumer may have put it off since.
-                let edit = |entry: &PartEntry| {
-                    let edit = Box::new(Edit::due(When::After(0)));
-                    Op::postpone(Target::Id(entry.id), edit, Some(entry.generation))
-                };
-                let ask = entries.iter().map(edit);
-                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
-            }
-            BulkAction::Redrive { delay_ms, to_queue: None } => {
-                let delay = delay_ms.map(|ms| self.left_of(ms));
-                let ask = entries.iter().map(|entry| Op::redrive_in(entry.id, delay));
-                self.ask(ask.collect(), |n, answer| of_change(answer.map(drop), is_unsure(n))).await
-            }
-            BulkAction::Redrive { delay_ms, to_queue: Some(queue) } => match QueueName::new(queue) {
+        if let BulkAction::Redrive { delay_ms, to_queue: Some(queue) } = &self.record.action {
+            return match QueueName::new(queue) {
                 Ok(queue) => self.move_all(entries, &queue, *delay_ms, &is_unsure).await,
-                Err(_) => vec![Ok(BulkFate::Refused); entries.len()],
-            },
+                Err(_) => vec![Ok(BulkOutcome::Refused); entries.len()],
+            };
+        }
+        let ask = entries.iter().map(|entry| self.op(entry)).collect();
+        match self.jobs.jobs.client.ask_many(ask).await {
+            Ok(answers) => {
+                let judge = |(n, answer): (usize, Result<Result<_, _>, CallError>)| match answer {
+                    Ok(answer) => of_change(answer.map(drop), is_unsure(n)),
+                    Err(error) => Err(error.to_string()),
+                };
+                answers.into_iter().enumerate().map(judge).collect()
+            }
+            Err(error) => vec![Err(error.to_string())],
+        }
+    }
+
+    /// The change of one message within its queue.
+    fn op(&self, entry: &PartEntry) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
+        // With its generation: one that was moved before a crash is not moved again.
+        let move_to =
+            |when| Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation));
+        match &self.record.action {
+            BulkAction::Cancel => Op::cancel(Target::Id(entry.id)),
+            BulkAction::Postpone(to) => move_to(self.when(*to, entry)),
+            BulkAction::Fire => move_to(When::After(0)),
+            BulkAction::Redrive { delay_ms, .. } => {
+                Op::redrive_in(entry.id, delay_ms.map(|ms| self.left_of(ms)))
+            }
         }
     }
 
@@ -305,14 +305,14 @@ impl<'a> BulkRun<'a> {
         for (n, view) in views.into_iter().enumerate() {
             judged.push(match view {
                 Err(error) => Err(error.to_string()),
-                Ok(None) if is_unsure(n) => Ok(BulkFate::Done),
-                Ok(None) => Ok(BulkFate::Changed),
-                Ok(Some(view)) if view.state != State::Dead => Ok(BulkFate::Changed),
+                Ok(None) if is_unsure(n) => Ok(BulkOutcome::Done),
+                Ok(None) => Ok(BulkOutcome::Changed),
+                Ok(Some(view)) if view.state != State::Dead => Ok(BulkOutcome::Changed),
                 Ok(Some(view)) => {
                     copies.push(self.copy(&view, to, delay_ms));
                     of.push(n);
                     // Until its copy is durable, and it is removed.
-                    Ok(BulkFate::Refused)
+                    Ok(BulkOutcome::Refused)
                 }
             });
         }
@@ -362,23 +362,6 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    async fn ask<A: duewheel::core::engine::Ask>(
-        &self,
-        asked: Vec<A>,
-        judge: impl Fn(usize, A::Reply) -> Judged,
-    ) -> Vec<Judged> {
-        match self.jobs.jobs.client.ask_many(asked).await {
-            Ok(answers) => {
-                let judge = |(n, answer): (usize, Result<A::Reply, CallError>)| match answer {
-                    Ok(answer) => judge(n, answer),
-                    Err(error) => Err(error.to_string()),
-                };
-                answers.into_iter().enumerate().map(judge).collect()
-            }
-            Err(error) => vec![Err(error.to_string())],
-        }
-    }
-
     /// What is left of a delay that began with the job.
     fn left_of(&self, ms: u64) -> u64 {
         self.record.created.saturating_add(ms).saturating_sub(self.jobs.jobs.now())
@@ -417,23 +400,23 @@ impl<'a> BulkRun<'a> {
 /// What the answer to a change says. `unsure`: this change may have been made before.
 fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
     match answer {
-        Ok(()) => Ok(BulkFate::Done),
+        Ok(()) => Ok(BulkOutcome::Done),
         Err(ChangeRefusal::NotFound | ChangeRefusal::NotDead | ChangeRefusal::GenerationMismatch(_))
             if unsure =>
         {
-            Ok(BulkFate::Done)
+            Ok(BulkOutcome::Done)
         }
-        Err(ChangeRefusal::Leased) => Ok(BulkFate::Leased),
+        Err(ChangeRefusal::Leased) => Ok(BulkOutcome::Leased),
         Err(
             ChangeRefusal::NotFound
             | ChangeRefusal::NotDead
             | ChangeRefusal::Dead
             | ChangeRefusal::GenerationMismatch(_),
-        ) => Ok(BulkFate::Changed),
+        ) => Ok(BulkOutcome::Changed),
         Err(refusal @ (ChangeRefusal::DiskFull | ChangeRefusal::Overloaded(_) | ChangeRefusal::Busy)) => {
             Err(format!("{refusal:?}"))
         }
-        Err(_) => Ok(BulkFate::Refused),
+        Err(_) => Ok(BulkOutcome::Refused),
     }
 }
 
@@ -444,6 +427,35 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
         | EnqueueRefusal::Overloaded(_)
         | EnqueueRefusal::Busy
         | EnqueueRefusal::OverQuota(_) => Err(format!("{refusal:?}")),
-        _ => Ok(BulkFate::Refused),
+        _ => Ok(BulkOutcome::Refused),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::core::engine::Limit;
+
+    use super::*;
+
+    #[test]
+    fn what_passes_by_itself_is_tried_again_and_the_rest_is_counted() {
+        for refusal in
+            [ChangeRefusal::DiskFull, ChangeRefusal::Busy, ChangeRefusal::Overloaded(Limit::Leases)]
+        {
+            assert!(of_change(Err(refusal.clone()), false).is_err(), "{refusal:?}");
+        }
+        for refusal in
+            [EnqueueRefusal::DiskFull, EnqueueRefusal::Busy, EnqueueRefusal::Overloaded(Limit::Leases)]
+        {
+            assert!(of_enqueue(&refusal).is_err(), "{refusal:?}");
+        }
+        let gone = [ChangeRefusal::NotFound, ChangeRefusal::NotDead, ChangeRefusal::GenerationMismatch(3)];
+        for refusal in gone {
+            assert_eq!(of_change(Err(refusal.clone()), false), Ok(BulkOutcome::Changed));
+            assert_eq!(of_change(Err(refusal), true), Ok(BulkOutcome::Done), "before a crash");
+        }
+        assert_eq!(of_change(Err(ChangeRefusal::Leased), true), Ok(BulkOutcome::Leased));
+        assert_eq!(of_change(Err(ChangeRefusal::KeyExists(MessageId(1))), true), Ok(BulkOutcome::Refused));
+        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(MessageId(1))), Ok(BulkOutcome::Refused));
     }
 }

@@ -4,26 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duewheel::core::engine::{Attempt, Grant, Op, Reserved};
-use duewheel::core::time::ceil_ms;
-use duewheel::{CallError, Demand};
+use duewheel::core::engine::Grant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::edits::Schedules;
-use crate::limits::{FIRST_RESTART, HELD, LONGEST_RESTART, LOOKS};
+use crate::limits::{HELD, LOOKS};
 use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
 use crate::shelf::ShelfRow;
+use crate::supervised::Supervised;
 
-/// How long a reserve waits; it only limits how often an idle loop repeats.
-const WAIT_MS: u64 = 60_000;
-/// The lease of a record, until it is moved.
-const LEASE_MS: u64 = 10_000;
 /// The pause after the schedules could not all be read.
 const COMPUTE_AGAIN: Duration = Duration::from_secs(2);
-/// The pause after a call that failed.
-const PAUSE: Duration = Duration::from_millis(200);
-
 /// Looks at schedules when they are due, until it is stopped or the wheel is closed. Several may run, in several nodes:
 /// each occurrence enters once.
 ///
@@ -35,8 +27,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct ScheduleWorker {
     inner: Arc<WorkerInner>,
-    stop: watch::Sender<bool>,
-    task: Option<JoinHandle<()>>,
+    worker: Supervised,
 }
 
 /// Counts of a worker since it was started.
@@ -65,7 +56,7 @@ struct WorkerInner {
     skipped: AtomicU64,
     blocked: AtomicU64,
     failed: AtomicU64,
-    restarts: AtomicU64,
+    restarts: Arc<AtomicU64>,
     /// For tests: bugs that are to happen.
     bugs: AtomicU64,
 }
@@ -85,12 +76,13 @@ impl ScheduleWorker {
             skipped: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            restarts: AtomicU64::new(0),
+            restarts: Arc::default(),
             bugs: AtomicU64::new(bugs),
         });
-        let stop = watch::Sender::new(false);
-        let task = tokio::spawn(supervise(inner.clone(), stop.subscribe()));
-        ScheduleWorker { inner, stop, task: Some(task) }
+        let of_work = inner.clone();
+        let worker =
+            Supervised::start("schedules", inner.restarts.clone(), move |stop| work(of_work.clone(), stop));
+        ScheduleWorker { inner, worker }
     }
 
     /// Its counts.
@@ -120,41 +112,8 @@ impl ScheduleWorker {
     ///
     /// # Cancel safety
     /// When the future is dropped, looks under way go on; no further one begins.
-    pub async fn stop(mut self, deadline: Duration) {
-        self.stop.send_replace(true);
-        if let Some(mut task) = self.task.take()
-            && tokio::time::timeout(deadline, &mut task).await.is_err()
-        {
-            task.abort();
-        }
-    }
-}
-
-impl Drop for ScheduleWorker {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-    }
-}
-
-/// Runs the worker until it is stopped; after a bug again, following a pause.
-async fn supervise(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
-    let mut failures = 0u32;
-    loop {
-        let worker = tokio::spawn(work(inner.clone(), stop.clone()));
-        match worker.await {
-            Ok(()) => return,
-            Err(error) if error.is_panic() => {
-                inner.restarts.fetch_add(1, Ordering::Relaxed);
-                let pause = FIRST_RESTART.saturating_mul(1 << failures.min(6)).min(LONGEST_RESTART);
-                failures = failures.saturating_add(1);
-                tracing::error!(?pause, "a bug has ended the worker of schedules; it begins again");
-                tokio::select! {
-                    _ = stop.wait_for(|stop| *stop) => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-            }
-            Err(_) => return,
-        }
+    pub async fn stop(self, deadline: Duration) {
+        self.worker.stop(deadline).await;
     }
 }
 
@@ -211,45 +170,23 @@ impl WorkerInner {
         while let Ok(hand) = hands.clone().try_acquire_owned() {
             free.push(hand);
         }
-        let shelf = &self.schedules.shelf;
-        let demand = Demand {
-            max: free.len(),
-            wait_ms: WAIT_MS,
-            lease_ms: Some(LEASE_MS),
-            ..Demand::new(shelf.queue.clone())
-        };
-        let reserved = tokio::select! {
+        let grants = tokio::select! {
             biased;
             _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
-            reserved = shelf.client.reserve(demand) => reserved,
+            grants = self.schedules.shelf.due(free.len()) => grants?,
         };
-        match reserved {
-            Ok(Reserved::Grants(grants)) => Some(grants.into_iter().zip(free).collect()),
-            Ok(_) => Some(Vec::new()),
-            Err(CallError::Closed(_)) => None,
-            Err(_) => {
-                tokio::time::sleep(PAUSE).await;
-                Some(Vec::new())
-            }
-        }
+        Some(grants.into_iter().zip(free).collect())
     }
 
     /// Looks at one schedule whose record was granted.
     async fn look(&self, grant: &Grant) {
         self.happen(1);
         let shelf = &self.schedules.shelf;
-        // It comes again by itself if this look does not end; no attempt is used up.
-        let back = Op::nack(grant.message.id, grant.token, Attempt::NotYet, Some(ceil_ms(HELD)), "");
-        if !matches!(shelf.client.ask(back).await, Ok(Ok(_))) {
-            return;
-        }
-        let Some(name) = grant.message.key.as_ref() else { return };
-        let row =
-            ShelfRow { id: grant.message.id, generation: grant.generation, body: grant.message.body.clone() };
+        let Some((name, row)) = shelf.hold(grant, HELD).await else { return };
         let record = match ScheduleRecord::read(&row.body) {
             Ok(record) => record,
             Err(error) => {
-                tracing::warn!(schedule = name.as_str(), %error, "a schedule does not run");
+                tracing::warn!(schedule = name, %error, "a schedule does not run");
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 let later = crate::shelf::NextLook::After(crate::limits::UNREADABLE_LOOK);
                 drop(shelf.write((row.id, row.generation), row.body, Some(later)).await);
@@ -260,11 +197,11 @@ impl WorkerInner {
             return;
         }
         let before = record.state.counts.clone();
-        let mut look = self.schedules.look(name.as_str(), &row, record);
+        let mut look = self.schedules.look(name, &row, record);
         let ended = look.run(None).await;
         self.count(&before, &look.record.state);
         if let Err(error) = ended {
-            tracing::debug!(schedule = name.as_str(), %error, "a look at a schedule did not end");
+            tracing::debug!(schedule = name, %error, "a look at a schedule did not end");
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
     }

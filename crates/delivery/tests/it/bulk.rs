@@ -251,6 +251,43 @@ async fn a_cancelled_job_stops_and_leaves_nothing_behind() {
     assert_eq!(rig.jobs.cancel(&job.id).await.unwrap().phase, BulkPhase::Cancelled);
 }
 
+/// The clock stands still, so a job that was not handed over would never be worked on again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_stopped_hands_its_jobs_over_at_once() {
+    let rig = Rig::new().await;
+    rig.put("order", 300).await;
+    let slow = BulkRequest { rate: Some(1_000), ..request(BulkFilter::default(), BulkAction::Cancel) };
+    let job = rig.jobs.begin(slow).await.unwrap();
+    let worker = BulkWorker::start(&rig.jobs);
+    let deadline = Instant::now() + LONG;
+    while rig.jobs.get(&job.id).await.unwrap().counts.done == 0 {
+        assert!(Instant::now() < deadline, "it does not begin");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    worker.stop(STOP).await;
+    let stopped = rig.jobs.get(&job.id).await.unwrap();
+    assert!(stopped.ended_ms.is_none(), "the worker was too fast for this test: {stopped:?}");
+    assert_eq!(
+        rig.run(&job.id).await.counts,
+        BulkCounts { matched: 300, done: 300, ..BulkCounts::default() }
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_are_at_most_1000_jobs_and_those_that_ended_first_make_room() {
+    let rig = Rig::new().await;
+    let fire = || request(BulkFilter::default(), BulkAction::Fire);
+    let first = rig.jobs.begin(fire()).await.unwrap();
+    for _ in 1..1_000 {
+        rig.jobs.begin(fire()).await.unwrap();
+    }
+    assert!(matches!(rig.jobs.begin(fire()).await, Err(BulkError::TooMany(1_000))));
+    rig.jobs.cancel(&first.id).await.unwrap();
+    let last = rig.jobs.begin(fire()).await.unwrap();
+    assert!(matches!(rig.jobs.get(&first.id).await, Err(BulkError::NotFound)));
+    rig.jobs.get(&last.id).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_messages_come_back_later_or_in_another_queue() {
     let rig = Rig::new().await;

@@ -211,6 +211,11 @@ impl App {
         }
     }
 
+    /// How often a bug has ended a step of a job, while the worker runs.
+    pub(super) fn job_restarts(&self) -> Option<u64> {
+        self.job_worker().as_ref().map(BulkWorker::restarts)
+    }
+
     fn job_worker(&self) -> MutexGuard<'_, Option<BulkWorker>> {
         self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }

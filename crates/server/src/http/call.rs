@@ -133,7 +133,8 @@ impl Call {
 
     // ----- path -----
 
-    /// The n-th segment of the path, decoded. `{queue}`, `{id}`, `{name}` and `{job}` are always the third, `{key}` the fifth.
+    /// The n-th segment of the path, decoded. `{queue}`, `{id}`, `{name}` and `{job}` are always the third, `{key}` the
+    /// fifth.
     fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
         let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
         percent::decode(raw).map_err(|bad| Problem::field(field, bad))

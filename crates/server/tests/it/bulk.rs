@@ -2,11 +2,15 @@
 
 use std::time::Instant;
 
+use duewheel::Policy;
+use duewheel_server::auth::{Guard, Hosts};
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::{PATIENCE, Server};
 use crate::process::Process;
+use crate::security::{bearer, new_token};
 use crate::shell::Shell;
 
 async fn put(server: &Server, queue: &str, key: &str, delay: &str) -> String {
@@ -79,6 +83,48 @@ async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
     let far = json!({"action": "postpone", "all": true, "delay_ms": u64::MAX});
     let refused = server.call("POST", bulk, &far.to_string()).await;
     assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("delay_ms")));
+}
+
+/// A token has the jobs of its queues, if it reaches the queue that their messages go to as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_reach_the_jobs_of_their_queues() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("tokens.toml");
+    let all = new_token(&file, &["--name", "all", "--scope", "admin"]);
+    let shop = new_token(&file, &["--name", "shop", "--scope", "admin", "--queue", "shop/"]);
+    let guard = std::sync::Arc::new(Guard::of(file).expect("tokens"));
+    let server =
+        Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
+    let call = async |token: &str, method: &str, path: &str, body: &Value| {
+        let body = body.to_string();
+        let head =
+            format!("{}content-type: application/json\r\ncontent-length: {}\r\n", bearer(token), body.len());
+        let answer = server.raw(method, path, &head, body.as_bytes()).await;
+        (answer.status, answer.json())
+    };
+    let (mine, theirs) = ("/v1/queues/shop%2Fq/bulk", "/v1/queues/other%2Fq/bulk");
+    let fire = json!({"action": "fire", "all": true});
+    let away = json!({"action": "redrive", "all": true, "to_queue": "other/q"});
+    assert_eq!(call(&shop, "POST", theirs, &fire).await.0, 403);
+    assert_eq!(call(&shop, "POST", mine, &away).await.0, 403);
+    let mut ids = Vec::new();
+    for (token, path, body) in [(&shop, mine, &fire), (&all, theirs, &fire), (&all, mine, &away)] {
+        let (status, job) = call(token, "POST", path, body).await;
+        assert_eq!(status, 202, "{job}");
+        ids.push(job["id"].as_str().expect("id").to_owned());
+    }
+    for (id, status) in ids.iter().zip([200, 404, 404]) {
+        for method in ["GET", "DELETE"] {
+            let (answered, job) = call(&shop, method, &format!("/v1/jobs/{id}"), &json!({})).await;
+            assert_eq!(answered, status, "{method}: {job}");
+        }
+        assert_eq!(call(&all, "GET", &format!("/v1/jobs/{id}"), &json!({})).await.0, 200);
+    }
+    let count = async |token: &str| {
+        let (_, list) = call(token, "GET", "/v1/jobs", &json!({})).await;
+        list["jobs"].as_array().expect("jobs").len()
+    };
+    assert_eq!((count(&shop).await, count(&all).await), (1, 3));
 }
 
 /// A job whose server is killed again and again moves each message once, and the counts say so.

@@ -11,9 +11,10 @@
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
 //! | an answer with queues | the number of each that has any of these, its limits of grants, and its expiry | 6 |
 //!
-//! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, and settings
-//! with limits of grants, and a redrive with a delay, are refused; to a list without a due time it answers more. Answers to it leave these details out, and say what it knows instead of a word
-//! that it does not ([`in_dialect`]).
+//! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
+//! limits of grants, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
+//! caller leaves out what comes before. Answers to such a node leave these details out, and say what it knows instead of a
+//! word that it does not ([`in_dialect`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;

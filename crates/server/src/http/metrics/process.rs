@@ -29,6 +29,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         u64::from(app.refuses_new()),
     );
     write_schedules(page, app);
+    write_jobs(page, app);
     write_targets(page, app);
     let counters = &app.counters;
     page.one(
@@ -147,6 +148,13 @@ fn write_schedules(page: &mut MetricsPage, app: &App) {
         "Times that the worker of schedules began again after a bug.",
         counts.restarts,
     );
+}
+
+/// How the worker of jobs of this node does.
+fn write_jobs(page: &mut MetricsPage, app: &App) {
+    let Some(restarts) = app.job_restarts() else { return };
+    let help = "Times that a job or its worker began again after a bug.";
+    page.one("duewheel_job_restarts_total", "counter", help, restarts);
 }
 
 /// What this node delivers to its targets.
