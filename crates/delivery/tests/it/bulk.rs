@@ -256,7 +256,7 @@ async fn a_cancelled_job_stops_and_leaves_nothing_behind() {
 async fn a_worker_that_is_stopped_hands_its_jobs_over_at_once() {
     let rig = Rig::new().await;
     rig.put("order", 300).await;
-    let slow = BulkRequest { rate: Some(1_000), ..request(BulkFilter::default(), BulkAction::Cancel) };
+    let slow = BulkRequest { rate: Some(100), ..request(BulkFilter::default(), BulkAction::Cancel) };
     let job = rig.jobs.begin(slow).await.unwrap();
     let worker = BulkWorker::start(&rig.jobs);
     let deadline = Instant::now() + LONG;
