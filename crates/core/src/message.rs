@@ -250,6 +250,22 @@ pub enum DeadReason {
     Buried,
     /// It had expired when it would have been granted, and its queue's setting is [`crate::policy::OnExpiry::Dead`].
     Expired,
+    /// It is no dead letter: it has ended, and is kept to be read and replayed ([`QueueName::of_done`]).
+    Done(DoneOutcome),
+}
+
+/// How a message ended that its queue keeps as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum DoneOutcome {
+    /// A consumer acked it.
+    Acked,
+    /// The producer cancelled it.
+    Cancelled,
+    /// Another message took its key.
+    Replaced,
+    /// It expired, or was dead for longer than its queue keeps dead messages.
+    Expired,
 }
 
 /// How one attempt ended.
@@ -291,7 +307,7 @@ pub struct Row {
     pub life: Life,
 }
 
-/// The four states that users see.
+/// The states that users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
@@ -303,10 +319,13 @@ pub enum State {
     Leased,
     /// The message is dead.
     Dead,
+    /// It has ended, and its queue keeps it for a while ([`crate::policy::QueueSettings::keep_done_ms`]). It can be read
+    /// and replayed; for everything else it is gone.
+    Done,
 }
 
 impl State {
-    /// All states, in the order in which they are shown.
+    /// The states of messages that have not ended, in the order in which they are shown.
     pub const ALL: [State; 4] = [State::Scheduled, State::Ready, State::Leased, State::Dead];
 
     /// The name of the state in JSON, metrics and on the command line.
@@ -316,20 +335,47 @@ impl State {
             State::Ready => "ready",
             State::Leased => "leased",
             State::Dead => "dead",
+            State::Done => "done",
+        }
+    }
+}
+
+impl DoneOutcome {
+    /// All of them.
+    pub const ALL: [DoneOutcome; 4] =
+        [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DoneOutcome::Acked => "acked",
+            DoneOutcome::Cancelled => "cancelled",
+            DoneOutcome::Replaced => "replaced",
+            DoneOutcome::Expired => "expired",
         }
     }
 }
 
 impl DeadReason {
-    /// All reasons.
+    /// The reasons of dead letters.
     pub const ALL: [DeadReason; 3] = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired];
 
-    /// The name in JSON.
+    /// The reason of this name ([`DeadReason::as_str`]), those of done messages among them.
+    pub fn named(name: &str) -> Option<Self> {
+        let done = DoneOutcome::ALL.map(DeadReason::Done);
+        Self::ALL.into_iter().chain(done).find(|reason| reason.as_str() == name)
+    }
+
+    /// The name in stores; of a dead letter, in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::MaxAttempts => "max_attempts",
             DeadReason::Buried => "buried",
             DeadReason::Expired => "expired",
+            DeadReason::Done(DoneOutcome::Acked) => "done_acked",
+            DeadReason::Done(DoneOutcome::Cancelled) => "done_cancelled",
+            DeadReason::Done(DoneOutcome::Replaced) => "done_replaced",
+            DeadReason::Done(DoneOutcome::Expired) => "done_expired",
         }
     }
 }

@@ -15,6 +15,9 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Arc<str>);
 
+/// The beginning of the names of queues that keep done messages.
+const DONE: &str = "#done/";
+
 /// The caller's own name for a message: 1 to 512 bytes of UTF-8, unique among the unsettled ones of its queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
@@ -86,11 +89,38 @@ impl QueueName {
     /// # Errors
     /// [`BadName`] if it is empty or too long.
     pub fn stored(name: &str) -> Result<Self, BadName> {
+        // The queue of done messages of a queue has a longer name.
+        let max = if name.starts_with(DONE) { Self::MAX + DONE.len() } else { Self::MAX };
         match name.len() {
             0 => Err(BadName::Empty),
-            n if n > Self::MAX => Err(BadName::TooLong(Self::MAX)),
+            n if n > max => Err(BadName::TooLong(max)),
             _ => Ok(QueueName(name.into())),
         }
+    }
+
+    /// The system queue that keeps the done messages of this queue.
+    ///
+    /// ```
+    /// use duewheel_core::QueueName;
+    /// let done = QueueName::new("orders")?.of_done();
+    /// assert!(done.is_system());
+    /// assert_eq!(done.done_of(), Some("orders"));
+    /// assert_eq!(QueueName::new("orders")?.done_of(), None);
+    /// # Ok::<(), duewheel_core::name::BadName>(())
+    /// ```
+    #[must_use]
+    pub fn of_done(&self) -> QueueName {
+        QueueName([DONE, &self.0].concat().into())
+    }
+
+    /// The name under which answers are remembered that lead from ids to done messages. It has no messages.
+    pub fn done_ids() -> QueueName {
+        QueueName("#done".into())
+    }
+
+    /// The name of the queue whose done messages this queue keeps; `None` for every other queue.
+    pub fn done_of(&self) -> Option<&str> {
+        self.0.strip_prefix(DONE)
     }
 
     /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.

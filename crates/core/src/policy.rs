@@ -63,6 +63,16 @@ pub struct Policy {
     pub max_messages: usize,
     /// Largest weight of the unsettled messages, in bytes.
     pub max_message_bytes: usize,
+    /// Largest number of done messages, of all queues together. A queue whose messages end beyond it gives up the done
+    /// messages that it has had for longest.
+    pub max_done: usize,
+    /// Largest weight of the done messages, in bytes; likewise.
+    pub max_done_bytes: usize,
+    /// Longest time for which done messages are kept, in ms.
+    pub max_keep_done_ms: u64,
+    /// Largest size of the records of one operation, in bytes: a message that ends is kept only if its record fits
+    /// beside what else the operation writes.
+    pub max_op_bytes: usize,
     /// Largest number of queues.
     pub max_queues: usize,
     /// Largest number of quotas.
@@ -256,6 +266,9 @@ pub struct QueueSettings {
     /// What happens with an expired message.
     #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub on_expiry: Option<OnExpiry>,
+    /// Messages that have ended are kept as done for this time, in ms. `None`: not kept.
+    #[cfg_attr(feature = "serde", serde(skip))] // the same
+    pub keep_done_ms: Option<u64>,
 }
 
 /// Limits of the grants of one queue, for all its consumers together. `None`: no limit.
@@ -341,6 +354,10 @@ impl Default for Policy {
             max_histogram: 10_000,
             max_messages: 10_000_000_000,
             max_message_bytes: 4 * 1024 * 1024 * MIB,
+            max_done: 10_000_000,
+            max_done_bytes: 4 * 1024 * MIB,
+            max_keep_done_ms: 366 * DAY,
+            max_op_bytes: AGREED_GROUP_BYTES - 4 * MIB,
             max_queues: 1_000_000,
             max_quotas: 10_000,
             max_quota: 1 << 53,
@@ -397,6 +414,7 @@ impl Policy {
     #[must_use]
     pub fn fitting(mut self, group_bytes: usize) -> Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
+        self.max_op_bytes = self.max_op_bytes.min(group_bytes.saturating_sub(gathered));
         let most = group_bytes.saturating_sub(gathered).saturating_sub(OF_RECORD);
         // Headers are small beside bodies, and must keep some space.
         self.max_headers = self.max_headers.min(most / 32);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::message::Kind;
-use crate::record::{DecodeError, Reader, Writer};
+use crate::record::{DecodeError, Reader, TallyState, Writer};
 use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
 /// Width of the finest column, in ms.
@@ -72,6 +72,22 @@ impl Tally {
         if kind == Kind::Waiting {
             self.due.sub(due);
         }
+    }
+
+    /// Moves a message; returns its weight before and after.
+    pub(crate) fn take(
+        &mut self,
+        was: Option<TallyState>,
+        is: Option<TallyState>,
+        columns: usize,
+    ) -> (Option<u64>, Option<u64>) {
+        if let Some(was) = was {
+            self.sub(was.kind, was.due, was.weight);
+        }
+        if let Some(is) = is {
+            self.add(is.kind, is.due, is.weight, columns);
+        }
+        (was.map(|was| was.weight), is.map(|is| is.weight))
     }
 
     /// Removes waiting and dead messages, and returns their counts.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Row, Stage,
+    DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
+    Options, PastAttempt, Row, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder,
@@ -74,7 +74,8 @@ fn kept() -> impl Strategy<Value = IdSet> {
 }
 
 fn stage() -> BoxedStrategy<Stage> {
-    let reason = proptest::sample::select(DeadReason::ALL.to_vec());
+    let done = DoneOutcome::ALL.map(DeadReason::Done);
+    let reason = proptest::sample::select([&DeadReason::ALL[..], &done].concat());
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
@@ -189,10 +190,10 @@ fn settings() -> BoxedStrategy<QueueSettings> {
         Some(OnExpiry::Dead),
         Some(OnExpiry::Drop),
     ]);
-    let order = (order, lasting, limits, number(), on_expiry);
+    let order = (order, lasting, limits, number(), (on_expiry, number()));
     (number(), attempts(), proptest::option::of(any::<u32>()), backoff(), number(), number(), order)
         .prop_map(|(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order)| {
-            let (order, lasting, limits, expires_in_ms, on_expiry) = order;
+            let (order, lasting, limits, expires_in_ms, (on_expiry, keep_done_ms)) = order;
             QueueSettings {
                 lease_ms,
                 max_attempts,
@@ -205,6 +206,7 @@ fn settings() -> BoxedStrategy<QueueSettings> {
                 limits,
                 expires_in_ms,
                 on_expiry,
+                keep_done_ms,
             }
         })
         .boxed()
@@ -331,6 +333,7 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
         limits,
         expires_in_ms: lease_ms,
         on_expiry: Some(OnExpiry::Drop),
+        keep_done_ms: lease_ms,
     };
     let pause = Pause::Until { end: until, length_ms: u64::MAX };
     for record in [

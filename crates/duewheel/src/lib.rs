@@ -62,6 +62,7 @@
 
 mod backup;
 mod builder;
+mod done;
 mod edit;
 mod enqueue;
 mod failure;
@@ -82,6 +83,7 @@ use std::time::Duration;
 
 pub use backup::BackupError;
 pub use builder::{Builder, Durability, OpenError};
+pub use done::replay_of;
 #[cfg(feature = "cluster")]
 pub use duewheel_cluster::{
     BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,

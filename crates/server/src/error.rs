@@ -43,6 +43,8 @@ pub enum ErrorCode {
     Dead,
     /// The message is not dead.
     NotDead,
+    /// The message is neither done nor dead.
+    NotDone,
     /// The lease has ended, or is no longer the message's latest.
     LeaseLost,
     /// The message was changed meanwhile.
@@ -79,7 +81,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, by status.
-    pub const ALL: [ErrorCode; 28] = [
+    pub const ALL: [ErrorCode; 29] = [
         ErrorCode::BadRequest,
         ErrorCode::Unauthorized,
         ErrorCode::Forbidden,
@@ -92,6 +94,7 @@ impl ErrorCode {
         ErrorCode::Leased,
         ErrorCode::Dead,
         ErrorCode::NotDead,
+        ErrorCode::NotDone,
         ErrorCode::LeaseLost,
         ErrorCode::GenerationMismatch,
         ErrorCode::DedupeMismatch,
@@ -125,6 +128,7 @@ impl ErrorCode {
             ErrorCode::Leased => "leased",
             ErrorCode::Dead => "dead",
             ErrorCode::NotDead => "not_dead",
+            ErrorCode::NotDone => "not_done",
             ErrorCode::LeaseLost => "lease_lost",
             ErrorCode::GenerationMismatch => "generation_mismatch",
             ErrorCode::DedupeMismatch => "dedupe_mismatch",
@@ -168,6 +172,7 @@ impl ErrorCode {
             ErrorCode::Leased => "A consumer has the message.",
             ErrorCode::Dead => "The message is dead.",
             ErrorCode::NotDead => "The message is not dead.",
+            ErrorCode::NotDone => "The message is neither done nor dead.",
             ErrorCode::LeaseLost => {
                 "The lease is over: the message was settled, or somebody else has it or had it since."
             }
@@ -208,6 +213,7 @@ impl ErrorCode {
             | ErrorCode::Leased
             | ErrorCode::Dead
             | ErrorCode::NotDead
+            | ErrorCode::NotDone
             | ErrorCode::LeaseLost
             | ErrorCode::GenerationMismatch
             | ErrorCode::DedupeMismatch
@@ -246,6 +252,7 @@ impl ErrorCode {
             | ErrorCode::Leased
             | ErrorCode::Dead
             | ErrorCode::NotDead
+            | ErrorCode::NotDone
             | ErrorCode::GenerationMismatch
             | ErrorCode::DedupeMismatch
             | ErrorCode::Paused

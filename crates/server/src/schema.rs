@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use duewheel::ShardStage;
 use duewheel::core::engine::{HeldBack, Resource};
-use duewheel::core::message::{DeadReason, Ended};
+use duewheel::core::message::{DeadReason, DoneOutcome, Ended};
 use duewheel::core::store::Level;
 use duewheel::core::{Key, QueueName, State};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -108,6 +108,17 @@ named! {
     });
     /// A state.
     StateSchema "State" words("The state of a message.", &State::ALL.map(State::as_str));
+    /// A state, that of done messages included.
+    MessageStateSchema "MessageState" words(
+        "The state of a message; `done` if it has ended and its queue keeps it for a while.",
+        &[State::Scheduled, State::Ready, State::Leased, State::Dead, State::Done].map(State::as_str),
+    );
+    /// How a message ended.
+    DoneOutcomeSchema "DoneOutcome" words(
+        "How a message ended that is done: a consumer acked it, its producer cancelled it, another message replaced it, \
+            or it expired.",
+        &DoneOutcome::ALL.map(DoneOutcome::as_str),
+    );
     /// A level of durability.
     LevelSchema "Level" words(
         "What a change has really reached. memory is less than buffered, and quorum more than all others; fsync survives a \

@@ -338,8 +338,8 @@ impl<S: Store> Driver<S> {
         }
         self.find()?;
         let known = self.looked_up(most);
-        // These ask for the key of what was found.
-        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().revives) {
+        // These ask by what was found.
+        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().looks_twice()) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
         self.find()?;
@@ -374,7 +374,8 @@ impl<S: Store> Driver<S> {
             self.engine.look_up(Some(op), &mut self.lookups);
             let mut found = self.find();
             if found.is_ok()
-                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.operation().revives)
+                && let Some((_, op)) =
+                    self.undecided.get(known).filter(|(_, op)| op.operation().looks_twice())
             {
                 self.engine.look_up(Some(op), &mut self.lookups);
                 found = self.find();

@@ -169,7 +169,7 @@ impl ListingMerge {
     pub fn take(&mut self) {
         while !self.is_full() && self.wants().is_empty() {
             let key = |view: &View| match (self.state, view.dead) {
-                (Some(State::Dead), Some((_, since))) => (since, view.message.id),
+                (Some(State::Dead | State::Done), Some((_, since))) => (since, view.message.id),
                 _ => (view.due_at, view.message.id),
             };
             let first =

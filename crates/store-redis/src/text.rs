@@ -263,7 +263,7 @@ pub(crate) fn read_life(text: &[u8]) -> ParseResult<ReadLife> {
             "priority" => life.priority = Some(number(value, "priority")?),
             "token" => waits_with = Some(token(value)?),
             "reason" => {
-                let reason = DeadReason::ALL.into_iter().find(|r| r.as_str() == value).ok_or("reason")?;
+                let reason = DeadReason::named(value).ok_or("reason")?;
                 life.stage = Stage::Dead { reason, at: died.ok_or("dead")? };
             }
             "marks" => {

@@ -402,7 +402,7 @@ fn small(c: &mut Choices<'_>) -> Option<u32> {
 }
 
 fn settings(c: &mut Choices<'_>) -> QueueSettings {
-    QueueSettings {
+    let mut settings = QueueSettings {
         lease_ms: c.once_in(3).then(|| c.number()),
         max_attempts: attempts(c),
         priority: priority(c),
@@ -414,5 +414,9 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         limits: limits(c),
         expires_in_ms: c.once_in(4).then(|| c.number()),
         on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
-    }
+        keep_done_ms: None,
+    };
+    // No bytes of their own, so that inputs that were found before mean what they meant.
+    settings.keep_done_ms = settings.expires_in_ms.filter(|ms| ms % 2 == 1);
+    settings
 }

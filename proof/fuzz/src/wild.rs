@@ -151,7 +151,7 @@ fn life(c: &mut Choices<'_>) -> Life {
 }
 
 fn settings(c: &mut Choices<'_>) -> QueueSettings {
-    QueueSettings {
+    let mut settings = QueueSettings {
         lease_ms: maybe(c),
         max_attempts: max_attempts(c),
         priority: c.once_in(4).then(|| c.number32()),
@@ -167,7 +167,11 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         },
         expires_in_ms: maybe(c),
         on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
-    }
+        keep_done_ms: None,
+    };
+    // No bytes of their own, so that inputs that were found before mean what they meant.
+    settings.keep_done_ms = settings.expires_in_ms.filter(|ms| ms % 2 == 1);
+    settings
 }
 
 fn some32(c: &mut Choices<'_>) -> Option<u32> {

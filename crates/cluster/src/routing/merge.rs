@@ -39,12 +39,14 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
         settings: QueueSettings::default(),
         pause: Pause::Running,
         pause_left_ms: None,
+        done: 0,
     }
 }
 
 /// Adds the view of another shard. Numbers are summed; a setting of at least one shard is shown.
 pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     into.counts = counts(into.counts, other.counts);
+    into.done += other.done;
     into.urgent += other.urgent;
     into.oldest_ready = [into.oldest_ready, other.oldest_ready].into_iter().flatten().min();
     into.waiters += other.waiters;
@@ -271,7 +273,7 @@ pub(crate) fn first(state: State, found: impl Iterator<Item = Box<View>>) -> Opt
             State::Ready => (view.priority, view.due_at.0),
             State::Scheduled => (0, view.due_at.0),
             State::Dead => (0, view.dead.map_or(u64::MAX, |(_, since)| since.0)),
-            State::Leased => (0, 0),
+            State::Leased | State::Done => (0, 0),
         };
         (priority, time, view.message.id)
     })

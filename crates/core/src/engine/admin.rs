@@ -32,10 +32,9 @@ impl Engine {
         queue.settings = settings;
         self.renew_limiter(now, idx);
         self.record_queue(idx, fx);
-        if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
-            self.dead_checks.remove(&(planned, idx));
-        }
+        self.forget_dead_check(idx);
         self.plan_dead_check(now, idx, Died::default());
+        self.renew_done(now, name, fx);
         let view = self.view_of_queue(now, self.queues.get(idx));
         let answer = Reply::Configured(Some(Box::new(view)).into());
         if reordered {
@@ -172,6 +171,9 @@ impl Engine {
         if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
             return out("dead_ttl_ms", policy.max_delay_ms);
         }
+        if s.keep_done_ms.is_some_and(|ms| ms == 0 || ms > policy.max_keep_done_ms) {
+            return out("keep_done_ms", policy.max_keep_done_ms);
+        }
         if s.expires_in_ms.is_some_and(|ms| ms == 0 || ms > policy.max_delay_ms) {
             return out("expires_in_ms", policy.max_delay_ms);
         }
@@ -265,9 +267,19 @@ impl Engine {
 
     /// Schedules a check of the queue's dead messages, if its settings have them removed after a time.
     pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
+        let Some(ttl) = self.dead_ttl_ms(idx) else { return };
+        self.check_dead_at(died.older_at(ttl, now), idx);
+    }
+
+    pub(super) fn forget_dead_check(&mut self, idx: QueueIdx) {
+        if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
+            self.dead_checks.remove(&(planned, idx));
+        }
+    }
+
+    /// Schedules a check of the queue's dead messages at this time, or leaves one that comes before.
+    pub(super) fn check_dead_at(&mut self, when: EngineMs, idx: QueueIdx) {
         let queue = self.queues.get_mut(idx);
-        let Some(ttl) = queue.settings.dead_ttl_ms else { return };
-        let when = died.older_at(ttl, now);
         if let Some(planned) = queue.dead_check {
             if planned <= when {
                 return;

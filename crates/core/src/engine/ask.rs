@@ -196,6 +196,11 @@ impl Op {
         Typed::new(Op::Get { target })
     }
 
+    /// [`Op::Recall`]
+    pub fn recall(target: Target) -> Typed<Option<Box<View>>> {
+        Typed::new(Op::Recall { target })
+    }
+
     /// [`Op::Outline`]
     pub fn outline(id: MessageId) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Outline { id })

@@ -13,8 +13,8 @@ use super::rows::{RowIdx, RowLocation};
 
 impl Engine {
     /// Adds the look-ups that the operations of a batch need before they can be decided; [`Engine::adopt`] takes the
-    /// results. Call it for each operation, and once with `None` for the engine's own work. Redrives and reserves by id
-    /// need a second look-up, for the key of the message that the first one has found: call it again for them after
+    /// results. Call it for each operation, and once with `None` for the engine's own work. Some operations need a second
+    /// look-up by what the first one has found ([`super::Operation::looks_twice`]): call it again for them after
     /// [`Engine::adopt`], and adopt again.
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;
@@ -23,6 +23,9 @@ impl Engine {
             && !self.dedupe.knows(queue, id)
         {
             lookups.answers.push((queue.clone(), id.into()));
+        }
+        if let Op::Recall { target } = op {
+            self.look_up_done(self.now, target, lookups);
         }
         match op.names() {
             Named::Nothing => {}
@@ -57,6 +60,11 @@ impl Engine {
         if self.unmade.is_empty() {
             return true;
         }
+        if let Op::Recall { target } = op
+            && !self.is_done_looked_up(target)
+        {
+            return false;
+        }
         match op.names() {
             Named::Nothing => true,
             Named::Key(queue, key) => !self.unmade.has_key(queue, key),
@@ -85,7 +93,8 @@ impl Engine {
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
-        let all_here = self.rows.len() as u64 - self.purged_here == self.pending.count;
+        let all = self.pending.count + self.done.kept;
+        let all_here = self.rows.len() as u64 - self.purged_here == all;
         if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
             lookups.ids.push(id);
         }
@@ -111,6 +120,9 @@ impl Engine {
         if self.fresh.is_empty() {
             return;
         }
+        if let Op::Recall { target } = op {
+            self.meet_done(target);
+        }
         match op.names() {
             Named::Id(id) => self.meet(self.fresh.by_id(id)),
             Named::Key(queue, key) => self.meet(self.fresh.by_key(queue, key)),
@@ -125,7 +137,7 @@ impl Engine {
         }
     }
 
-    fn meet(&mut self, found: Option<usize>) {
+    pub(super) fn meet(&mut self, found: Option<usize>) {
         if let Some(FreshRow { message, life, born }) = found.and_then(|row| self.fresh.take(row)) {
             self.insert_far(Row { message, life }, born, born);
         }

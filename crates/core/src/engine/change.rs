@@ -222,6 +222,7 @@ impl Engine {
             State::Scheduled | State::Ready => Ok(slot),
             State::Leased => Err(ChangeRefusal::Leased),
             State::Dead => Err(ChangeRefusal::Dead),
+            State::Done => Err(ChangeRefusal::NotFound),
         }
     }
 

@@ -110,13 +110,13 @@ impl Engine {
         if let (Err(_), Some(slot)) = (&room, holder)
             && mutant::is(Mutant::HalfApplied)
         {
-            self.remove_from(slot, Gone::Replaced, fx);
+            self.remove_from(slot, Gone::Replaced, 0, fx);
         }
         room?;
         self.accept_by_quota(now, &e, holder)?;
         self.choose_order(&e, fx);
         if let Some(slot) = holder {
-            self.remove_from(slot, Gone::Replaced, fx);
+            self.remove_from(slot, Gone::Replaced, e.weight(), fx);
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);

@@ -63,7 +63,11 @@ impl Engine {
                 self.notice_death(slot, fx);
             }
             OnExpiry::Drop => {
-                self.remove_from(slot, Gone::Expired, fx);
+                // What is kept of it is more than a few bytes of a step.
+                let kept =
+                    self.ended(slot, Gone::Expired).map_or(0, |_| self.rows.get(slot).message.weight());
+                self.remove_from(slot, Gone::Expired, 0, fx);
+                self.granted += kept * self.policy.max_step / self.policy.max_step_bytes.max(1);
             }
         }
         GrantVerdict::Ended

@@ -46,7 +46,7 @@ impl Engine {
                 let some = self.queues.get(idx).leased.iter().take(self.policy.max_step);
                 some.into_iter().find(|&id| !self.is_overdue(now, id))
             }
-            State::Scheduled | State::Dead => None,
+            State::Scheduled | State::Dead | State::Done => None,
         };
         if let Some(slot) = first.and_then(|id| self.live(id)) {
             let view = Box::new(self.view(now, slot));
@@ -58,7 +58,7 @@ impl Engine {
                 self.pages_of_ready(now, queue, NOTHING_SEEN, PEEK_ROWS)
             }
             State::Dead => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, PEEK_ROWS)],
-            State::Ready | State::Leased => vec![],
+            State::Ready | State::Leased | State::Done => vec![],
         };
         self.gather(now, to, queue, Want::Peek(state), loads, fx);
     }
@@ -76,6 +76,8 @@ impl Engine {
         limit: usize,
         fx: &mut Effects,
     ) {
+        let done = (state == Some(State::Done)).then(|| queue.of_done());
+        let queue = done.as_ref().unwrap_or(queue);
         let Some(idx) = self.queues.find(queue) else {
             return self.respond(to, Reply::Page(Page::default()), fx);
         };
@@ -92,7 +94,7 @@ impl Engine {
             ],
             Some(State::Scheduled) => self.pages_of_scheduled(now, queue, seen, limit),
             Some(State::Ready) => self.pages_of_ready(now, queue, seen, limit),
-            Some(State::Dead) => vec![self.page(Sequence::Dead, of(), seen.at, limit)],
+            Some(State::Dead | State::Done) => vec![self.page(Sequence::Dead, of(), seen.at, limit)],
             Some(State::Leased) => vec![],
         };
         self.gather(now, to, queue, Want::List { state, seen, limit }, loads, fx);
@@ -446,12 +448,18 @@ impl Engine {
 
     /// The present state of a row of a page; `None` if it was removed, or has changed and is not in memory.
     fn view_of_row(&self, now: Now, queue: &QueueName, row: &Row, as_of: crate::Lsn) -> Option<View> {
+        let idx = self.queues.find(queue)?;
+        if self.queues.get(idx).is_done && self.is_done_over(now, idx, &row.life) {
+            return None;
+        }
         if let Some(slot) = self.rows.slot(row.message.id) {
             return self.is_live(slot).then(|| self.view(now, slot));
         }
-        let idx = self.queues.find(queue)?;
         if self.loading.is_newer(&row.message, as_of) {
             return None;
+        }
+        if self.queues.get(idx).is_done {
+            return Some(self.view_of_done(now, idx, row));
         }
         Some(self.view_of(now, idx, &row.message, &row.life, state_of(now, &row.life)))
     }

@@ -245,6 +245,12 @@ pub enum Op {
     NextDue,
     /// Returns how much of each quota is used. Answer: [`super::Reply::Quotas`].
     Quotas,
+    /// Returns a message as [`Op::Get`] does, or else one that has ended and is kept as done: by its id, or the newest
+    /// one that had the key. Answer: [`super::Reply::View`].
+    Recall {
+        /// The message.
+        target: Target,
+    },
 }
 
 /// A kind of interest in a queue.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{DeadReason, Kind, Life, MessageContent, Stage, State};
+use crate::message::{DeadReason, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
 use crate::tally::{DueCounts, FINEST_MS};
@@ -23,8 +23,17 @@ impl Engine {
         self.resolve(target).map(|slot| Box::new(self.view(now, slot)))
     }
 
+    pub(super) fn recall(&self, now: Now, target: &Target) -> Option<Box<View>> {
+        let slot = self.resolve(target).or_else(|| self.resolve_done(now, target))?;
+        Some(Box::new(self.view(now, slot)))
+    }
+
     pub(super) fn view(&self, now: Now, slot: RowIdx) -> View {
         let entry = self.rows.get(slot);
+        if self.queues.get(entry.queue).is_done {
+            let row = Row { message: entry.message.clone(), life: entry.life.clone() };
+            return self.view_of_done(now, entry.queue, &row);
+        }
         self.view_of(now, entry.queue, &entry.message, &entry.life, entry.state(now))
     }
 
@@ -84,8 +93,7 @@ impl Engine {
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
-        let queues: Vec<&QueueState> =
-            self.queues.after(after).filter(|queue| !queue.name.is_system()).take(limit).collect();
+        let queues: Vec<&QueueState> = self.queues.named_after(after).take(limit).collect();
         self.worked(queues.len());
         // All requests of one step together examine no more messages than a step may.
         let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
@@ -120,6 +128,7 @@ impl Engine {
             },
             settings: queue.settings.clone(),
             pause: queue.pause,
+            done: self.done_in(&queue.name),
             pause_left_ms: match queue.pause {
                 Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),
                 Pause::Running | Pause::Paused => None,
@@ -256,8 +265,9 @@ impl Engine {
     /// What the server keeps in queues of its own, which nobody asked it to count: messages, queues and waiters. These
     /// queues are the first ones by name.
     fn own_counts(&self, now: Now) -> (Counts, u64, u64) {
-        let (mut sum, mut queues, mut waiters) = (Counts::default(), 0, 0);
-        for queue in self.queues.after(None).take_while(|queue| queue.name.is_system()) {
+        // Done messages are in none of the counts.
+        let (mut sum, mut queues, mut waiters) = (Counts::default(), self.queues.with_done(), 0);
+        for queue in self.queues.system_but_done() {
             let counts = self.counts(now, queue);
             sum.scheduled += counts.scheduled;
             sum.ready += counts.ready;

@@ -302,7 +302,12 @@ impl Engine {
     pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
         // A step removes all of a page.
         let rows = self.policy.max_step.min(self.policy.max_step_bytes / 2 / OF_A_REMOVAL).max(1);
-        let load = self.page(Sequence::Dead, Which::One(name.clone()), after, rows);
+        let mut load = self.page(Sequence::Dead, Which::One(name.clone()), after, rows);
+        let keeps = |idx| self.queues.get(idx).settings.keep_done_ms.is_some();
+        if self.queues.find(&name).is_some_and(keeps) {
+            // The removal of a message writes it again, as done.
+            load.bytes = load.bytes.min(self.policy.max_step_bytes);
+        }
         self.loading.dead += 1;
         self.ask(PagePurpose::Dead(name), self.last, load, fx);
     }
@@ -453,14 +458,17 @@ impl Engine {
 
     fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
         let Some(idx) = self.queues.find(name) else { return };
-        let Some(ttl) = self.queues.get(idx).settings.dead_ttl_ms else { return };
+        let Some(ttl) = self.dead_ttl_ms(idx) else { return };
+        let is_done = self.queues.get(idx).is_done;
         let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
-            if !at.is_older(ttl, now) {
+            let is_over = at.is_older(ttl, now);
+            if !(is_over || is_done && self.has_too_many_done()) {
                 next = Some(at);
                 break;
             }
+            self.done.given_up += u64::from(!is_over);
             if let Some(slot) = self.take_far(row, loaded.as_of)
                 && matches!(self.rows.get(slot).life.stage, Stage::Dead { .. })
             {

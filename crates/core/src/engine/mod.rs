@@ -30,6 +30,7 @@ mod budget;
 mod change;
 mod closing;
 mod dedupe;
+mod done;
 mod effect;
 mod enqueue;
 mod expiry;
@@ -69,6 +70,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use ask::{Ask, FromReply, Typed};
+pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
@@ -199,6 +201,7 @@ pub struct Engine {
     due_counts: DueCounts,
     /// All unsettled messages, in memory or not.
     pending: Pending,
+    done: DoneCounts,
     /// Rows of this batch that belong to the store alone.
     far: Vec<(RowIdx, MessageId)>,
     fresh: Fresh,
@@ -260,6 +263,7 @@ impl Engine {
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
         let mut pending = Pending::default();
+        let mut done = DoneCounts::default();
         let mut kinds = [0; 3];
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
@@ -268,12 +272,18 @@ impl Engine {
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
-            for kind in Kind::ALL {
-                kinds[kind as usize] += row.tally.part(kind).count;
+            if queue.is_done {
+                done.kept += row.tally.count();
+                done.bytes += row.tally.weight();
+            } else {
+                for kind in Kind::ALL {
+                    kinds[kind as usize] += row.tally.part(kind).count;
+                }
+                pending.count += row.tally.count();
+                pending.weight += row.tally.weight();
             }
-            pending.count += row.tally.count();
-            pending.weight += row.tally.weight();
-            if queue.settings.dead_ttl_ms.is_some() && row.tally.part(Kind::Dead).count > 0 {
+            let ends = queue.is_done || queue.settings.dead_ttl_ms.is_some();
+            if ends && row.tally.part(Kind::Dead).count > 0 {
                 queue.dead_check = Some(now.engine);
                 dead_checks.insert((now.engine, idx));
             }
@@ -319,6 +329,7 @@ impl Engine {
             graves: Vec::new(),
             due_counts: recovered.due,
             pending,
+            done,
             far: Vec::new(),
             fresh: Fresh::new(seed),
             purged_here: 0,
@@ -414,6 +425,7 @@ impl Engine {
             }
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
+            Op::Recall { target } => Reply::View(self.recall(now, &target)),
             Op::Outline { id } => {
                 let slot = self.shown(id).ok_or(ChangeRefusal::NotFound);
                 Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
@@ -437,7 +449,10 @@ impl Engine {
             Op::Configure { queue, settings } => return self.configure(now, to, &queue, settings, fx),
             Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
             Op::Resume { queue } => self.resume(&queue, fx),
-            Op::Purge { queue } => Reply::Count(self.purge(&queue, fx).into()),
+            Op::Purge { queue } => {
+                self.purge(&queue.of_done(), fx);
+                Reply::Count(self.purge(&queue, fx).into())
+            }
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);

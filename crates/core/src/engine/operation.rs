@@ -32,6 +32,9 @@ pub struct Operation {
     pub grows: bool,
     /// The operation may bring a dead message back: the message's key must be free, and is looked up, too.
     pub revives: bool,
+    /// The operation shows a message that has ended, too, if its queue keeps it: the answer that leads to it is looked up,
+    /// and then the message.
+    pub recalls: bool,
     /// The operation shows or changes the messages of a queue or of all queues: leases that have run out end first, as
     /// many as in a step.
     pub surveys: bool,
@@ -101,6 +104,7 @@ const fn row(name: &'static str, routing: Routing) -> Operation {
         repeatable: false,
         grows: false,
         revives: false,
+        recalls: false,
         surveys: false,
     }
 }
@@ -120,6 +124,15 @@ impl Operation {
 
     const fn revives(self) -> Self {
         Operation { revives: true, ..self }
+    }
+
+    const fn recalls(self) -> Self {
+        Operation { recalls: true, ..self }
+    }
+
+    /// Whether the operation needs a second look-up, by what the first one has found.
+    pub const fn looks_twice(&self) -> bool {
+        self.revives || self.recalls
     }
 
     const fn surveys(self) -> Self {
@@ -176,6 +189,7 @@ impl Op {
             Op::SessionDeadline { .. } => (const { &row("session_deadline", All).repeatable() }, Nothing),
             Op::NextDue => (const { &row("next_due", All).repeatable() }, Nothing),
             Op::Quotas => (const { &row("quotas", All).settles().repeatable() }, Nothing),
+            Op::Recall { target } => (const { &row("recall", Message).repeatable().recalls() }, target.into()),
         }
     }
 

@@ -195,8 +195,12 @@ impl Engine {
         let columns = columns_per_queue(self.queues.len());
         let queue = self.queues.get_mut(idx);
         queue.totals.count(record);
-        self.totals.count(record);
         let (was, is) = record.moves();
+        if queue.is_done {
+            let (was, is) = queue.tally.take(was, is, columns);
+            return self.count_done(was, is);
+        }
+        self.totals.count(record);
         let tenant = queue.tenant;
         if let Some(was) = was {
             queue.tally.sub(was.kind, was.due, was.weight);
@@ -233,18 +237,29 @@ impl Engine {
     /// Removes a message permanently.
     pub(super) fn remove(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
         let queue = self.rows.get(slot).queue;
-        let message = self.remove_from(slot, why, fx);
+        let message = self.remove_from(slot, why, 0, fx);
         self.release(queue);
         message
     }
 
-    /// Removes a message; its queue stays, because another message replaces it.
-    pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
+    /// Removes a message; its queue stays, because another message of `brought` bytes replaces it.
+    pub(super) fn remove_from(
+        &mut self,
+        slot: RowIdx,
+        why: Gone,
+        brought: usize,
+        fx: &mut Effects,
+    ) -> Arc<MessageContent> {
+        let ended = self.ended(slot, why);
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
         self.record(slot, Record::Removed { id, why, was }, fx);
         self.take_out(slot);
-        self.forget(slot).message
+        let message = self.forget(slot).message;
+        if let Some(ended) = ended {
+            self.keep(ended, brought, fx);
+        }
+        message
     }
 
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up.

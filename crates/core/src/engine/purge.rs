@@ -23,15 +23,20 @@ impl Engine {
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };
         queue.totals.count(&record);
-        self.totals.count(&record);
         let gone = queue.tally.purge();
-        self.tenants.count_purge(queue.tenant, &gone);
-        self.due_counts.sub_all(&gone.due);
-        for kind in Kind::ALL {
-            self.kinds[kind as usize] -= gone.part(kind).count;
+        if queue.is_done {
+            self.done.kept -= gone.count();
+            self.done.bytes = self.done.bytes.saturating_sub(gone.weight());
+        } else {
+            self.totals.count(&record);
+            self.tenants.count_purge(queue.tenant, &gone);
+            self.due_counts.sub_all(&gone.due);
+            for kind in Kind::ALL {
+                self.kinds[kind as usize] -= gone.part(kind).count;
+            }
+            self.pending.count -= gone.count();
+            self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         }
-        self.pending.count -= gone.count();
-        self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         let lsn = self.append(record, fx);
 
         let queue = self.queues.get_mut(idx);

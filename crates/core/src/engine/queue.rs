@@ -68,6 +68,8 @@ pub(super) struct QueueState {
     pub(super) holds: [u32; 3],
     pub(super) rates: [Rate; 3],
     pub(super) dead_check: Option<EngineMs>,
+    /// Whether it has the done messages of another queue.
+    pub(super) is_done: bool,
 }
 
 /// Ready messages of a priority below this are urgent, as in beanstalkd.
@@ -120,7 +122,6 @@ impl Rate {
 impl QueueState {
     fn new(name: QueueName, tenant: Option<TenantIdx>) -> Self {
         QueueState {
-            name,
             tenant,
             settings: QueueSettings::default(),
             limiter: None,
@@ -146,6 +147,8 @@ impl QueueState {
             holds: [0; 3],
             rates: Default::default(),
             dead_check: None,
+            is_done: name.done_of().is_some(),
+            name,
         }
     }
 
@@ -187,6 +190,12 @@ impl QueueState {
     }
 }
 
+/// Behind all names of the server's own queues, and before all others.
+const BEHIND_SYSTEM: &str = "#\u{10ffff}";
+
+/// The first possible name of a queue of done messages, and the first one behind all of these.
+const DONE_NAMES: [&str; 2] = ["#done/", "#done0"];
+
 /// An index is passed around only while its queue exists.
 const KNOWN: &str = "a queue that exists";
 
@@ -200,6 +209,8 @@ pub(super) struct Queues {
     /// Queues in order of names.
     in_order: BTreeMap<QueueName, QueueIdx>,
     quotas: Quotas,
+    /// Number of queues of done messages.
+    with_done: u64,
     /// Number of times that a quota was looked up by a queue's name.
     #[cfg(test)]
     pub(super) looked_up: u64,
@@ -213,6 +224,7 @@ impl Queues {
             hasher: FixedState::with_seed(seed.rotate_left(17)),
             in_order: BTreeMap::new(),
             quotas: Quotas::default(),
+            with_done: 0,
             #[cfg(test)]
             looked_up: 0,
         }
@@ -260,6 +272,7 @@ impl Queues {
         let hasher = &self.hasher;
         self.by_name.insert(hasher.hash_one(name), (name.clone(), idx), |(name, _)| hasher.hash_one(name));
         self.in_order.insert(name.clone(), idx);
+        self.with_done += u64::from(self.get(idx).is_done);
         idx
     }
 
@@ -294,14 +307,43 @@ impl Queues {
         if let Some(queue) = self.all.remove(idx) {
             self.by_name.remove(self.hasher.hash_one(&queue.name), |(_, known)| *known == idx);
             self.in_order.remove(&queue.name);
+            self.with_done -= u64::from(queue.is_done);
         }
     }
 
-    /// Existing queues behind a name, in order of names.
-    pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a QueueState> + 'a {
-        use std::ops::Bound;
-        let from = name.map_or(Bound::Unbounded, |n| Bound::Excluded(n.clone()));
-        self.in_order.range((from, Bound::Unbounded)).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
+    /// Existing queues that callers have named, behind a name, in order of names.
+    pub(super) fn named_after<'a>(
+        &'a self,
+        name: Option<&'a QueueName>,
+    ) -> impl Iterator<Item = &'a QueueState> + 'a {
+        use std::ops::Bound::{Excluded, Unbounded};
+        // Every other name is behind those of the server.
+        let from = name.map_or(BEHIND_SYSTEM, QueueName::as_str).max(BEHIND_SYSTEM);
+        let range = self.in_order.range::<str, _>((Excluded(from), Unbounded));
+        range.map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
+    }
+
+    /// The server's own queues but those of done messages.
+    pub(super) fn system_but_done(&self) -> impl Iterator<Item = &QueueState> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let [done, behind] = DONE_NAMES;
+        let parts = [(Unbounded, Excluded(done)), (Included(behind), Excluded(BEHIND_SYSTEM))];
+        let range = |part| self.in_order.range::<str, _>(part);
+        parts.into_iter().flat_map(range).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
+    }
+
+    /// The number of queues of done messages.
+    pub(super) fn with_done(&self) -> u64 {
+        self.with_done
+    }
+
+    /// The first queue that has done messages.
+    pub(super) fn first_with_done(&self) -> Option<QueueName> {
+        use std::ops::Bound::{Excluded, Included};
+        let [done, behind] = DONE_NAMES;
+        let range = self.in_order.range::<str, _>((Included(done), Excluded(behind)));
+        let mut queues = range.map(|(_, &i)| self.get(i));
+        queues.find(|queue| queue.tally.count() > 0).map(|queue| queue.name.clone())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &QueueState> {

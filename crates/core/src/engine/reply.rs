@@ -549,6 +549,9 @@ pub struct QueueView {
     pub pause: Pause,
     /// Time until a timed pause ends, in ms.
     pub pause_left_ms: Option<u64>,
+    /// Number of its messages that have ended and are kept as done.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
+    pub done: u64,
 }
 
 /// Whether a consumer has reserved from a queue since the start.

@@ -7,7 +7,7 @@ use duewheel_wheel::Handle;
 use foldhash::fast::FixedState;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Life, MessageContent, Stage, State};
+use crate::message::{DeadReason, Life, MessageContent, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
@@ -59,6 +59,7 @@ pub(super) fn state_of(now: Now, life: &Life) -> State {
         Stage::Waiting { .. } if now.is_due(life.due) => State::Ready,
         Stage::Waiting { .. } => State::Scheduled,
         Stage::Leased(_) => State::Leased,
+        Stage::Dead { reason: DeadReason::Done(_), .. } => State::Done,
         Stage::Dead { .. } => State::Dead,
     }
 }

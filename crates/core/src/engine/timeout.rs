@@ -34,6 +34,7 @@ impl Engine {
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
         self.end_queues(fx);
+        self.give_up_done(fx);
         self.end_demand(now);
         self.trim_ready();
         self.plan_loads(now, fx);

@@ -13,8 +13,8 @@ use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::id_set::IdSet;
 use crate::message::{
-    DeadReason, Died, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Row, Stage,
+    DeadReason, Died, DoneOutcome, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
+    Options, PastAttempt, Row, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::Backoff;
@@ -296,6 +296,10 @@ impl Writer {
             DeadReason::MaxAttempts => 0,
             DeadReason::Buried => 1,
             DeadReason::Expired => 4,
+            DeadReason::Done(DoneOutcome::Acked) => 8,
+            DeadReason::Done(DoneOutcome::Cancelled) => 9,
+            DeadReason::Done(DoneOutcome::Replaced) => 12,
+            DeadReason::Done(DoneOutcome::Expired) => 13,
         };
         match at.engine() {
             None => self.byte(reason),
@@ -635,6 +639,10 @@ impl Reader {
             0 => DeadReason::MaxAttempts,
             1 => DeadReason::Buried,
             4 => DeadReason::Expired,
+            8 => DeadReason::Done(DoneOutcome::Acked),
+            9 => DeadReason::Done(DoneOutcome::Cancelled),
+            12 => DeadReason::Done(DoneOutcome::Replaced),
+            13 => DeadReason::Done(DoneOutcome::Expired),
             _ => return Err(DecodeError::Unknown("reason of death")),
         };
         let engine = if byte & TIMED == 0 { None } else { Some(EngineMs(self.varint()?)) };

@@ -7,6 +7,9 @@ use crate::message::{Expiry, Options};
 use crate::policy::{GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use crate::time::WallMs;
 
+/// Added to a queue's "how long settings last": how long done messages are kept stands behind all other settings.
+const KEEP_DONE: u8 = 4;
+
 /// Bits of the fields of settings that follow, in this order. The last two have no value behind them.
 mod setting_bits {
     pub(super) const RATE: u8 = 1;
@@ -71,9 +74,13 @@ impl Writer {
             Lasting::WhileUsed => 1,
         };
         let more = s.more();
-        self.byte(lasting | if more == 0 { 0 } else { MORE });
+        let keeps = if s.keep_done_ms.is_some() { KEEP_DONE } else { 0 };
+        self.byte(lasting | keeps | if more == 0 { 0 } else { MORE });
         if more != 0 {
             self.more_settings(more, s);
+        }
+        if let Some(ms) = s.keep_done_ms {
+            self.varint(ms);
         }
     }
 
@@ -118,13 +125,16 @@ impl Reader {
             ..QueueSettings::default()
         };
         let byte = self.byte()?;
-        settings.lasting = match byte & !MORE {
+        settings.lasting = match byte & !(MORE | KEEP_DONE) {
             0 => Lasting::Always,
             1 => Lasting::WhileUsed,
             _ => return Err(DecodeError::Unknown("how long settings last")),
         };
         if byte & MORE != 0 {
             self.more_settings(&mut settings)?;
+        }
+        if byte & KEEP_DONE != 0 {
+            settings.keep_done_ms = Some(self.varint()?);
         }
         Ok(settings)
     }

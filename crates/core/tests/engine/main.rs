@@ -4,6 +4,7 @@
 
 mod batches;
 mod bounds;
+mod done;
 mod expiry;
 mod harness;
 mod limits;

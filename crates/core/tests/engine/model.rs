@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
-use duewheel_core::message::{DeadReason, MaxAttempts, Options, State};
-use duewheel_core::policy::Policy;
+use duewheel_core::message::{DeadReason, DoneOutcome, MaxAttempts, Options, Row, State};
+use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::store::Level;
 use duewheel_core::time::{Due, EngineMs, Now, WallMs};
 
@@ -19,7 +19,7 @@ use crate::harness::*;
 #[path = "model/messages.rs"]
 mod messages;
 
-use messages::{M, Model, S};
+use messages::{DoneM, KEEP, M, Model, S};
 
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
@@ -78,7 +78,7 @@ struct Case {
 /// A history that a seed decides. Returns how many were granted, and how many died.
 pub fn history(seed: u64) -> (u64, u64) {
     let sizes = [seed / 4, seed / 20, seed / 80].map(|n| n as usize);
-    let mut case = Case::new(seed % 4, sizes, Rng::Seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+    let mut case = Case::new(seed % 8, sizes, Rng::Seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
     if case.memory == 3 {
         case.rig.slow = Some(Rng::Seed(seed | 1));
     }
@@ -95,7 +95,7 @@ pub fn history(seed: u64) -> (u64, u64) {
 pub fn script(bytes: &[u8]) {
     let Some((setup, rest)) = bytes.split_first_chunk::<4>() else { return };
     let [memory, near, load, ready] = setup.map(usize::from);
-    let mut case = Case::new(memory as u64 % 4, [near, load, ready], Rng::script(rest));
+    let mut case = Case::new(memory as u64 % 8, [near, load, ready], Rng::script(rest));
     if case.memory == 3 {
         case.rig.slow = Some(Rng::script(rest));
     }
@@ -119,8 +119,9 @@ pub fn script(bytes: &[u8]) {
 
 impl Case {
     /// Memory for everything (0); for little (1); with a window that orders only what is in it (2); and with pages that
-    /// come late (3).
-    fn new(memory: u64, [near, load, ready]: [usize; 3], rng: Rng) -> Case {
+    /// come late (3). From 4 on the same again, with a queue that keeps messages that have ended.
+    fn new(kind: u64, [near, load, ready]: [usize; 3], rng: Rng) -> Case {
+        let (memory, keeps) = (kind % 4, kind >= 4);
         let mut policy =
             Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 2, ..Policy::default() };
         if memory > 0 {
@@ -131,14 +132,13 @@ impl Case {
             policy.ready_messages = 1 + ready % 6;
             policy.least_window = 1;
         }
-        Case {
-            memory,
-            rig: Rig::new(policy),
-            model: Model::default(),
-            rng,
-            tokens: vec![],
-            acked: BTreeMap::new(),
+        let mut rig = Rig::new(policy);
+        if keeps {
+            let settings = QueueSettings { keep_done_ms: Some(KEEP), ..QueueSettings::default() };
+            rig.call(Op::Configure { queue: queue(QUEUES[0]), settings });
         }
+        let model = Model { keeps, ..Model::default() };
+        Case { memory, rig, model, rng, tokens: vec![], acked: BTreeMap::new() }
     }
 
     fn pass_time(&mut self) {
@@ -307,11 +307,16 @@ impl Case {
                 IfExists::Replace => {
                     generation = held.generation + 1;
                     created = duewheel_core::record::Created::Replacing(held.id);
-                    self.model.live.remove(at);
+                    self.model.end(at, DoneOutcome::Replaced, now);
                 }
             }
         }
-        self.model.issued += 1;
+        // Done messages take ids, too.
+        let next = self.model.issued + 1;
+        self.model.issued = match &reply {
+            Ok(done) if self.model.keeps && done.id.0 >= next => done.id.0,
+            _ => next,
+        };
         let id = MessageId(self.model.issued);
         assert_eq!(
             reply,
@@ -404,7 +409,7 @@ impl Case {
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Acked.into()));
-                let m = self.model.live.remove(at);
+                let m = self.model.end(at, DoneOutcome::Acked, self.rig.now);
                 self.acked.insert(id, (token, m.queue, self.rig.now.engine));
             }
             None => assert_eq!(
@@ -503,7 +508,7 @@ impl Case {
         if matches!(self.model.live[at].stage, S::Leased(..)) {
             return assert_eq!(reply, Err(ChangeRefusal::Leased));
         }
-        let m = self.model.live.remove(at);
+        let m = self.model.end(at, DoneOutcome::Cancelled, self.rig.now);
         assert_eq!(reply.expect("cancelled").id, m.id);
     }
 
@@ -630,6 +635,7 @@ impl Case {
         let Reply::Count(purged) = self.rig.call(Op::Purge { queue: queue(QUEUES[q]) }) else { panic!() };
         let before = self.model.live.len();
         self.model.live.retain(|m| m.queue != q || matches!(m.stage, S::Leased(..)));
+        self.model.done.retain(|done| done.m.queue != q);
         assert_eq!(*purged as usize, before - self.model.live.len());
     }
 
@@ -675,6 +681,54 @@ impl Case {
             None => assert_eq!(view, None),
             Some(at) => self.compare_view(&self.model.live[at], &view.expect("it is there")),
         }
+        self.recall(target);
+    }
+
+    /// A recall shows what a look shows, or else what has ended.
+    fn recall(&mut self, target: Target) {
+        let Reply::View(view) = self.rig.call(Op::Recall { target: target.clone() }) else { panic!() };
+        match (self.model.resolve(&target), self.model.recall(&target, self.rig.now)) {
+            (Some(at), _) => self.compare_view(&self.model.live[at], &view.expect("it is there")),
+            (None, Some(done)) => self.compare_done(done, &view.expect("it is kept")),
+            (None, None) => assert_eq!(view, None),
+        }
+    }
+
+    fn compare_done(&self, done: &DoneM, view: &View) {
+        let m = &done.m;
+        assert_eq!((view.message.id, view.message.queue.as_str()), (m.id, QUEUES[m.queue]));
+        assert_eq!(view.message.key.as_ref().map(|key| key.as_str()), m.key.map(|key| KEYS[key]));
+        assert_eq!((view.state, &view.message.body[..]), (State::Done, &[m.body][..]));
+        assert!(view.message.headers.is_empty(), "as they were");
+        assert_eq!((view.attempt, view.generation, view.priority), (m.attempt, m.generation, m.priority));
+        let (reason, at) = view.dead.expect("how and when it ended");
+        assert_eq!(reason, DeadReason::Done(done.outcome));
+        // A clock that goes back by less than an hour does not change the order.
+        assert!(at.0 >= done.wall);
+    }
+
+    /// What has ended, by id, by key and as a list, and nothing else.
+    fn compare_all_done(&mut self) {
+        for done in self.model.done.clone() {
+            self.recall(Target::Id(done.m.id));
+            if let Some(key_at) = done.m.key {
+                self.recall(Target::Key(queue(QUEUES[done.m.queue]), key(KEYS[key_at])));
+            }
+        }
+        for (q, name) in QUEUES.iter().enumerate() {
+            let (state, limit) = (Some(State::Done), usize::MAX);
+            let list = Op::List { queue: queue(name), state, after: None, limit, from: None };
+            let Reply::Page(page) = self.rig.call(list) else { panic!() };
+            assert_eq!(page.next, None);
+            let now = self.rig.now.engine.0;
+            let kept = self.model.done.iter().filter(|done| done.m.queue == q && done.engine + KEEP > now);
+            let mut kept: Vec<&DoneM> = kept.collect();
+            assert_eq!(page.views.len(), kept.len(), "{:?}", page.views);
+            kept.sort_by_key(|done| done.m.id);
+            let mut views: Vec<&View> = page.views.iter().collect();
+            views.sort_by_key(|view| view.message.id);
+            views.iter().zip(kept).for_each(|(view, done)| self.compare_done(done, view));
+        }
     }
 
     fn compare_view(&self, m: &M, view: &View) {
@@ -718,8 +772,14 @@ impl Case {
             let Reply::Histogram(h) = self.rig.call(all) else { panic!() };
             assert_eq!(h.before + h.counts.iter().sum::<u64>() + h.after, waiting);
         }
-        assert_eq!(self.rig.table.len(), self.model.live.len(), "the store holds the same messages");
-        for row in self.rig.table.rows() {
+        self.compare_all_done();
+        let is_done = |row: &Row| row.message.queue.done_of().is_some();
+        assert_eq!(
+            self.rig.table.rows().into_iter().filter(|row| !is_done(row)).count(),
+            self.model.live.len(),
+            "the store holds the same messages"
+        );
+        for row in self.rig.table.rows().into_iter().filter(|row| !is_done(row)) {
             let m = &self.model.live[self.model.by_id(row.message.id).expect("held by both")];
             assert_eq!(
                 (row.life.due, row.life.attempt, row.life.generation),

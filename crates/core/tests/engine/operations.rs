@@ -82,6 +82,7 @@ fn one_of_each() -> Vec<Op> {
         Op::SessionDeadline { session },
         Op::NextDue,
         Op::Quotas,
+        Op::Recall { target: keyed() },
     ]
 }
 
@@ -100,7 +101,7 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_a_row_of_its_own() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 35);
+    assert_eq!(names.len(), 36);
 }
 
 #[test]
@@ -108,13 +109,14 @@ fn what_the_table_says_of_each_operation() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
                    session_closed quotas";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
-                      session_closed session_deadline next_due quotas";
+                      session_closed session_deadline next_due quotas recall";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
                  pause resume";
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
     assert_eq!(those(|o| o.revives), "reserve_one redrive");
+    assert_eq!(those(|o| o.recalls), "recall");
     assert_eq!(those(|o| o.surveys), "fire_many redrive redrive_many peek list queue queues stats purge");
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");
     assert_eq!(those(|o| o.lease == OnLease::Extends), "extend");
@@ -122,7 +124,8 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.lease == OnLease::EndsOwn), "delete");
     assert_eq!(those(|o| o.routing == Routing::Leases), "undelivered");
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
-    let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline";
+    let message =
+        "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall";
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }
 

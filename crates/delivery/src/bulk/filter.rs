@@ -63,10 +63,10 @@ impl BulkFilter {
             && self.headers.iter().all(has)
     }
 
-    /// Whether neither this message nor any behind it in a list of `state` is meant. Dead messages are listed in the order
-    /// in which they died.
+    /// Whether neither this message nor any behind it in a list of `state` is meant. Dead and done messages are listed in
+    /// the order in which they died and ended.
     fn ends_at(&self, state: Option<State>, view: &View) -> bool {
-        state != Some(State::Dead) && self.due_to.is_some_and(|to| view.due_at.0 >= to)
+        !matches!(state, Some(State::Dead | State::Done)) && self.due_to.is_some_and(|to| view.due_at.0 >= to)
     }
 
     fn from(&self) -> Option<WallMs> {

@@ -20,6 +20,9 @@ pub(crate) enum About {
     Queue,
     /// The message whose id is in the path: if the token does not cover its queue, the message is not found.
     Message,
+    /// The message whose id is in the path, also one that is done: the handler checks its queue, and if the token does not
+    /// cover it, the message is not found.
+    Recalled,
     /// The lease of the message whose id is in the path. The message may have been acked already, so the handler checks
     /// its queue once the request has been validated.
     Lease,

@@ -455,7 +455,9 @@ impl Session {
                 let (queue, max) = (self.used.clone(), usize::try_from(*left).unwrap_or(usize::MAX));
                 match from {
                     State::Dead => Op::RedriveMany { queue, max },
-                    State::Scheduled | State::Ready | State::Leased => Op::FireMany { queue, max },
+                    State::Scheduled | State::Ready | State::Leased | State::Done => {
+                        Op::FireMany { queue, max }
+                    }
                 }
             }
             Task::KickJob(id, State::Dead) => {

@@ -31,13 +31,13 @@ pub(super) fn message(view: &View, now: Now) -> String {
     let time_left = match view.state {
         State::Scheduled => seconds_left(view.due_in_ms),
         State::Leased => view.lease_until.map_or(0, |until| seconds_left(until.0.saturating_sub(now.wall.0))),
-        State::Ready | State::Dead => 0,
+        State::Ready | State::Dead | State::Done => 0,
     };
     let state = match view.state {
         State::Scheduled => "delayed",
         State::Ready => "ready",
         State::Leased => "reserved",
-        State::Dead => "buried",
+        State::Dead | State::Done => "buried", // a done message is not found here
     };
     let mut out = String::from("---\n");
     let mut field = |name: &str, value: &dyn std::fmt::Display| {

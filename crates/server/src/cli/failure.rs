@@ -55,6 +55,7 @@ fn exit_code_of(code: &str) -> u8 {
         | E::Leased
         | E::Dead
         | E::NotDead
+        | E::NotDone
         | E::LeaseLost
         | E::GenerationMismatch
         | E::DedupeMismatch
@@ -103,6 +104,7 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "max" => "--max",
         "max_attempts" => "--max-attempts",
         "on_expiry" => "--on-expiry",
+        "keep_done" | "keep_done_ms" => "--keep-done",
         "order" => "--order",
         "past" => "--past",
         "priority" => "--priority",

@@ -34,6 +34,8 @@ enum StateArg {
     Ready,
     Leased,
     Dead,
+    /// Ended, and kept for a while by the queue; for `list`
+    Done,
 }
 
 fn instant(text: &str) -> Result<String, String> {
@@ -83,6 +85,7 @@ impl StateArg {
             StateArg::Ready => "ready",
             StateArg::Leased => "leased",
             StateArg::Dead => "dead",
+            StateArg::Done => "done",
         }
     }
 }

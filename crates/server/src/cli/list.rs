@@ -66,7 +66,10 @@ impl ClientCommand for ListArgs {
         let row = |message: &Value| {
             vec![
                 cell(message, "id"),
-                cell(message, "state"),
+                match message["outcome"].as_str() {
+                    Some(outcome) => format!("done, {outcome}"),
+                    None => cell(message, "state"),
+                },
                 when::due(message),
                 cell(message, "key"),
                 cell(message, "attempt"),

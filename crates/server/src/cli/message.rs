@@ -1,4 +1,4 @@
-//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`.
+//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`, and `duewheel replay ID`.
 
 use std::io::{self, Write};
 
@@ -164,6 +164,36 @@ impl ClientCommand for FireArgs {
     }
 }
 
+#[derive(Args, Debug)]
+pub(super) struct ReplayArgs {
+    /// The id of a done or dead message
+    id: String,
+    /// The key of the new message; without it, it has none
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl ClientCommand for ReplayArgs {
+    fn server(&self) -> &ServerArgs {
+        &self.server
+    }
+
+    fn run(self) -> Result<(), CommandFailure> {
+        let path = MessageArgs { name: self.id.clone(), key: None }.path()?;
+        let request = self.key.map_or_else(|| json!({}), |key| json!({ "key": key }));
+        let answer = Remote::new(&self.server)?.post(&format!("{path}/replay"), &request)?;
+        let mut out = io::stdout().lock();
+        if self.server.json {
+            writeln!(out, "{answer}")?;
+        } else {
+            writeln!(out, "{}  enqueued with the content of {}", cell(&answer, "id"), self.id)?;
+        }
+        Ok(())
+    }
+}
+
 fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     if json {
@@ -194,6 +224,8 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         "queue",
         "key",
         "state",
+        "outcome",
+        "ended_at",
         "due_at",
         "attempt",
         "forgiven",
@@ -209,7 +241,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         if message.get(name).is_some_and(|value| !value.is_null()) {
             let text = cell(message, name);
             let told = match name {
-                "due_at" | "enqueued_at" | "lease_until" | "dead_at" => {
+                "due_at" | "ended_at" | "enqueued_at" | "lease_until" | "dead_at" => {
                     format!("  {}", when::instant_told(message, name))
                 }
                 _ => String::new(),

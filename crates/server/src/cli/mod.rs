@@ -80,6 +80,8 @@ enum CliCommand {
     Postpone(message::PostponeArgs),
     /// Make a message due now
     Fire(message::FireArgs),
+    /// Enqueue the content of a done or dead message again
+    Replay(message::ReplayArgs),
     /// List the messages of a queue in due order
     List(list::ListArgs),
     /// List all queues
@@ -160,6 +162,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Cancel(args)) => client(args),
         Some(CliCommand::Postpone(args)) => client(args),
         Some(CliCommand::Fire(args)) => client(args),
+        Some(CliCommand::Replay(args)) => client(args),
         Some(CliCommand::List(args)) => client(args),
         Some(CliCommand::Queues(args)) => client(args),
         Some(CliCommand::Queue(args)) => client(args),

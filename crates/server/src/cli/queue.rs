@@ -162,5 +162,6 @@ pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
         ("concurrency", plain("concurrency")),
         ("expires-in", time(&config["expires_in_ms"])),
         ("on-expiry", plain("on_expiry")),
+        ("keep-done", time(&config["keep_done_ms"])),
     ]
 }

@@ -72,6 +72,9 @@ struct ChangeArgs {
     /// What happens with an expired message
     #[arg(long, value_name = "WHAT")]
     on_expiry: Option<OnExpiryArg>,
+    /// How long messages that have ended can still be read and replayed
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    keep_done: Option<TimeSpan>,
     /// The target that messages are delivered to
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -92,6 +95,7 @@ enum SettingArg {
     Concurrency,
     ExpiresIn,
     OnExpiry,
+    KeepDone,
     Target,
 }
 
@@ -111,6 +115,7 @@ impl SettingArg {
             SettingArg::Concurrency => "concurrency",
             SettingArg::ExpiresIn => "expires_in_ms",
             SettingArg::OnExpiry => "on_expiry",
+            SettingArg::KeepDone => "keep_done_ms",
             SettingArg::Target => "target",
         }
     }
@@ -181,6 +186,7 @@ impl ChangeArgs {
             OnExpiryArg::Drop => "drop",
         });
         put("on_expiry", on_expiry.map(Value::from));
+        put("keep_done_ms", self.keep_done.map(|time| time.0.into()));
         put("target", self.target.clone().map(Value::from));
         named
     }

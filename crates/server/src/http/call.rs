@@ -84,7 +84,7 @@ impl Call {
             // The handler leaves out messages that the token does not cover. If a lease's message were checked here,
             // the answer to a malformed body would reveal which ids of others are pending: an unknown id is passed on
             // to the handler.
-            About::Lease | About::Several => {}
+            About::Lease | About::Recalled | About::Several => {}
             About::Server => self.caller.need_all_queues()?,
         }
         Ok(None)

@@ -54,7 +54,7 @@ fn every_call_has_examples_and_every_limit_is_a_number() {
                     .count()
             };
             requests += media(&operation["requestBody"]);
-            answers += media(&operation["responses"]["200"]);
+            answers += media(&operation["responses"]["200"]) + media(&operation["responses"]["201"]);
         }
     }
     assert!(requests >= 15 && answers >= routes::table().len(), "{requests} requests, {answers} answers");
@@ -141,7 +141,7 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
             | AccessRule::Identified
             | AccessRule::Needs(_, About::Several | About::Server) => (false, false),
             AccessRule::Needs(_, About::Queue) => (true, false),
-            AccessRule::Needs(_, About::Message | About::Lease) => (false, true),
+            AccessRule::Needs(_, About::Message | About::Recalled | About::Lease) => (false, true),
         };
         assert_eq!(about, (queue, id), "{} {}", route.method, route.path);
     }

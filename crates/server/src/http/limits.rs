@@ -99,6 +99,14 @@ pub(super) fn expires_in(ms: Option<Positive>, text: Option<&Text<'_>>) -> Resul
     }
 }
 
+/// How long done messages of a queue are kept, by at most one of two fields; 0 is refused by the name of its field.
+pub(super) fn keep_done(ms: Option<Positive>, text: Option<&Text<'_>>) -> Result<Option<u64>, Problem> {
+    match either(ms.map(|ms| ms.0), text, "keep_done")? {
+        Some(0) => Err(Problem::field("keep_done", "must be longer than 0; null keeps none")),
+        ms => Ok(ms),
+    }
+}
+
 /// The limits and the expiry in effect; `null` where there is none.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "GrantSettings")]

@@ -136,8 +136,16 @@ fn filter_of(call: &Call) -> Result<BulkFilter, Problem> {
         due_to: instant("due_to")?,
         key_prefix: call.param("key_prefix")?.map(Cow::into_owned),
         headers: call.params_of(HEADER)?.into_iter().collect(),
-        state: call.param("state")?.map(|word| state(&word)).transpose()?,
+        state: call.param("state")?.map(|word| any_state(&word)).transpose()?,
     })
+}
+
+/// A state of messages that a list may have: also that of done ones.
+fn any_state(word: &str) -> Result<State, Problem> {
+    if word == State::Done.as_str() {
+        return Ok(State::Done);
+    }
+    state(word).map_err(|_| Problem::field("state", "must be scheduled, ready, leased, dead or done"))
 }
 
 pub(super) fn state(word: &str) -> Result<State, Problem> {

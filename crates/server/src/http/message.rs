@@ -1,7 +1,8 @@
-//! One message by its id or its key: get, cancel, postpone, fire.
+//! One message by its id or its key: get, cancel, postpone, fire, replay.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target};
+use duewheel::core::Key;
+use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};
 use duewheel::core::message::MaxAttempts;
 use duewheel_delivery::deliveries;
 use schemars::JsonSchema;
@@ -10,12 +11,14 @@ use serde_json::value::RawValue;
 
 use super::answer_budget::AnswerPermit;
 use super::call::Call;
+use super::enqueued::{EnqueuedAnswer, status};
 use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::target_view::DeliveryAnswer;
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
-use crate::error::Problem;
+use crate::auth::{Caller, Scope};
+use crate::error::{ErrorCode, Problem};
 use crate::json::{IdText, written};
 use crate::schema::{
     AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
@@ -63,7 +66,7 @@ pub(crate) async fn fire_by_key(call: Call) -> Answer {
 
 async fn get(call: Call, target: Target) -> Answer {
     let room = room(&call.app).await?;
-    let found = call.app.ask(Op::get(target)).await?.ok_or_else(Problem::message_not_found)?;
+    let found = recall(&call.app, &call.caller, target).await?;
     let mut answer = MessageAnswer::of(&found);
     if found.attempt > 0 {
         let attempts = deliveries(&call.app.client, found.message.id).await?;
@@ -71,6 +74,47 @@ async fn get(call: Call, target: Target) -> Answer {
     }
     let json = written(found.message.weight() + 512, &answer);
     Ok(held(StatusCode::OK, room, json))
+}
+
+/// A message that is pending, or else one that is done, if the caller's token covers its queue.
+async fn recall(app: &App, caller: &Caller, target: Target) -> Result<Box<View>, Problem> {
+    let found = app.ask(Op::recall(target)).await?;
+    found.filter(|found| caller.reaches(&found.message.queue)).ok_or_else(Problem::message_not_found)
+}
+
+/// How a message is replayed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Replay")]
+pub(crate) struct ReplayRequest<'a> {
+    /// The key of the new message; without it, it has none.
+    #[serde(borrow)]
+    #[schemars(with = "Option<KeySchema>")]
+    key: Option<Text<'a>>,
+}
+
+pub(crate) async fn replay(mut call: Call) -> Answer {
+    call.caller.need(Scope::Enqueue)?;
+    call.app.accepts()?;
+    let id = call.id()?;
+    let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
+    let key = match bytes.trim_ascii() {
+        b"" => None,
+        _ => strict::parse::<ReplayRequest<'_>>(&bytes)?.key.map(|key| Key::new(&key.0)),
+    };
+    let key = key.transpose().map_err(|what| Problem::field("key", what))?;
+    drop(bytes);
+    let _room = room(&call.app).await?;
+    let found = recall(&call.app, &call.caller, Target::Id(id)).await?;
+    let Some(message) = duewheel::replay_of(&found, key.clone()) else {
+        return Err(Problem::new(
+            ErrorCode::NotDone,
+            "only a done or dead message can be replayed; this one is pending",
+        ));
+    };
+    let queue = message.queue.clone();
+    let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, "id"))?;
+    Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
 }
 
 async fn cancel(call: Call, target: Target) -> Answer {

@@ -43,6 +43,7 @@ pub(crate) async fn show(call: Call) -> Answer {
         settings: QueueSettings::default(),
         pause: Pause::Running,
         pause_left_ms: None,
+        done: 0,
     });
     Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
 }

@@ -58,6 +58,13 @@ pub(crate) struct ConfigRequest<'a> {
     /// What happens with an expired message.
     #[serde(default, deserialize_with = "strict::word")]
     on_expiry: Option<OnExpiryWord>,
+    /// Messages that have ended are kept as done for this number of milliseconds.
+    #[schemars(extend("x-limit" = "max_keep_done_ms"))]
+    keep_done_ms: Option<Positive>,
+    /// The same as text; instead of `keep_done_ms`.
+    #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
+    keep_done: Option<Text<'a>>,
     /// The target that its messages are delivered to.
     target: Option<String>,
 }
@@ -92,6 +99,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         },
         expires_in_ms: limits::expires_in(asked.expires_in_ms, asked.expires_in.as_ref())?,
         on_expiry: asked.on_expiry.map(OnExpiry::from),
+        keep_done_ms: limits::keep_done(asked.keep_done_ms, asked.keep_done.as_ref())?,
     };
     let _alone = call.app.settings.lock().await;
     set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
@@ -166,6 +174,8 @@ pub(crate) struct EffectiveAnswer {
     #[serde(flatten)]
     pub(super) limits: LimitsAnswer,
     pub(super) on_expiry: OnExpiryWord,
+    /// `null`: messages that have ended are not kept.
+    pub(super) keep_done_ms: Option<u64>,
 }
 
 impl EffectiveAnswer {
@@ -180,6 +190,7 @@ impl EffectiveAnswer {
             order: settings.order.unwrap_or_default().into(),
             limits: LimitsAnswer::of(settings),
             on_expiry: settings.on_expiry.unwrap_or_default().into(),
+            keep_done_ms: settings.keep_done_ms,
         }
     }
 }
@@ -255,6 +266,14 @@ pub(crate) struct ConfigChange<'a> {
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<OnExpiryWord>")]
     on_expiry: Option<Option<OnExpiryWord>>,
+    /// Messages that have ended are kept as done for this number of milliseconds.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_keep_done_ms"))]
+    keep_done_ms: Option<Option<Positive>>,
+    /// The same as text; instead of `keep_done_ms`.
+    #[serde(borrow, default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<DelaySchema>")]
+    keep_done: Option<Option<Text<'a>>>,
     /// The target that its messages are delivered to; `null` for none.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<String>")]
@@ -277,6 +296,8 @@ impl ConfigChange<'_> {
             expires_in_ms,
             expires_in,
             on_expiry,
+            keep_done_ms,
+            keep_done,
             target,
         } = self;
         lease_ms.is_none()
@@ -292,6 +313,8 @@ impl ConfigChange<'_> {
             && expires_in_ms.is_none()
             && expires_in.is_none()
             && on_expiry.is_none()
+            && keep_done_ms.is_none()
+            && keep_done.is_none()
             && target.is_none()
     }
 
@@ -316,6 +339,10 @@ impl ConfigChange<'_> {
             to.expires_in_ms = limits::expires_in(ms, text.as_ref())?;
         }
         put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));
+        if self.keep_done_ms.is_some() || self.keep_done.is_some() {
+            let (ms, text) = (self.keep_done_ms.flatten(), self.keep_done.flatten());
+            to.keep_done_ms = limits::keep_done(ms, text.as_ref())?;
+        }
         to.lasting = Lasting::Always;
         Ok(())
     }
@@ -327,8 +354,8 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     let asked: ConfigChange<'_> = strict::parse(&bytes)?;
     if asked.is_empty() {
         let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
-                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry and target; null \
-                   resets it";
+                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry, keep_done and \
+                   target; null resets it";
         return Err(Problem::new(ErrorCode::BadRequest, why));
     }
     // Two changes of different members at the same time must both count.

@@ -18,6 +18,8 @@ pub(crate) struct QueueAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
     pub(super) counts: CountsAnswer,
+    /// Messages that have ended and are kept as done; they are in none of the counts.
+    pub(super) done: u64,
     /// When the message that has been ready for longest was due.
     pub(super) oldest_overdue: Option<InstantText>,
     /// The time since then; 0 when none is ready.
@@ -38,6 +40,7 @@ impl<'a> QueueAnswer<'a> {
         QueueAnswer {
             queue: view.name.as_str(),
             counts: CountsAnswer::of(view.counts),
+            done: view.done,
             oldest_overdue: view.oldest_ready.map(InstantText),
             oldest_overdue_ms: view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)),
             waiters: view.waiters as u64,
@@ -147,6 +150,8 @@ pub(crate) struct SettingsAnswer {
     #[serde(flatten)]
     pub(super) limits: LimitsAnswer,
     pub(super) on_expiry: Option<OnExpiryWord>,
+    /// How long messages that have ended are kept; `null` for not at all.
+    pub(super) keep_done_ms: Option<u64>,
     /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
@@ -206,6 +211,7 @@ impl SettingsAnswer {
             order: settings.order.map(OrderWord::from),
             limits: LimitsAnswer::of(settings),
             on_expiry: settings.on_expiry.map(OnExpiryWord::from),
+            keep_done_ms: settings.keep_done_ms,
             target: None,
         }
     }

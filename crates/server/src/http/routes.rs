@@ -71,10 +71,11 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve, doc::reserve),
         post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many, doc::cancel_many),
 
-        get("/v1/messages/{id}", NO, message(Cancel), messages::get_by_id, doc::get),
+        get("/v1/messages/{id}", NO, AccessRule::Needs(Cancel, About::Recalled), messages::get_by_id, doc::get),
         delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel_by_id, doc::cancel),
         patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone_by_id, doc::postpone),
         post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire_by_id, doc::fire),
+        post("/v1/messages/{id}/replay", NO, AccessRule::Needs(Cancel, About::Recalled), messages::replay, doc::replay),
         get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get_by_key, doc::get_by_key),
         delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel_by_key, doc::cancel_by_key),
         patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key, doc::postpone_by_key),

@@ -2,7 +2,7 @@
 
 use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
-use duewheel::core::message::{Expiry, Options, PastAttempt};
+use duewheel::core::message::{DeadReason, Expiry, Options, PastAttempt};
 use duewheel::core::policy::Backoff;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,7 +10,10 @@ use serde::Serialize;
 use super::queue_view::BackoffAnswer;
 use super::target_view::DeliveryAnswer;
 use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
-use crate::schema::{DeadReasonSchema, EndedSchema, KeySchema, LevelSchema, QueueSchema, StateSchema};
+use crate::schema::{
+    DeadReasonSchema, DoneOutcomeSchema, EndedSchema, KeySchema, LevelSchema, MessageStateSchema,
+    QueueSchema, StateSchema,
+};
 
 /// The members of a message that only its producer can change.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -52,8 +55,15 @@ impl<'a> ContentAnswer<'a> {
 pub(crate) struct MessageAnswer<'a> {
     #[serde(flatten)]
     pub(super) content: ContentAnswer<'a>,
-    #[schemars(with = "StateSchema")]
+    #[schemars(with = "MessageStateSchema")]
     pub(super) state: &'static str,
+    /// How it ended, if it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DoneOutcomeSchema>")]
+    pub(super) outcome: Option<&'static str>,
+    /// When it ended, if it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ended_at: Option<InstantText>,
     pub(super) due_at: InstantText,
     /// Milliseconds until it is due; 0 when it is.
     pub(super) due_in_ms: u64,
@@ -91,9 +101,15 @@ pub(crate) struct MessageAnswer<'a> {
 
 impl<'a> MessageAnswer<'a> {
     pub(crate) fn of(view: &'a View) -> Self {
+        let (done, dead) = match view.dead {
+            Some((DeadReason::Done(outcome), at)) => (Some((outcome, at)), None),
+            dead => (None, dead),
+        };
         MessageAnswer {
             content: ContentAnswer::of(&view.message),
             state: view.state.as_str(),
+            outcome: done.map(|(outcome, _)| outcome.as_str()),
+            ended_at: done.map(|(_, at)| InstantText(at)),
             due_at: InstantText(view.due_at),
             due_in_ms: view.due_in_ms,
             attempt: view.attempt,
@@ -104,8 +120,8 @@ impl<'a> MessageAnswer<'a> {
             lease_ms: view.lease_ms,
             enqueued_at: InstantText(view.message.enqueued_at),
             lease_until: view.lease_until.map(InstantText),
-            dead_reason: view.dead.map(|(reason, _)| reason.as_str()),
-            dead_at: view.dead.map(|(_, at)| InstantText(at)),
+            dead_reason: dead.map(|(reason, _)| reason.as_str()),
+            dead_at: dead.map(|(_, at)| InstantText(at)),
             expires_at: view.expires_at.map(InstantText),
             own: OwnSettingsAnswer::of(&view.message.options),
             history: Elements::new(&view.history, PastAttemptAnswer::of),

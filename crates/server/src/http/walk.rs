@@ -177,16 +177,25 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
         assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
         assert!(detail.ends_with(&format!("scope {scope}")), "{at}: {detail}");
 
+        if route.path.ends_with("/replay") {
+            let token = server.token(&[Scope::Cancel], None, None);
+            let (status, code, detail) =
+                problem(server.call(&route, &[&token], Body::new(Never)).await).await;
+            assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
+            assert!(detail.ends_with("scope enqueue"), "{at}: {detail}");
+        }
         if matches!(about, About::Several | About::Lease) {
             // The handler checks the queue once it has read the body; see
             // `an_id_out_of_reach_looks_like_one_that_never_was` in the tests of the server.
             continue;
         }
-        let answer = server.call(&route, &[&elsewhere], Body::new(Never)).await;
+        // The handler of these looks at the message itself.
+        let body = if about == About::Recalled { Body::from("{}") } else { Body::new(Never) };
+        let answer = server.call(&route, &[&elsewhere], body).await;
         let (status, code, detail) = problem(answer).await;
         let (expected, says) = match about {
             About::Queue => ((403, "forbidden"), MINE),
-            About::Message => ((404, "message_not_found"), "nothing is pending"),
+            About::Message | About::Recalled => ((404, "message_not_found"), "nothing is pending"),
             About::Server | About::Several | About::Lease => ((403, "forbidden"), "whole server"),
         };
         assert_eq!((status, code.as_str()), expected, "{at}: {detail}");
@@ -217,7 +226,10 @@ async fn the_right_token_is_let_through() {
         let at = format!("{} {}", route.method, route.path);
         let AccessRule::Needs(scope, about) = route.access else { continue };
         let queues = (about != About::Server).then_some("mine/");
-        let token = server.token(&[scope], queues, Some(WallMs(u64::MAX)));
+        // A replay is an enqueue, too.
+        let replays = route.path.ends_with("/replay");
+        let scopes = if replays { &[scope, Scope::Enqueue][..] } else { &[scope] };
+        let token = server.token(scopes, queues, Some(WallMs(u64::MAX)));
         if route.path == "/v1/stats/stream" {
             // Its answer never ends.
             assert_eq!(server.call(&route, &[&token], Body::empty()).await.status(), 200, "{at}");
@@ -231,7 +243,7 @@ async fn the_right_token_is_let_through() {
         // It has no schedule, target or job of this name, either.
         let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/jobs/{job}"];
         let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
-        let through = through || (lacks && code == "not_found");
+        let through = through || (lacks && code == "not_found") || (replays && code == "not_done");
         assert!(through, "{at}: {status} {code} {detail}");
     }
 }

@@ -41,7 +41,7 @@ async fn a_list_is_filtered_by_due_time_key_header_and_state() {
     assert_eq!(keys(&server, &format!("due_from={due}&due_to={due}")).await, [] as [&str; 0]);
     for (query, field) in [
         ("due_from=soon", "due_from"),
-        ("state=done", "state"),
+        ("state=gone", "state"),
         ("header.=x", "header."),
         ("key=a", "key"),
         ("header.a=1&header.a=2", "header.a"),

@@ -14,6 +14,7 @@ mod dashboard;
 mod delays;
 mod demo;
 mod deploy;
+mod done;
 mod export;
 mod fixture;
 mod grant_limits;

@@ -181,6 +181,7 @@ pub(super) fn held(view: &View) -> Held {
             duewheel_core::State::Ready => State::Ready,
             duewheel_core::State::Leased => State::Leased,
             duewheel_core::State::Dead => State::Dead,
+            duewheel_core::State::Done => unreachable!("only a recall shows done messages"),
         },
         attempt: u64::from(view.attempt),
         body: Some(Seen::of(&view.message.body)),

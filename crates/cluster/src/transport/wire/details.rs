@@ -5,16 +5,16 @@
 //! | a reserve | its `max_of` in postcard: a list of names and numbers | 5 |
 //! | an accepted enqueue | its `answered` in postcard | 5 |
 //! | an enqueue | spread and expiry of its message | 6 |
-//! | a change of a queue's settings | its limits of grants, and its expiry | 6 |
+//! | a change of a queue's settings | its limits of grants, its expiry, and how long done messages are kept | 6 |
 //! | a redrive | its delay | 6 |
 //! | a list | from which due time | 6 |
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
-//! | an answer with queues | the number of each that has any of these, its limits of grants, and its expiry | 6 |
+//! | an answer with queues | the number of each that has any of these, its settings as above, and how many of its messages are done | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
-//! limits of grants, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
-//! caller leaves out what comes before. Answers to such a node leave these details out, and say what it knows instead of a
-//! word that it does not ([`in_dialect`]).
+//! limits of grants or done messages, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
+//! caller leaves out what comes before. Answers to such a node leave these details and done messages out, and say what it
+//! knows instead of a word that it does not ([`in_dialect`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use duewheel_core::engine::{
     ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, QueueView, RefusedPart, Reply, Reserved,
     SettingsRefusal, Settled, View,
 };
-use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options};
+use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
 use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings};
 use duewheel_core::time::WallMs;
 use serde::{Deserialize, Serialize};
@@ -62,17 +62,37 @@ struct MoreSettings {
     limits: GrantLimits,
     expires_in_ms: Option<u64>,
     on_expiry: Option<OnExpiry>,
+    keep_done_ms: Option<u64>,
 }
 
 impl MoreSettings {
     fn of(settings: &QueueSettings) -> Self {
-        let QueueSettings { limits, expires_in_ms, on_expiry, .. } = *settings;
-        MoreSettings { limits, expires_in_ms, on_expiry }
+        let QueueSettings { limits, expires_in_ms, on_expiry, keep_done_ms, .. } = *settings;
+        MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms }
     }
 
     fn put(self, settings: &mut QueueSettings) {
-        let MoreSettings { limits, expires_in_ms, on_expiry } = self;
-        (settings.limits, settings.expires_in_ms, settings.on_expiry) = (limits, expires_in_ms, on_expiry);
+        let MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms } = self;
+        (settings.limits, settings.expires_in_ms) = (limits, expires_in_ms);
+        (settings.on_expiry, settings.keep_done_ms) = (on_expiry, keep_done_ms);
+    }
+}
+
+/// What is beside one queue of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct MoreOfQueue {
+    settings: MoreSettings,
+    done: u64,
+}
+
+impl MoreOfQueue {
+    fn of(view: &QueueView) -> Self {
+        MoreOfQueue { settings: MoreSettings::of(&view.settings), done: view.done }
+    }
+
+    fn put(self, view: &mut QueueView) {
+        self.settings.put(&mut view.settings);
+        view.done = self.done;
     }
 }
 
@@ -86,6 +106,10 @@ fn sparse<T: Default + PartialEq>(all: impl Iterator<Item = T>) -> Sparse<T> {
 /// Adds an operation to a frame.
 pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
     let at = frame.len();
+    if let (Op::Recall { target }, DetailsOnWire::Reserves) = (op, dialect.details) {
+        // Its node keeps no done messages.
+        return push(frame, &Op::Get { target: target.clone() });
+    }
     let frame = push(frame, op)?;
     if !dialect.knows(&frame[at..]) {
         return Err(WireError::NotKnown);
@@ -95,6 +119,9 @@ pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<
         Op::Enqueue(e) => push_more(frame, &MoreOptions::of(&e.options), dialect),
         Op::Configure { settings, .. } => push_more(frame, &MoreSettings::of(settings), dialect),
         Op::Redrive { delay_ms, .. } => push_more(frame, delay_ms, dialect),
+        Op::List { state: Some(State::Done), .. } if dialect.details == DetailsOnWire::Reserves => {
+            Err(WireError::NotKnown)
+        }
         // Who asks leaves out by itself what is due before.
         Op::List { from, .. } if dialect.details == DetailsOnWire::Limits => push(frame, from),
         _ => Ok(frame),
@@ -176,6 +203,7 @@ fn before_limits(reply: &Reply) -> Option<Reply> {
             applied.what = Settled::Dead(DeadReason::MaxAttempts);
             Some(Reply::Settle(Ok(applied)))
         }
+        Reply::View(Some(view)) if view.state == State::Done => Some(Reply::View(None)),
         Reply::View(Some(view)) if is_new(view.dead) => Some(Reply::View(Some(Box::new(older_view(view))))),
         Reply::Page(page) if page.views.iter().any(|view| is_new(view.dead)) => {
             let mut page = page.clone();
@@ -207,15 +235,14 @@ pub(super) fn push_reply(frame: Vec<u8>, reply: &Reply, dialect: &Dialect) -> Re
         expires_at: None,
         late: grant.late,
     };
-    let of_queue = |view: &QueueView| MoreSettings::of(&view.settings);
     match reply {
         Reply::Reserve(Reserved::Grants(grants)) => push(frame, &sparse(grants.iter().map(of_grant))),
         Reply::ReserveOne(Ok(grant)) => push(frame, &of_grant(grant)),
         Reply::View(Some(view)) => push(frame, &of_view(view)),
         Reply::Page(page) => push(frame, &sparse(page.views.iter().map(of_view))),
-        Reply::Queues(queues) => push(frame, &sparse(queues.iter().map(of_queue))),
+        Reply::Queues(queues) => push(frame, &sparse(queues.iter().map(MoreOfQueue::of))),
         Reply::Configured(applied) => match &applied.what {
-            Some(view) => push(frame, &of_queue(view)),
+            Some(view) => push(frame, &MoreOfQueue::of(view)),
             None => Ok(frame),
         },
         _ => Ok(frame),
@@ -259,7 +286,6 @@ pub(super) fn take_reply<'a>(
         put_options(more.options, &mut grant.message);
         grant.late = more.late;
     };
-    let of_queue = |more: MoreSettings, view: &mut QueueView| more.put(&mut view.settings);
     match reply {
         Reply::Reserve(Reserved::Grants(grants)) => {
             let (all, rest) = take(rest)?;
@@ -283,13 +309,13 @@ pub(super) fn take_reply<'a>(
         }
         Reply::Queues(queues) => {
             let (all, rest) = take(rest)?;
-            put_all(queues, all, of_queue)?;
+            put_all(queues, all, MoreOfQueue::put)?;
             Ok(rest)
         }
         Reply::Configured(applied) => {
             let Some(view) = &mut applied.what else { return Ok(rest) };
             let (more, rest) = take(rest)?;
-            of_queue(more, view);
+            MoreOfQueue::put(more, view);
             Ok(rest)
         }
         _ => Ok(rest),

@@ -246,6 +246,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     ];
     let look = prop_oneof![
         target().prop_map(|target| Op::Get { target }),
+        target().prop_map(|target| Op::Recall { target }),
         id().prop_map(|id| Op::Outline { id }),
         (name(), state()).prop_map(|(queue, state)| Op::Peek { queue, state }),
         (name(), of(state()), of(cursor()), size(), of(wall()))

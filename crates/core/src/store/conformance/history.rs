@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::super::{Found, Lookups, Table};
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options, PastAttempt,
-    Stage,
+    DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
+    PastAttempt, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder};
@@ -311,7 +311,11 @@ impl History {
         life.stage = match self.dice.below(6) {
             0 => Stage::Leased(self.lease()),
             1 => Stage::Dead {
-                reason: if self.rare.once_in(4) { DeadReason::Expired } else { DeadReason::Buried },
+                reason: match self.rare.below(8) {
+                    0 => DeadReason::Expired,
+                    1 => DeadReason::Done(DoneOutcome::ALL[self.rare.index(4)]),
+                    _ => DeadReason::Buried,
+                },
                 at: Died::at(self.clock.wall),
             },
             2 => Stage::Waiting { token: Some(self.lease().token) },
@@ -359,6 +363,7 @@ impl History {
                 expires_in_ms: self.rare.once_in(4).then(|| self.rare.below(70_000)),
                 on_expiry: [None, Some(OnExpiry::DeliverLate), Some(OnExpiry::Dead), Some(OnExpiry::Drop)]
                     [self.rare.index(4)],
+                keep_done_ms: self.rare.once_in(4).then(|| self.rare.below(70_000)),
                 order: self.maybe(2).map(|n| if n == 0 { ReadyOrder::Due } else { ReadyOrder::Arrival }),
                 ..QueueSettings::default()
             }

@@ -2,7 +2,7 @@
 
 use duewheel_core::engine::Target;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
-use duewheel_core::message::State;
+use duewheel_core::message::{DoneOutcome, State};
 use duewheel_core::time::{Due, Now};
 
 use super::{KEYS, QUEUES};
@@ -32,9 +32,25 @@ pub enum S {
     Dead(u64),
 }
 
+/// A message that has ended in a queue that keeps such messages.
+#[derive(Clone, Debug)]
+pub struct DoneM {
+    pub m: M,
+    pub outcome: DoneOutcome,
+    pub wall: u64,
+    pub engine: u64,
+}
+
+/// How long they are kept.
+pub const KEEP: u64 = 2_000;
+
 #[derive(Default)]
 pub struct Model {
+    /// Whether the first queue keeps messages that have ended.
+    pub keeps: bool,
     pub live: Vec<M>,
+    /// In the order in which they ended.
+    pub done: Vec<DoneM>,
     pub issued: u64,
     pub paused: [bool; 2],
     pub last_token: Option<LeaseToken>,
@@ -50,6 +66,26 @@ impl Model {
             S::Leased(..) => State::Leased,
             S::Dead(_) => State::Dead,
         }
+    }
+
+    /// A message ends.
+    pub fn end(&mut self, at: usize, outcome: DoneOutcome, now: Now) -> M {
+        let m = self.live.remove(at);
+        if self.keeps && m.queue == 0 {
+            self.done.push(DoneM { m: m.clone(), outcome, wall: now.wall.0, engine: now.engine.0 });
+        }
+        m
+    }
+
+    /// The done message that a target names.
+    pub fn recall(&self, target: &Target, now: Now) -> Option<&DoneM> {
+        self.done.iter().rev().filter(|done| done.engine + KEEP > now.engine.0).find(|done| match target {
+            Target::Id(id) => done.m.id == *id,
+            Target::Own(_) => false,
+            Target::Key(q, k) => {
+                QUEUES[done.m.queue] == q.as_str() && done.m.key.is_some_and(|key| KEYS[key] == k.as_str())
+            }
+        })
     }
 
     /// Leases end, what is due becomes ready.

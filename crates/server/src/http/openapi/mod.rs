@@ -343,6 +343,7 @@ fn limit(policy: &Policy, name: &str) -> u64 {
         "max_delay_ms" => policy.max_delay_ms,
         "max_lease_ms" => policy.max_lease_ms,
         "max_dedupe_window_ms" => policy.max_dedupe_window_ms,
+        "max_keep_done_ms" => policy.max_keep_done_ms,
         "max_reserve" => policy.max_reserve as u64,
         "max_reserve_queues" => policy.max_reserve_queues as u64,
         "max_wait_ms" => policy.max_wait_ms,

@@ -9,7 +9,7 @@ use super::operation::{Link, OperationDoc, Tag};
 use crate::auth::Scope;
 use crate::error::ErrorCode::{
     self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists, LeaseLost, Leased,
-    MessageNotFound, NotFound, OverQuota, Paused,
+    MessageNotFound, NotDone, NotFound, OverQuota, Paused,
 };
 use crate::error::{ItemProblem, Problem};
 use crate::http::backup::{BackedUpAnswer, BackupRequest};
@@ -23,7 +23,7 @@ use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
 use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord};
 use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, QueuesAnswer};
-use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest};
+use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
     PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
@@ -158,6 +158,23 @@ fn postponing(id: &'static str) -> OperationDoc {
         )
         .refuses(CHANGE)
         .refuses(&[GenerationMismatch, InThePast, OverQuota, DiskFull])
+}
+
+pub(crate) fn replay() -> OperationDoc {
+    let answer = EnqueuedAnswer {
+        id: ID,
+        queue: QUEUE,
+        key: None,
+        due_at: DUE_AT,
+        generation: 1,
+        created: true,
+        replaced: None,
+        durability: FSYNC,
+    };
+    OperationDoc::new(Tag::Produce, "replay", "Enqueue the content of a done or dead message again")
+        .may_take::<ReplayRequest<'_>>(r#"{"key": "order-42-again"}"#)
+        .gives(201, "A new message, due now.", &answer)
+        .refuses(&[MessageNotFound, NotDone, KeyExists, OverQuota, DiskFull])
 }
 
 pub(crate) fn fire() -> OperationDoc {
@@ -551,6 +568,7 @@ pub(crate) fn get_config() -> OperationDoc {
         order: OrderWord::Due,
         limits: limits(),
         on_expiry: OnExpiryWord::DeliverLate,
+        keep_done_ms: None,
     };
     let config = queue().config;
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
@@ -681,6 +699,8 @@ pub(super) fn message() -> MessageAnswer<'static> {
     MessageAnswer {
         content: content(),
         state: "scheduled",
+        outcome: None,
+        ended_at: None,
         due_at: DUE_AT,
         due_in_ms: 172_800_000,
         attempt: 1,
@@ -743,6 +763,7 @@ fn queue() -> QueueAnswer<'static> {
     QueueAnswer {
         queue: QUEUE,
         counts: counts(),
+        done: 0,
         oldest_overdue: None,
         oldest_overdue_ms: 0,
         waiters: 0,
@@ -765,6 +786,7 @@ fn queue() -> QueueAnswer<'static> {
             order: None,
             limits: limits(),
             on_expiry: None,
+            keep_done_ms: None,
             target: None,
         },
     }

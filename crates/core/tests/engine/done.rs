@@ -1,0 +1,252 @@
+//! Messages that have ended and are kept as done. `model.rs` compares looks and lists of them over random histories.
+
+use duewheel_core::engine::*;
+use duewheel_core::message::{DeadReason, DoneOutcome, Expiry, Options, State};
+use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
+use duewheel_core::store::Capacity;
+use duewheel_core::{MessageId, record::Record};
+
+use crate::harness::*;
+
+fn keep(rig: &mut Rig, name: &str, keep_done_ms: Option<u64>) {
+    configure(rig, name, QueueSettings { keep_done_ms, ..QueueSettings::default() });
+}
+
+fn configure(rig: &mut Rig, name: &str, settings: QueueSettings) {
+    let reply = rig.call(Op::Configure { queue: queue(name), settings });
+    assert!(matches!(reply, Reply::Configured(_)), "{reply:?}");
+}
+
+fn recall(rig: &mut Rig, id: MessageId) -> Option<View> {
+    match rig.call(Op::Recall { target: Target::Id(id) }) {
+        Reply::View(view) => view.map(|view| *view),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn outcome(rig: &mut Rig, id: MessageId) -> Option<DoneOutcome> {
+    match recall(rig, id)?.dead {
+        Some((DeadReason::Done(outcome), _)) => Some(outcome),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn cancel(rig: &mut Rig, id: MessageId) {
+    let reply = rig.call(Op::Cancel { target: Target::Id(id) });
+    assert!(matches!(reply, Reply::Change(Ok(_))), "{reply:?}");
+}
+
+fn ack_one(rig: &mut Rig, name: &str) -> MessageId {
+    let grant = rig.reserve(name, 1).pop().expect("a message");
+    let acked = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    assert_eq!(acked, Reply::Settle(Ok(Settled::Acked.into())));
+    grant.message.id
+}
+
+/// The ids that a list of done messages has, in its order, page by page.
+fn listed(rig: &mut Rig, name: &str, limit: usize) -> Vec<MessageId> {
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let list = Op::List { queue: queue(name), state: Some(State::Done), after, limit, from: None };
+        let Reply::Page(page) = rig.call(list) else { panic!() };
+        ids.extend(page.views.iter().map(|view| view.message.id));
+        after = page.next;
+        if after.is_none() {
+            return ids;
+        }
+    }
+}
+
+#[test]
+fn each_way_to_end_is_told_and_survives_a_restart() {
+    let mut rig = Rig::new(Policy::default());
+    let settings = QueueSettings {
+        keep_done_ms: Some(10_000),
+        on_expiry: Some(OnExpiry::Drop),
+        dead_ttl_ms: Some(1_000),
+        ..QueueSettings::default()
+    };
+    configure(&mut rig, "q", settings);
+    rig.put("q", 0, Some("order-1"));
+    let acked = ack_one(&mut rig, "q");
+    let cancelled = rig.put("q", 5_000, Some("order-2"));
+    cancel(&mut rig, cancelled);
+    let replaced = rig.put("q", 5_000, Some("order-3"));
+    let again = Enqueue { key: Some(key("order-3")), if_exists: IfExists::Replace, ..message("q", 60_000) };
+    rig.call(Op::Enqueue(Box::new(again)));
+    let options = Options { expiry: Some(Expiry::In(10)), ..Options::default() };
+    let Reply::Enqueue(Ok(dropped)) = rig.call(Op::Enqueue(Box::new(Enqueue { options, ..message("q", 0) })))
+    else {
+        panic!()
+    };
+    rig.pass(11);
+    assert!(rig.reserve("q", 1).is_empty());
+    let begins = InitialState::Dead;
+    let Reply::Enqueue(Ok(died)) = rig.call(Op::Enqueue(Box::new(Enqueue { begins, ..message("q", 0) })))
+    else {
+        panic!()
+    };
+    rig.pass(1_000);
+    rig.timeout();
+    for again in 0..2 {
+        let ends = [acked, cancelled, replaced, dropped.id, died.id].map(|id| outcome(&mut rig, id));
+        let [one, two, three, four] =
+            [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
+        assert_eq!(ends, [Some(one), Some(two), Some(three), Some(four), Some(four)], "restarts: {again}");
+        let view = recall(&mut rig, acked).unwrap();
+        assert_eq!((view.state, view.attempt), (State::Done, 1));
+        assert_eq!((view.message.queue.as_str(), view.message.id), ("q", acked));
+        assert_eq!(listed(&mut rig, "q", 2), [acked, cancelled, replaced, dropped.id, died.id]);
+        rig.restart();
+    }
+    // The present holder of the key, not what had it.
+    let Reply::View(Some(holder)) = rig.call(Op::Recall { target: Target::Key(queue("q"), key("order-3")) })
+    else {
+        panic!()
+    };
+    assert_eq!(holder.state, State::Scheduled);
+}
+
+#[test]
+fn a_done_message_is_gone_for_every_other_operation() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(10_000));
+    let id = rig.put("q", 5_000, Some("k"));
+    cancel(&mut rig, id);
+    let kept = rig.table.rows().into_iter().next().unwrap().message.id;
+    assert_ne!(kept, id);
+    for id in [id, kept] {
+        let target = Target::Id(id);
+        let changes = [
+            Op::Cancel { target: target.clone() },
+            Op::Fire { target: target.clone() },
+            Op::Redrive { id, delay_ms: None },
+            Op::Outline { id },
+        ];
+        for op in changes {
+            assert_eq!(rig.call(op), Reply::Change(Err(ChangeRefusal::NotFound)));
+        }
+        assert_eq!(rig.call(Op::Get { target }), Reply::View(None));
+        let one = Op::ReserveOne { id, session: duewheel_core::SessionId(3), lease_ms: None };
+        assert_eq!(rig.call(one), Reply::ReserveOne(Err(ChangeRefusal::NotFound)));
+    }
+    assert_eq!(rig.call(Op::Get { target: Target::Key(queue("q"), key("k")) }), Reply::View(None));
+    let Reply::Queues(queues) = rig.call(Op::Queues { after: None, limit: 100 }) else { panic!() };
+    assert_eq!(queues.len(), 1, "no queue of the server is shown");
+    assert_eq!((queues[0].name.as_str(), queues[0].done, queues[0].counts.dead), ("q", 1, 0));
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!((stats.counts, stats.bytes, stats.queues), (Counts::default(), 0, 1));
+    assert_eq!((stats.totals.enqueued, stats.totals.cancelled), (1, 1), "each message is counted once");
+}
+
+#[test]
+fn the_setting_decides_how_long_and_an_end_to_it_erases_them() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(10_000));
+    let first = rig.put("q", 5_000, None);
+    cancel(&mut rig, first);
+    rig.pass(6_000);
+    let second = rig.put("q", 5_000, None);
+    cancel(&mut rig, second);
+    rig.pass(4_000);
+    rig.timeout();
+    assert_eq!((outcome(&mut rig, first), rig.engine.done_counts().kept), (None, 1));
+    assert_eq!(outcome(&mut rig, second), Some(DoneOutcome::Cancelled));
+    // Shorter at once: it has been kept for 4 s.
+    keep(&mut rig, "q", Some(4_000));
+    rig.timeout();
+    assert_eq!((outcome(&mut rig, second), rig.engine.done_counts().kept), (None, 0));
+    let third = rig.put("q", 5_000, None);
+    cancel(&mut rig, third);
+    keep(&mut rig, "q", None);
+    assert_eq!((outcome(&mut rig, third), rig.engine.done_counts().kept, rig.table.len()), (None, 0, 0));
+    let fourth = rig.put("q", 5_000, None);
+    cancel(&mut rig, fourth);
+    assert_eq!((outcome(&mut rig, fourth), rig.table.len()), (None, 0));
+}
+
+#[test]
+fn a_purge_keeps_nothing_and_erases_what_was_kept() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(10_000));
+    keep(&mut rig, "other", Some(10_000));
+    let ended = [rig.put("q", 5_000, Some("k")), rig.put("other", 5_000, None)];
+    ended.into_iter().for_each(|id| cancel(&mut rig, id));
+    let pending = rig.put("q", 5_000, None);
+    assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
+    assert_eq!(
+        [pending, ended[0], ended[1]].map(|id| outcome(&mut rig, id)),
+        [None, None, Some(DoneOutcome::Cancelled)]
+    );
+    assert_eq!(listed(&mut rig, "q", 10), []);
+    rig.restart();
+    assert_eq!([pending, ended[0]].map(|id| outcome(&mut rig, id)), [None, None]);
+}
+
+#[test]
+fn the_oldest_of_the_queue_go_when_there_are_too_many() {
+    let mut rig = Rig::new(Policy { max_done: 20, max_step: 4, ..Policy::default() });
+    keep(&mut rig, "q", Some(1_000_000));
+    let ids: Vec<MessageId> = (0..60)
+        .map(|_| {
+            let id = rig.put("q", 5_000, None);
+            cancel(&mut rig, id);
+            id
+        })
+        .collect();
+    rig.settle();
+    assert_eq!(listed(&mut rig, "q", 7), ids[40..]);
+    let counts = rig.engine.done_counts();
+    assert_eq!((counts.kept, counts.given_up, counts.not_kept), (20, 40, 0));
+}
+
+#[test]
+fn done_messages_are_the_first_to_go_when_there_is_no_room() {
+    let mut rig = Rig::new(Policy::default());
+    for name in ["a", "b"] {
+        keep(&mut rig, name, Some(1_000_000));
+        let id = rig.put(name, 5_000, None);
+        cancel(&mut rig, id);
+    }
+    let pending = rig.put("a", 5_000, None);
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
+    rig.absorb(fx);
+    rig.timeout();
+    assert_eq!(rig.engine.done_counts(), DoneCounts { given_up: 2, ..DoneCounts::default() });
+    cancel(&mut rig, pending);
+    assert_eq!((outcome(&mut rig, pending), rig.engine.done_counts().not_kept), (None, 1));
+    assert_eq!(rig.table.len(), 0);
+}
+
+/// Without the setting an end costs what it has always cost: one record.
+#[test]
+fn a_queue_that_keeps_nothing_pays_nothing() {
+    let mut rig = Rig::new(Policy::default());
+    let id = rig.put("q", 5_000, Some("k"));
+    let (_, fx) = rig.raw(Op::Cancel { target: Target::Id(id) });
+    let records: Vec<&Record> =
+        fx.iter().filter_map(|e| if let Effect::Append(record) = e { Some(record) } else { None }).collect();
+    assert!(matches!(records[..], [Record::Removed { .. }]), "{records:?}");
+}
+
+#[test]
+fn a_message_that_does_not_fit_beside_the_one_that_replaces_it_is_not_kept() {
+    let mut rig = Rig::new(Policy { max_op_bytes: 30_000, ..Policy::default() });
+    keep(&mut rig, "q", Some(10_000));
+    let large = |exists| Enqueue {
+        key: Some(key("k")),
+        if_exists: exists,
+        when: When::After(5_000),
+        ..Enqueue::new(queue("q"), vec![7; 12_000])
+    };
+    let Reply::Enqueue(Ok(first)) = rig.call(Op::Enqueue(Box::new(large(IfExists::Reject)))) else {
+        panic!()
+    };
+    let Reply::Enqueue(Ok(second)) = rig.call(Op::Enqueue(Box::new(large(IfExists::Replace)))) else {
+        panic!()
+    };
+    assert_eq!((outcome(&mut rig, first.id), rig.engine.done_counts().not_kept), (None, 1));
+    cancel(&mut rig, second.id);
+    assert_eq!(outcome(&mut rig, second.id), Some(DoneOutcome::Cancelled), "alone it fits");
+}
