@@ -92,6 +92,15 @@ export function cancel(message, mayEnqueue) {
   });
 }
 
+export function replay(message) {
+  ask(t("replay"), {
+    text: t("replay-text"), word: t("replay"),
+    fields: [{ name: "key", label: t("key") }],
+    act: ({ key }) => run(() => call("POST", `${byId(message)}/replay`, key ? { key } : {}),
+      (answer) => t("enqueued-id", { id: answer.id }), (answer) => call("DELETE", `/v1/messages/${answer.id}`)),
+  });
+}
+
 export function pause(queue) {
   ask(t("pause"), {
     text: t("pause-text"),
@@ -144,7 +153,7 @@ export function enqueue(queue) {
   });
 }
 
-const SETTINGS = ["lease_ms", "max_attempts", "priority", "dedupe_window_ms", "dead_ttl_ms", "rate", "catchup_rate", "concurrency", "expires_in_ms"];
+const SETTINGS = ["lease_ms", "max_attempts", "priority", "dedupe_window_ms", "dead_ttl_ms", "rate", "catchup_rate", "concurrency", "expires_in_ms", "keep_done_ms"];
 
 export function configure(queue, config) {
   ask(t("settings"), {

@@ -5,7 +5,7 @@ import { get, may, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
 import { count, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
-import { KINDS, messageTable, queueLink } from "./tables.js";
+import { messageTable, queueLink, stateBadge } from "./tables.js";
 import { t } from "./words.js";
 
 // The bytes of a body as people read dumps: sixteen a line.
@@ -53,9 +53,10 @@ export function message(root, { id }, live) {
         waits && el("button", { onclick: () => acts.postpone(found) }, t("postpone")),
         found.state === "scheduled" && el("button", { onclick: () => acts.fire(found) }, t("fire")),
         found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, [found.id]) }, t("redrive")),
-        found.state !== "leased" && el("button", { class: "danger", onclick: () => acts.cancel(found, may("enqueue")) }, t("cancel"))),
+        (found.state === "dead" || found.state === "done") && may("enqueue") && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
+        found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found, may("enqueue")) }, t("cancel"))),
       card(null, pairs([
-        [t("queue"), queueLink(found.queue)], [t("state"), badge(t(found.state), KINDS[found.state])], [t("key"), found.key ?? "–"],
+        [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${found.max_attempts || "∞"}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
         [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("priority"), count(found.priority)], [t("lease"), span(found.lease_ms)],
         found.lease_until && [t("lease-until"), when(found.lease_until)], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],

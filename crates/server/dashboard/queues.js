@@ -52,7 +52,7 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
         counts.dead > 0 && may("admin") && el("a", { href: `#/dead/${encodeURIComponent(name)}` }, t("dead-letters")),
         may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name, counts) }, t("purge")));
       show(top, card(null, figures([
-        [t("scheduled"), count(counts.scheduled)], [t("ready"), count(counts.ready)], [t("leased"), count(counts.leased)], [t("dead"), count(counts.dead)],
+        [t("scheduled"), count(counts.scheduled)], [t("ready"), count(counts.ready)], [t("leased"), count(counts.leased)], [t("dead"), count(counts.dead)], ...(now.done > 0 ? [[t("done-messages"), count(now.done)]] : []),
         [t("oldest-overdue"), now.oldest_overdue_ms > 0 ? span(now.oldest_overdue_ms) : "–"], [t("waiters"), count(now.waiters)],
         [t("enqueued"), rate(rates.enqueued)], [t("granted"), rate(rates.granted)], [t("acked"), rate(rates.acked)],
       ])));
@@ -68,9 +68,9 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
     const link = (word, text) => el("a", { href: at(name, { state: word, prefix, from, to }), "aria-current": (state ?? "") === word ? "true" : undefined }, text);
     const byKey = el("form", { class: "bar" }, el("input", { type: "search", name: "prefix", value: prefix ?? "", "aria-label": t("key-prefix"), placeholder: t("key-prefix") }));
     byKey.addEventListener("submit", (event) => { event.preventDefault(); location.hash = at(name, { state, from, to, prefix: new FormData(byKey).get("prefix") }); });
-    // Dead messages are redriven on their own page, and leased ones are their consumers'.
-    const changes = state !== "dead" && state !== "leased";
-    root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word))), byKey),
+    // Dead messages are redriven on their own page, leased ones are their consumers', and done ones have ended.
+    const changes = state !== "dead" && state !== "leased" && state !== "done";
+    root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word))), link("done", t("done-messages")), byKey),
       (from || to) && el("p", { class: "bar" }, t("due-between", { from: from ? when(from) : "…", to: to ? when(to) : "…" }), el("a", { href: at(name, { state, prefix }) }, t("any-time"))),
       changes && jobs.acts(name, filter), messages));
     live.every(5_000, async () => {

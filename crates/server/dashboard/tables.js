@@ -23,13 +23,14 @@ export function queueTable(queues, caption) {
 }
 
 export const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
+export const stateBadge = (message) => badge(t(message.state === "done" ? `done-${message.outcome}` : message.state), KINDS[message.state]);
 const messageLink = (message) => el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
 const beginning = (text) => (text.length > 60 ? `${text.slice(0, 60)}…` : text);
 const content = (message) => message.body ?? t("binary", { n: message.body_base64?.length ?? 0 });
 
 export function messageTable(messages, caption) {
   return table(caption, [[t("id")], [t("key"), "key"], [t("state")], [t("due")], [t("attempt"), "n"], [t("body"), "key"]], messages.map((message) => [
-    messageLink(message), message.key ?? "–", badge(t(message.state), KINDS[message.state]),
+    messageLink(message), message.key ?? "–", stateBadge(message),
     message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${message.max_attempts || "∞"}`, beginning(content(message)),
   ]));
 }

@@ -329,6 +329,23 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("button", { name: "Redrive all" }).click();
   await dialog(page).getByRole("button", { name: "Redrive 1" }).click();
   await eventually("redriven", async () => (await api("/v1/queues/bulky")).counts.dead === 0);
+  // What became of a message that was cancelled yesterday, and the same again.
+  await api("/v1/queues/kept/config", "PATCH", { keep_done: "24h" });
+  const { id: ended } = await api("/v1/queues/kept/messages", "POST", { body: "mail 42", key: "order-42", delay: "3h" });
+  await api(`/v1/messages/${ended}`, "DELETE");
+  await page.goto(`${open}/#/queues/kept?state=done`);
+  await page.locator("td", { hasText: "Done: cancelled" }).waitFor();
+  await check(seen, "done messages");
+  await page.getByRole("link", { name: ended, exact: true }).click();
+  await page.getByRole("button", { name: "Replay" }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Cancel" }).count(), 0, "it has ended");
+  await check(seen, "a done message");
+  await page.getByRole("button", { name: "Replay" }).click();
+  await dialog(page).getByLabel("Key").fill("order-42-again");
+  await dialog(page).getByRole("button", { name: "Replay" }).click();
+  await eventually("replayed", async () => (await api("/v1/queues/kept")).counts.ready === 1);
+  const { body: again, headers: told } = await api("/v1/queues/kept/keys/order-42-again");
+  assert.deepEqual([again, told["duewheel-replay-of"]], ["mail 42", ended]);
   // A slow one is ended by hand.
   for (let n = 0; n < 40; n += 1) await api("/v1/queues/slow/messages", "POST", { body: "x", delay: "3h" });
   await api("/v1/queues/slow/bulk", "POST", { action: "cancel", all: true, rate: 1 });

@@ -78,6 +78,7 @@ fn line(row: &Row) -> String {
                 DeadReason::MaxAttempts => "max_attempts",
                 DeadReason::Buried => "buried",
                 DeadReason::Expired => "expired",
+                DeadReason::Done(_) => reason.as_str(),
             };
             let engine = at.engine().map_or(String::new(), |engine| format!(",engine:{}", engine.0));
             format!("dead,{reason},died:{}{engine}", at.raw())
@@ -448,6 +449,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         },
         expires_in_ms: Some(172_800_000),
         on_expiry: Some(OnExpiry::Drop),
+        keep_done_ms: None,
     };
     let mut postponed = Life::new(after, Some(3));
     postponed.generation = 2;

@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use duewheel_core::engine::{
-    ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, QueueView, RefusedPart, Reply, Reserved,
+    ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, Page, QueueView, RefusedPart, Reply, Reserved,
     SettingsRefusal, Settled, View,
 };
 use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
@@ -174,11 +174,12 @@ pub(super) fn in_dialect<'a>(reply: &'a Reply, dialect: &Dialect) -> Cow<'a, Rep
 /// The answer in the words of version 5; `None` if it needs no other ones.
 fn before_limits(reply: &Reply) -> Option<Reply> {
     // Version 5 has no word for expired; it shows the nearest one that says that nobody has buried the message.
-    let is_new = |dead: Option<(DeadReason, WallMs)>| matches!(dead, Some((DeadReason::Expired, _)));
-    let older = |dead: Option<(DeadReason, WallMs)>| match dead {
-        Some((DeadReason::Expired, at)) => Some((DeadReason::MaxAttempts, at)),
-        other => other,
+    let newer = |reason| matches!(reason, DeadReason::Expired | DeadReason::Done(_));
+    let is_new = |dead: Option<(DeadReason, WallMs)>| dead.is_some_and(|(reason, _)| newer(reason));
+    let older = |dead: Option<(DeadReason, WallMs)>| {
+        dead.map(|(reason, at)| (if newer(reason) { DeadReason::MaxAttempts } else { reason }, at))
     };
+    let is_done = |view: &View| view.state == State::Done;
     let refusal = |refusal: &ChangeRefusal| match refusal {
         ChangeRefusal::Overloaded(Limit::GrantRate(_)) => Some(ChangeRefusal::Overloaded(Limit::Leases)),
         ChangeRefusal::OutOfRange(RefusedPart::Spread | RefusedPart::ExpiresIn | RefusedPart::ExpiresAt) => {
@@ -198,17 +199,17 @@ fn before_limits(reply: &Reply) -> Option<Reply> {
             applied.what.dead = older(applied.what.dead);
             Some(Reply::Change(Ok(applied)))
         }
-        Reply::Settle(Ok(applied)) if applied.what == Settled::Dead(DeadReason::Expired) => {
+        Reply::Settle(Ok(applied)) if matches!(applied.what, Settled::Dead(reason) if newer(reason)) => {
             let mut applied = applied.clone();
             applied.what = Settled::Dead(DeadReason::MaxAttempts);
             Some(Reply::Settle(Ok(applied)))
         }
-        Reply::View(Some(view)) if view.state == State::Done => Some(Reply::View(None)),
+        Reply::View(Some(view)) if is_done(view) => Some(Reply::View(None)),
         Reply::View(Some(view)) if is_new(view.dead) => Some(Reply::View(Some(Box::new(older_view(view))))),
-        Reply::Page(page) if page.views.iter().any(|view| is_new(view.dead)) => {
-            let mut page = page.clone();
-            page.views = page.views.iter().map(older_view).collect();
-            Some(Reply::Page(page))
+        Reply::Page(page) if page.views.iter().any(|view| is_new(view.dead) || is_done(view)) => {
+            let known = page.views.iter().zip(&page.behind).filter(|(view, _)| !is_done(view));
+            let (views, behind) = known.map(|(view, behind)| (older_view(view), *behind)).unzip();
+            Some(Reply::Page(Page { views, behind, next: page.next }))
         }
         Reply::Configure(SettingsRefusal::BelowShards(field, least)) => {
             Some(Reply::Configure(SettingsRefusal::OutOfRange(field, u64::from(*least))))

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use duewheel_core::engine::*;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
+    DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
 };
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
@@ -106,19 +106,22 @@ fn order() -> impl Strategy<Value = ReadyOrder> {
 fn settings() -> impl Strategy<Value = QueueSettings> {
     let on_expiry = select(vec![OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop]);
     let first = (ms(), of(max_attempts()), any::<Option<u32>>(), of(backoff()), ms(), ms());
-    let then = (of(order()), any::<bool>(), limits(), ms(), of(on_expiry));
-    (first, then).prop_map(|(first, (order, always, limits, expires_in_ms, on_expiry))| QueueSettings {
-        lease_ms: first.0,
-        max_attempts: first.1,
-        priority: first.2,
-        backoff: first.3,
-        dedupe_window_ms: first.4,
-        dead_ttl_ms: first.5,
-        order,
-        lasting: if always { Lasting::Always } else { Lasting::WhileUsed },
-        limits,
-        expires_in_ms,
-        on_expiry,
+    let then = (of(order()), any::<bool>(), limits(), ms(), of(on_expiry), ms());
+    (first, then).prop_map(|(first, (order, always, limits, expires_in_ms, on_expiry, keep_done_ms))| {
+        QueueSettings {
+            lease_ms: first.0,
+            max_attempts: first.1,
+            priority: first.2,
+            backoff: first.3,
+            dedupe_window_ms: first.4,
+            dead_ttl_ms: first.5,
+            order,
+            lasting: if always { Lasting::Always } else { Lasting::WhileUsed },
+            limits,
+            expires_in_ms,
+            on_expiry,
+            keep_done_ms,
+        }
     })
 }
 
@@ -139,7 +142,7 @@ fn target() -> impl Strategy<Value = Target> {
 }
 
 fn state() -> impl Strategy<Value = State> {
-    select(State::ALL.to_vec())
+    select([&State::ALL[..], &[State::Done]].concat())
 }
 
 fn hold() -> impl Strategy<Value = Hold> {
@@ -303,7 +306,8 @@ fn grant() -> impl Strategy<Value = Grant> {
 }
 
 fn dead_reason() -> impl Strategy<Value = DeadReason> {
-    select(DeadReason::ALL.to_vec())
+    let done = DoneOutcome::ALL.map(DeadReason::Done);
+    select([&DeadReason::ALL[..], &done].concat())
 }
 
 fn view() -> impl Strategy<Value = View> {
@@ -392,7 +396,7 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
     ];
     let attended = select(vec![Attended::Yes, Attended::No]);
     let first = (name(), counts(), any::<u64>(), of(wall()), size(), any::<[u32; 2]>());
-    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, ms());
+    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, (ms(), any::<u64>()));
     (first, then).prop_map(|(first, then)| QueueView {
         name: first.0,
         counts: first.1,
@@ -406,7 +410,8 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
         rates: Rates { enqueued_milli: then.2[0], granted_milli: then.2[1], acked_milli: then.2[2] },
         settings: then.3,
         pause: then.4,
-        pause_left_ms: then.5,
+        pause_left_ms: then.5.0,
+        done: then.5.1,
     })
 }
 

@@ -118,7 +118,7 @@ fn the_samples_are_of_every_kind() {
         ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
         replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
     }
-    assert_eq!((ops.len(), replies.len()), (35, 19));
+    assert_eq!((ops.len(), replies.len()), (36, 19));
 }
 
 /// A new operation is behind all others, counted in its version, and among the samples.
@@ -228,9 +228,9 @@ fn a_frame_of_another_version_is_none_of_this_one() {
 #[test]
 fn details_are_left_out_for_a_node_of_the_version_before() {
     use duewheel_core::engine::{
-        ChangeRefusal, Enqueue, HeldBack, Limit, RefusedPart, Reserved, SettingsRefusal, Settled,
+        ChangeRefusal, Enqueue, HeldBack, Limit, RefusedPart, Reserved, SettingsRefusal, Settled, Target,
     };
-    use duewheel_core::message::{DeadReason, Expiry};
+    use duewheel_core::message::{DeadReason, Expiry, State};
     use duewheel_core::policy::{GrantLimits, QueueSettings};
     let queue = || QueueName::new("q").unwrap();
     let asked = |op: Op, dialect| {
@@ -255,6 +255,17 @@ fn details_are_left_out_for_a_node_of_the_version_before() {
         assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
         assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
     }
+    let keep_done_ms = Some(5);
+    let keeps = QueueSettings { keep_done_ms, ..QueueSettings::default() };
+    let list = Op::List { queue: queue(), state: Some(State::Done), after: None, limit: 1, from: None };
+    for op in [Op::Configure { queue: queue(), settings: keeps }, list] {
+        assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
+        assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
+    }
+    let target = Target::Id(duewheel_core::MessageId(7));
+    let recall = Op::Recall { target: target.clone() };
+    assert_eq!(asked(recall.clone(), NOW), Ok(recall.clone()));
+    assert_eq!(asked(recall, BEFORE), Ok(Op::Get { target }), "its node keeps nothing");
     for op in [enqueue(None, None), configure(GrantLimits::default())] {
         assert_eq!(asked(op.clone(), BEFORE), Ok(op));
     }
@@ -308,7 +319,7 @@ fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
         request(1, SHARD, WhenBusy::Refuse, &[Op::NextDue], LIMITS, &earlier),
         Err(WireError::NotKnown)
     );
-    assert_eq!(NOW.ops, 35, "all that there are");
+    assert_eq!(NOW.ops, 36, "all that there are");
 }
 
 /// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it
@@ -411,5 +422,5 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
             | PeerFrame::Bye => {}
         }
     }
-    assert_eq!((ops.len(), replies.len()), (35, 19));
+    assert_eq!((ops.len(), replies.len()), (36, 19));
 }
