@@ -30,6 +30,8 @@ pub struct Breaker {
     stage: BreakerStage,
     /// The time-out of a request: a probe may be on its way for so long.
     timeout: Duration,
+    /// After how long a time of nothing but failures it pauses; without one it never does.
+    pause_after: Option<Duration>,
     /// Unreachable in a row.
     row: u32,
     /// The latest failures, oldest first, [`OPEN_LEAST`] at most.
@@ -114,6 +116,7 @@ impl Breaker {
         Breaker {
             stage: BreakerStage::Closed,
             timeout,
+            pause_after: Some(PAUSE_AFTER),
             row: 0,
             recent: VecDeque::new(),
             last_success: None,
@@ -122,6 +125,11 @@ impl Breaker {
             latest: 0,
             last_failure: None,
         }
+    }
+
+    /// The breaker of an origin that nothing is known of. It never pauses by itself, because nobody could resume it.
+    pub(crate) fn of_origin(timeout: Duration) -> Self {
+        Breaker { pause_after: None, ..Breaker::new(timeout) }
     }
 
     /// How the latest failure ended, since the latest success.
@@ -247,8 +255,11 @@ impl Breaker {
             }
             BreakerStage::Paused { .. } => Charge::Forgiven,
         };
-        if failures >= PAUSE_LEAST && since_then(since, now) >= ceil_ms(PAUSE_AFTER) {
-            let days = PAUSE_AFTER.as_secs() / 86_400;
+        if let Some(limit) = self.pause_after
+            && failures >= PAUSE_LEAST
+            && since_then(since, now) >= ceil_ms(limit)
+        {
+            let days = limit.as_secs() / 86_400;
             self.pause(format!("nothing but failures for {days} days, the last: {}", outcome.class));
         }
         charge

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{Response, StatusCode};
+use hyper::{Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -91,8 +91,12 @@ pub struct PushOutcome {
 #[derive(Clone)]
 pub struct PushClient {
     target: Arc<PushTarget>,
-    http: Client<DeadlineConnector<HttpsConnector<JudgingConnector>>, Full<Bytes>>,
+    resolver: Arc<dyn Resolver>,
+    http: PushHttp,
 }
+
+/// Connections to which requests are sent. Cheap to clone; clones share them.
+pub(crate) type PushHttp = Client<DeadlineConnector<HttpsConnector<JudgingConnector>>, Full<Bytes>>;
 
 impl PushClient {
     /// A client that asks the operating system for addresses.
@@ -103,12 +107,18 @@ impl PushClient {
     /// A client that looks names up elsewhere. What it finds is judged all the same.
     pub fn with_resolver(target: Arc<PushTarget>, resolver: Arc<dyn Resolver>) -> Self {
         let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
-        let http = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(idle)
-            .build(connector(&target, Arc::new(SharedLookups::new(resolver, target.timeout))));
-        PushClient { target, http }
+        let http = connections(&target, resolver.clone(), idle);
+        PushClient { target, resolver, http }
+    }
+
+    /// Connections as those to the target, and none of them; `idle` stay open at most.
+    pub(crate) fn connections(&self, target: &PushTarget, idle: usize) -> PushHttp {
+        connections(target, self.resolver.clone(), idle)
+    }
+
+    /// A client of another target over these connections.
+    pub(crate) fn over(&self, target: Arc<PushTarget>, http: PushHttp) -> Self {
+        PushClient { target, resolver: self.resolver.clone(), http }
     }
 
     /// The target.
@@ -122,8 +132,13 @@ impl PushClient {
     /// # Cancel safety
     /// When the future is dropped, the target may have got the request.
     pub async fn deliver(&self, request: &PushRequest) -> PushOutcome {
+        self.deliver_to(&self.target.uri, request).await
+    }
+
+    /// The same, to this address instead of the target's. It is judged by the target's networks all the same.
+    pub(crate) async fn deliver_to(&self, uri: &Uri, request: &PushRequest) -> PushOutcome {
         let started = Instant::now();
-        let ended = tokio::time::timeout(self.target.timeout, self.exchange(request)).await;
+        let ended = tokio::time::timeout(self.target.timeout, self.exchange(uri, request)).await;
         let failed = |class| PushOutcome {
             verdict: PushVerdict::Failed,
             disable: false,
@@ -152,9 +167,10 @@ impl PushClient {
 
     async fn exchange(
         &self,
+        uri: &Uri,
         request: &PushRequest,
     ) -> Result<(StatusCode, hyper::HeaderMap, Vec<u8>), PushClass> {
-        let answer = self.http.request(request.to_http(&self.target)).await.map_err(|e| class_of(&e))?;
+        let answer = self.http.request(request.to_http(&self.target, uri)).await.map_err(|e| class_of(&e))?;
         let (head, body) = answer.into_parts();
         let body = beginning(Response::new(body)).await.map_err(|e| class_of(&e))?;
         Ok((head.status, head.headers, body))
@@ -165,6 +181,14 @@ impl fmt::Debug for PushClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PushClient").field("target", &self.target).finish_non_exhaustive()
     }
+}
+
+fn connections(target: &PushTarget, resolver: Arc<dyn Resolver>, idle: usize) -> PushHttp {
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(idle)
+        .build(connector(target, Arc::new(SharedLookups::new(resolver, target.timeout))))
 }
 
 /// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.

@@ -17,7 +17,9 @@ mod deadline;
 mod length;
 pub mod limits;
 mod lookup;
+mod message_url;
 mod networks;
+mod origins;
 mod persist;
 mod plan;
 mod pusher;
@@ -45,6 +47,7 @@ pub use bulk::{
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};
 pub use connect::{Resolver, SystemResolver};
+pub use message_url::{MessageUrl, TARGET_URL_HEADER};
 pub use networks::{BadNetwork, Networks};
 pub use plan::RetryPlan;
 pub use pusher::{PushCounts, Pusher, PusherError, Stopped};

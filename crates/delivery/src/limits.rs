@@ -94,6 +94,18 @@ pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
 
+/// Requests to URLs of messages at a time, on one node. Each may hold a thread that looks a name up.
+pub const URL_CONCURRENCY: usize = 100;
+/// How long a message waits for its turn among these requests, at most; then it comes again.
+pub const URL_WAIT: Duration = Duration::from_secs(5);
+const _: () = assert!(URL_WAIT.as_secs() < LEASE_MARGIN.as_secs());
+/// Origins of such URLs whose breakers a node keeps; the least recently used go first.
+pub const MAX_ORIGINS: usize = 10_000;
+/// Origins of such URLs to which a node keeps connections open; the least recently used go first.
+pub const CONNECTED_ORIGINS: usize = 256;
+/// Connections that stay open to each of these.
+pub const ORIGIN_CONNECTIONS: usize = 4;
+
 /// Longest name of a target, in bytes.
 pub const MAX_TARGET_NAME: usize = 128;
 /// Most targets of a store.

@@ -2,13 +2,13 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
-use duewheel::core::time::{EngineMs, ceil_ms};
+use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Demand, Duewheel};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -18,10 +18,17 @@ use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 use crate::client::{PushClass, PushClient, PushOutcome};
 use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME};
+use crate::message_url::MessageUrl;
+use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
+use to_url::UrlTargets;
+
+mod to_url;
+#[cfg(test)]
+mod to_url_tests;
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -265,6 +272,8 @@ pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
 #[derive(Debug)]
 pub(crate) struct PushJob {
     client: PushClient,
+    /// The same for URLs of messages; made for the first of them.
+    urls: OnceLock<UrlTargets>,
     queues: Vec<QueueName>,
     concurrency: usize,
     lease_ms: u64,
@@ -275,7 +284,7 @@ impl PushJob {
         let target = client.target();
         let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let lease_ms = ceil_ms(target.timeout.saturating_add(LEASE_MARGIN));
-        PushJob { client, queues, concurrency, lease_ms }
+        PushJob { client, urls: OnceLock::new(), queues, concurrency, lease_ms }
     }
 }
 
@@ -284,6 +293,8 @@ impl PushJob {
 pub(crate) struct PusherParts {
     /// Where failed attempts are kept.
     pub(crate) attempts: Option<AttemptLog>,
+    /// What requests to URLs of messages share.
+    pub(crate) urls: Arc<UrlGround>,
     /// For tests: bugs that are to happen.
     pub(crate) bugs: Arc<AtomicU64>,
 }
@@ -402,7 +413,7 @@ impl PushWorker {
                 Turn::Granted(job, granted) => {
                     failures = 0;
                     for grant in granted {
-                        let mark = self.breaker().begin(self.now(), self.random(&grant, "begin"));
+                        let mark = self.begin(&grant);
                         let (under_way, job) = (UnderWay::new(self.clone()), job.clone());
                         pushes.spawn(async move { under_way.0.push(&job, grant, mark).await });
                     }
@@ -516,20 +527,42 @@ impl PushWorker {
         Turn::Nothing
     }
 
+    /// Tells the breaker that a request to the target begins. `None`: the message goes to its own URL.
+    fn begin(&self, grant: &Grant) -> Option<RequestMark> {
+        if MessageUrl::of(&grant.message).is_some() {
+            return None;
+        }
+        Some(self.breaker().begin(self.now(), self.random(grant, "begin")))
+    }
+
     /// Sends one message and settles it.
-    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: RequestMark) {
+    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: Option<RequestMark>) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
+        let Some(mark) = mark else { return self.push_to_url(job, grant, leased_until).await };
         let at = self.wheel.now().wall;
         let request = PushRequest::of(&grant, &self.store, at.to_system_time());
         let outcome = job.client.deliver(&request).await;
         drop(request);
         let charge = self.judge(job, &grant, mark, &outcome);
+        self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
+    }
+
+    /// Settles a message whose request began at `at`, and keeps the attempt.
+    async fn conclude(
+        &self,
+        job: &PushJob,
+        grant: &Grant,
+        at: WallMs,
+        outcome: &PushOutcome,
+        charge: Charge,
+        leased_until: EngineMs,
+    ) {
         tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
-        let end = self.end_of(job, &grant, &outcome, charge, leased_until).await;
-        let settled = self.settle(&grant, end, &outcome.class.to_string(), leased_until).await;
+        let end = self.end_of(job, grant, outcome, charge, leased_until).await;
+        let settled = self.settle(grant, end, &outcome.class.to_string(), leased_until).await;
         if let Some(log) = &self.parts.attempts {
             let gone = matches!(settled, Some(Settled::Acked | Settled::Already { .. }));
-            log.note(AttemptNote::of(&grant, at, &outcome, gone));
+            log.note(AttemptNote::of(grant, at, outcome, gone));
         }
     }
 

@@ -7,11 +7,12 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use duewheel::core::engine::Grant;
 use http_body_util::Full;
-use hyper::Request;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Request, Uri};
 use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use crate::message_url::TARGET_URL_HEADER;
 use crate::signing::signatures;
 use crate::target::PushTarget;
 
@@ -64,6 +65,7 @@ impl PushRequest {
             headers: message
                 .headers
                 .iter()
+                .filter(|(name, _)| &**name != TARGET_URL_HEADER)
                 .map(|(name, value)| (name.to_string(), value.to_string()))
                 .collect(),
             body: message.body.clone(),
@@ -71,10 +73,10 @@ impl PushRequest {
     }
 
     /// The request as it goes out.
-    pub(crate) fn to_http(&self, target: &PushTarget) -> Request<Full<Bytes>> {
+    pub(crate) fn to_http(&self, target: &PushTarget, uri: &Uri) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = target.method.clone();
-        *request.uri_mut() = target.uri.clone();
+        *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("duewheel/", env!("CARGO_PKG_VERSION"))));
         // hyper leaves it out when there is no body.

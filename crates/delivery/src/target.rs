@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::name::QueueName;
@@ -124,7 +125,7 @@ pub struct PushTarget {
     pub(crate) uri: Uri,
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
-    pub(crate) secrets: Vec<SigningSecret>,
+    pub(crate) secrets: Arc<[SigningSecret]>,
     pub(crate) timeout: Duration,
     pub(crate) concurrency: NonZeroU32,
     pub(crate) rate: Option<PushRate>,
@@ -132,7 +133,18 @@ pub struct PushTarget {
     pub(crate) max_attempts: NonZeroU32,
     pub(crate) dead_on: Vec<u16>,
     pub(crate) tls: ClientConfig,
+    /// TLS without a certificate of ours, and with the authorities of the web.
+    pub(crate) plain_tls: ClientConfig,
     pub(crate) networks: Networks,
+}
+
+/// How the origin of a message's own URL relates to the target of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OriginKind {
+    /// It is the target's own origin.
+    Own,
+    /// It is another one, which must not see what is meant for the target.
+    Foreign,
 }
 
 /// Reads a field that may hold a secret. The error of the field's own type would repeat what it did not expect.
@@ -229,6 +241,12 @@ impl PushTarget {
         }
         queues(settings.queues.as_deref().unwrap_or_default())?;
         let tls = client_config(settings.ca_pem.as_deref(), settings.client_pem.as_deref());
+        let tls = tls.map_err(|(field, what)| bad(field, what))?;
+        let plain_tls = if settings.ca_pem.is_none() && settings.client_pem.is_none() {
+            tls.clone()
+        } else {
+            client_config(None, None).map_err(|(field, what)| bad(field, what))?
+        };
         let most = u64::try_from(MAX_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
         let timeout = settings.timeout_ms.map(Duration::from_millis).unwrap_or(TIMEOUT);
         if timeout.is_zero() || timeout > MAX_TIMEOUT {
@@ -239,24 +257,47 @@ impl PushTarget {
             uri,
             method: method(settings.method.as_deref())?,
             headers: headers(&settings.headers)?,
-            secrets: secrets(&settings.secrets)?,
+            secrets: secrets(&settings.secrets)?.into(),
             timeout,
             concurrency: number("concurrency", settings.concurrency.unwrap_or(CONCURRENCY), MAX_CONCURRENCY)?,
             rate: rate(settings.rate)?,
             retry: retry(settings.retry.as_ref())?,
             max_attempts: number("max_attempts", settings.max_attempts.unwrap_or(MAX_ATTEMPTS), u32::MAX)?,
             dead_on: dead_on(&settings.dead_on)?,
-            tls: tls.map_err(|(field, what)| bad(field, what))?,
+            tls,
+            plain_tls,
             networks,
         })
     }
 
+    /// The target as it is for URLs of messages: another origin gets neither its headers nor its client certificate nor
+    /// signatures by its secrets. Method, time-out, plan and judgement of answers are the same.
+    pub(crate) fn for_urls(&self, of: OriginKind, networks: Networks) -> PushTarget {
+        let (headers, secrets, tls) = match of {
+            OriginKind::Own => (self.headers.clone(), self.secrets.clone(), self.tls.clone()),
+            OriginKind::Foreign => (HeaderMap::new(), Arc::default(), self.plain_tls.clone()),
+        };
+        PushTarget {
+            url: self.url.clone(),
+            uri: self.uri.clone(),
+            method: self.method.clone(),
+            headers,
+            secrets,
+            timeout: self.timeout,
+            concurrency: self.concurrency,
+            rate: self.rate,
+            retry: self.retry.clone(),
+            max_attempts: self.max_attempts,
+            dead_on: self.dead_on.clone(),
+            tls,
+            plain_tls: self.plain_tls.clone(),
+            networks,
+        }
+    }
+
     /// The URL with its query masked, because queries often hold tokens.
     pub fn shown_url(&self) -> String {
-        let mut shown = self.url.clone();
-        shown.set_query(None);
-        let mask = if self.url.query().is_some() { "?…" } else { "" };
-        format!("{shown}{mask}")
+        masked(&self.url)
     }
 
     /// How long a request may take, from the look-up of the name to the end of the answer.
@@ -303,6 +344,14 @@ impl fmt::Debug for TargetSettings {
     }
 }
 
+/// A URL without its query.
+pub(crate) fn masked(url: &Url) -> String {
+    let mut shown = url.clone();
+    shown.set_query(None);
+    let mask = if url.query().is_some() { "?…" } else { "" };
+    format!("{shown}{mask}")
+}
+
 fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadTarget> {
     let networks = match settings {
         None => Ok(Networks::default()),
@@ -313,7 +362,7 @@ fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadTarget> {
 }
 
 /// The URL, and the same for requests. An address in it is judged here already, as it will be at each connection.
-fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadTarget> {
+pub(crate) fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadTarget> {
     let wrong = |what: &str| bad("url", what);
     if text.len() > MAX_URL {
         return Err(wrong(&format!("is longer than {MAX_URL} bytes")));

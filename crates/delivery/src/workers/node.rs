@@ -119,7 +119,8 @@ impl PushWorkers {
         check_store(&start.store)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
         let (log, writer) = AttemptLog::start(wheel.client())?;
-        let parts = PusherParts { attempts: Some(log), bugs: Arc::new(AtomicU64::new(seats)) };
+        let parts =
+            PusherParts { attempts: Some(log), urls: Arc::default(), bugs: Arc::new(AtomicU64::new(seats)) };
         let ground = SeatGround { wheel: wheel.clone(), store: start.store.clone(), parts };
         let inner = Arc::new(WorkersInner {
             ground,

@@ -1,0 +1,235 @@
+//! What requests to URLs of messages share on a node: a limit of how many run at a time, and a breaker for each origin.
+//!
+//! A URL that is away must not hold up the target of its queue, whose breaker these requests do not concern.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel::core::time::EngineMs;
+use lru::LruCache;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use url::Origin;
+
+use crate::breaker::{Breaker, Charge, Permit, RequestMark};
+use crate::client::{PushHttp, PushOutcome};
+use crate::limits::{CONNECTED_ORIGINS, FORGIVEN_DELAY, MAX_ORIGINS, URL_CONCURRENCY, URL_WAIT};
+use crate::networks::Networks;
+
+/// The breakers of origins, the most recently used ones. It is pure: instants are arguments, and so is what is random.
+#[derive(Debug)]
+pub(crate) struct OriginBreakers(LruCache<Origin, OriginState>);
+
+#[derive(Debug)]
+struct OriginState {
+    breaker: Breaker,
+    /// Requests that have not ended.
+    under_way: usize,
+}
+
+impl OriginState {
+    /// How long no request may begin.
+    fn wait(&self, now: EngineMs) -> Option<Duration> {
+        match self.breaker.permit(now, self.under_way) {
+            Permit::Many | Permit::One => None,
+            Permit::Until(instant) => Some(Duration::from_millis(instant.0.saturating_sub(now.0))),
+            Permit::AfterOthers | Permit::Paused => Some(FORGIVEN_DELAY),
+        }
+    }
+}
+
+impl OriginBreakers {
+    pub(crate) fn new(most: NonZeroUsize) -> Self {
+        OriginBreakers(LruCache::new(most))
+    }
+
+    /// How long no request may begin.
+    pub(crate) fn wait(&mut self, origin: &Origin, now: EngineMs) -> Option<Duration> {
+        self.0.get(origin).and_then(|state| state.wait(now))
+    }
+
+    /// A request begins, or may not for so long. `timeout` is that of the request, `random` any number.
+    pub(crate) fn begin(
+        &mut self,
+        origin: &Origin,
+        now: EngineMs,
+        timeout: Duration,
+        random: u64,
+    ) -> Result<RequestMark, Duration> {
+        let fresh = || OriginState { breaker: Breaker::of_origin(timeout), under_way: 0 };
+        let state = self.0.get_or_insert_mut_ref(origin, fresh);
+        if let Some(wait) = state.wait(now) {
+            return Err(wait);
+        }
+        state.under_way += 1;
+        Ok(state.breaker.begin(now, random))
+    }
+
+    /// A request has ended, the one that `mark` was given for. `None`: it was dropped.
+    pub(crate) fn end(
+        &mut self,
+        origin: &Origin,
+        now: EngineMs,
+        mark: RequestMark,
+        outcome: Option<&PushOutcome>,
+        random: u64,
+    ) -> Charge {
+        let Some(state) = self.0.get_mut(origin) else {
+            // Others were used since. Nothing is known of it any more.
+            return outcome.map_or(Charge::Forgiven, |outcome| mark.charge_apart(outcome));
+        };
+        state.under_way = state.under_way.saturating_sub(1);
+        outcome.map_or(Charge::Forgiven, |outcome| state.breaker.end(now, mark, outcome, random))
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What requests to URLs of messages share on a node.
+pub(crate) struct UrlGround {
+    /// The addresses that they may go to: public ones, other than in tests.
+    pub(crate) networks: Networks,
+    hands: Arc<Semaphore>,
+    breakers: Mutex<OriginBreakers>,
+    /// Connections to other origins than the target's, by the time-out that they were made with.
+    connections: Mutex<LruCache<(Origin, Duration), PushHttp>>,
+}
+
+impl Default for UrlGround {
+    fn default() -> Self {
+        UrlGround::with_networks(Networks::default())
+    }
+}
+
+impl UrlGround {
+    pub(crate) fn with_networks(networks: Networks) -> Self {
+        const ORIGINS: NonZeroUsize = NonZeroUsize::new(MAX_ORIGINS).unwrap();
+        const CONNECTED: NonZeroUsize = NonZeroUsize::new(CONNECTED_ORIGINS).unwrap();
+        UrlGround {
+            networks,
+            hands: Arc::new(Semaphore::new(URL_CONCURRENCY)),
+            breakers: Mutex::new(OriginBreakers::new(ORIGINS)),
+            connections: Mutex::new(LruCache::new(CONNECTED)),
+        }
+    }
+
+    /// The right to send one request; `None`: there was none for [`URL_WAIT`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe; who waits again stands at the end of the line.
+    pub(crate) async fn hand(&self) -> Option<OwnedSemaphorePermit> {
+        let taken = tokio::time::timeout(URL_WAIT, self.hands.clone().acquire_owned()).await;
+        taken.ok()?.ok()
+    }
+
+    pub(crate) fn breakers(&self) -> MutexGuard<'_, OriginBreakers> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections to an origin, or new ones.
+    pub(crate) fn connections(
+        &self,
+        origin: &Origin,
+        timeout: Duration,
+        make: impl FnOnce() -> PushHttp,
+    ) -> PushHttp {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.get_or_insert((origin.clone(), timeout), make).clone()
+    }
+}
+
+impl fmt::Debug for UrlGround {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UrlGround").field("networks", &self.networks).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::PushVerdict;
+    use crate::client::PushClass;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn origin(n: usize) -> Origin {
+        url::Url::parse(&format!("https://c{n}.example/")).unwrap().origin()
+    }
+
+    fn breakers(most: usize) -> OriginBreakers {
+        OriginBreakers::new(NonZeroUsize::new(most).unwrap())
+    }
+
+    fn outcome(verdict: PushVerdict, class: PushClass) -> PushOutcome {
+        PushOutcome { verdict, disable: false, class, took: Duration::ZERO, answer: String::new() }
+    }
+
+    fn fails(it: &mut OriginBreakers, origin: &Origin, ms: u64) -> Charge {
+        let now = EngineMs(ms);
+        let mark = it.begin(origin, now, TIMEOUT, 0).unwrap();
+        let outcome = outcome(PushVerdict::Failed, PushClass::Timeout);
+        it.end(origin, now, mark, Some(&outcome), 0)
+    }
+
+    #[test]
+    fn each_origin_has_a_breaker_and_no_more_than_the_bound_are_kept() {
+        let mut it = breakers(3);
+        for ms in 0..3 {
+            assert_eq!(fails(&mut it, &origin(0), ms), Charge::Counted);
+        }
+        assert!(it.wait(&origin(0), EngineMs(3)).is_some(), "three failures, no success: it is open");
+        assert!(it.begin(&origin(0), EngineMs(3), TIMEOUT, 0).is_err());
+        assert_eq!(it.wait(&origin(1), EngineMs(3)), None, "another one is not");
+        for n in 1..=2 {
+            it.begin(&origin(n), EngineMs(3), TIMEOUT, 0).unwrap();
+        }
+        // It was used least recently, but is looked at now: the next one takes the place of the first other.
+        assert!(it.wait(&origin(0), EngineMs(3)).is_some());
+        it.begin(&origin(3), EngineMs(3), TIMEOUT, 0).unwrap();
+        assert!(it.wait(&origin(0), EngineMs(3)).is_some());
+        for n in 10..20_000 {
+            it.begin(&origin(n), EngineMs(3), TIMEOUT, 0).unwrap();
+            assert!(it.len() <= 3);
+        }
+        assert_eq!(it.wait(&origin(0), EngineMs(3)), None, "it is forgotten");
+    }
+
+    #[test]
+    fn a_probe_goes_alone_and_a_busy_origin_gets_one_at_a_time() {
+        let mut it = breakers(10);
+        for ms in 0..3 {
+            fails(&mut it, &origin(0), ms);
+        }
+        let probe_at = 3 + u64::try_from(it.wait(&origin(0), EngineMs(3)).unwrap().as_millis()).unwrap();
+        let probe = it.begin(&origin(0), EngineMs(probe_at), TIMEOUT, 0).unwrap();
+        assert!(it.begin(&origin(0), EngineMs(probe_at), TIMEOUT, 0).is_err());
+        let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
+        assert_eq!(it.end(&origin(0), EngineMs(probe_at), probe, Some(&failed), 0), Charge::Forgiven);
+
+        let first = it.begin(&origin(1), EngineMs(0), TIMEOUT, 0).unwrap();
+        let slowed = outcome(PushVerdict::Slowed(Duration::from_secs(1)), PushClass::Status(429));
+        it.end(&origin(1), EngineMs(0), first, Some(&slowed), 0);
+        assert_eq!(it.wait(&origin(1), EngineMs(0)), Some(Duration::from_secs(1)));
+        let second = it.begin(&origin(1), EngineMs(1_000), TIMEOUT, 0).unwrap();
+        assert_eq!(it.wait(&origin(1), EngineMs(1_000)), Some(FORGIVEN_DELAY), "one at a time");
+        // What is dropped ends as well.
+        it.end(&origin(1), EngineMs(1_000), second, None, 0);
+        assert_eq!(it.wait(&origin(1), EngineMs(1_000)), None);
+    }
+
+    /// Nobody could resume it.
+    #[test]
+    fn days_of_failures_pause_no_origin() {
+        let mut it = breakers(10);
+        let mut now = 0;
+        for _ in 0..20 {
+            now += 86_400_000;
+            fails(&mut it, &origin(0), now);
+        }
+        assert!(it.wait(&origin(0), EngineMs(now + 600_000)).is_none(), "a probe may go");
+    }
+}

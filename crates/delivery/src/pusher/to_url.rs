@@ -1,0 +1,134 @@
+//! Messages with URLs of their own: sent there instead of to the target, under the breaker of the URL's origin.
+
+use std::sync::Arc;
+
+use duewheel::core::engine::Grant;
+use duewheel::core::time::{EngineMs, WallMs};
+use url::Origin;
+
+use super::{PushEnd, PushJob, PushWorker};
+use crate::answer::PushVerdict;
+use crate::breaker::{Charge, RequestMark};
+use crate::client::{PushClient, PushOutcome};
+use crate::limits::{FORGIVEN_DELAY, ORIGIN_CONNECTIONS};
+use crate::message_url::MessageUrl;
+use crate::origins::UrlGround;
+use crate::plan::jittered;
+use crate::request::PushRequest;
+use crate::target::{OriginKind, PushTarget};
+
+/// The reason of a dead message whose URL is none.
+const BAD_URL: &str = "bad_target_url";
+/// The note of an attempt that sent nothing, because the breaker of the origin is open or it wants to be left alone.
+const ORIGIN_WAITS: &str = "origin_waits";
+/// The note of an attempt that sent nothing, because as many requests to URLs of messages run as may.
+const URLS_BUSY: &str = "urls_busy";
+
+/// The target of a job as it is for URLs of messages, by the kind of their origin.
+#[derive(Debug)]
+pub(super) struct UrlTargets {
+    own: PushClient,
+    foreign: Arc<PushTarget>,
+}
+
+impl UrlTargets {
+    pub(super) fn new(client: &PushClient, ground: &UrlGround) -> Self {
+        let as_it_is = |kind| Arc::new(client.target().for_urls(kind, ground.networks.clone()));
+        let own = as_it_is(OriginKind::Own);
+        let connections = client.connections(&own, ORIGIN_CONNECTIONS);
+        UrlTargets { own: client.over(own, connections), foreign: as_it_is(OriginKind::Foreign) }
+    }
+
+    /// The client for this URL.
+    fn client(&self, client: &PushClient, ground: &UrlGround, url: &MessageUrl) -> PushClient {
+        match url.kind(client.target()) {
+            OriginKind::Own => self.own.clone(),
+            OriginKind::Foreign => {
+                let make = || client.connections(&self.foreign, ORIGIN_CONNECTIONS);
+                let connections = ground.connections(&url.origin(), self.foreign.timeout, make);
+                client.over(self.foreign.clone(), connections)
+            }
+        }
+    }
+}
+
+/// A request to an origin, which its breaker knows of until it is dropped.
+struct OriginRequest<'a> {
+    worker: &'a PushWorker,
+    origin: &'a Origin,
+    /// Until it has ended.
+    mark: Option<RequestMark>,
+}
+
+impl OriginRequest<'_> {
+    fn end(mut self, grant: &Grant, outcome: &PushOutcome) -> Charge {
+        let Some(mark) = self.mark.take() else { return Charge::Counted };
+        let random = self.worker.random(grant, "end");
+        let mut breakers = self.worker.parts.urls.breakers();
+        breakers.end(self.origin, self.worker.now(), mark, Some(outcome), random)
+    }
+}
+
+impl Drop for OriginRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            self.worker.parts.urls.breakers().end(self.origin, self.worker.now(), mark, None, 0);
+        }
+    }
+}
+
+impl PushWorker {
+    /// Sends a message to its own URL and settles it. The breaker of the target is not concerned.
+    pub(super) async fn push_to_url(&self, job: &Arc<PushJob>, grant: Grant, leased_until: EngineMs) {
+        let text = MessageUrl::of(&grant.message).unwrap_or_default();
+        let Ok(url) = MessageUrl::new(text) else {
+            drop(self.settle(&grant, PushEnd::Dead, BAD_URL, leased_until).await);
+            return;
+        };
+        match self.sent_to(job, &grant, &url).await {
+            Ok((at, outcome, charge)) => {
+                self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
+            }
+            Err((end, note)) => drop(self.settle(&grant, end, note, leased_until).await),
+        }
+    }
+
+    /// When it was sent, how that ended, and whether it counts; or what becomes of a message that was not sent, and why.
+    async fn sent_to(
+        &self,
+        job: &PushJob,
+        grant: &Grant,
+        url: &MessageUrl,
+    ) -> Result<(WallMs, PushOutcome, Charge), (PushEnd, &'static str)> {
+        let (ground, origin) = (&self.parts.urls, url.origin());
+        let later = |wait| {
+            let delay = jittered(FORGIVEN_DELAY.max(wait), self.random(grant, "wait"));
+            (PushEnd::NotYet(Some(delay.max(wait))), ORIGIN_WAITS)
+        };
+        if let Some(wait) = ground.breakers().wait(&origin, self.now()) {
+            return Err(later(wait));
+        }
+        let Some(_hand) = ground.hand().await else {
+            return Err((PushEnd::NotYet(Some(FORGIVEN_DELAY)), URLS_BUSY));
+        };
+        let urls = job.urls.get_or_init(|| UrlTargets::new(&job.client, ground));
+        let client = urls.client(&job.client, ground, url);
+        let (now, random) = (self.now(), self.random(grant, "begin"));
+        let begun = ground.breakers().begin(&origin, now, client.target().timeout, random);
+        let request = OriginRequest { worker: self, origin: &origin, mark: Some(begun.map_err(later)?) };
+        let at = self.wheel.now().wall;
+        let sent = PushRequest::of(grant, &self.store, at.to_system_time());
+        let outcome = without_disable(client.deliver_to(url.uri(), &sent).await);
+        let charge = request.end(grant, &outcome);
+        Ok((at, outcome, charge))
+    }
+}
+
+/// A URL that takes no more messages concerns this message alone, which is dead: nobody could resume the URL.
+fn without_disable(outcome: PushOutcome) -> PushOutcome {
+    let verdict = match outcome.verdict {
+        PushVerdict::Refused => PushVerdict::Dead,
+        other => other,
+    };
+    PushOutcome { verdict, disable: false, ..outcome }
+}
