@@ -54,7 +54,12 @@ impl MessageUrl {
 
     /// The URL of a message, as it was given.
     pub fn of(message: &MessageContent) -> Option<&str> {
-        message.headers.iter().find(|(name, _)| &**name == TARGET_URL_HEADER).map(|(_, value)| &**value)
+        MessageUrl::in_headers(&message.headers)
+    }
+
+    /// The URL in the headers of a message, as it was given.
+    pub fn in_headers(headers: &[(Box<str>, Box<str>)]) -> Option<&str> {
+        headers.iter().find(|(name, _)| &**name == TARGET_URL_HEADER).map(|(_, value)| &**value)
     }
 
     /// Whether only a front end may give a message this header. Names are compared without regard to case.

@@ -80,8 +80,8 @@ export function fire(message) {
 
 // What is cancelled can be put again: the same content, under a new id.
 function again(message) {
-  const { body, body_base64, headers, key, due_at, priority, lease_ms, max_attempts } = message;
-  const content = { ...(body === undefined ? { body_base64 } : { body }), headers, due_at, priority, lease_ms, max_attempts, past: "fire" };
+  const { body, body_base64, headers, target_url, key, due_at, priority, lease_ms, max_attempts } = message;
+  const content = { ...(body === undefined ? { body_base64 } : { body }), headers, target_url, due_at, priority, lease_ms, max_attempts, past: "fire" };
   return call("POST", `${queuePath(message.queue)}/messages`, key === null ? content : { ...content, key });
 }
 

@@ -1,7 +1,7 @@
 // The public HTTP interface, and nothing else. The token lies in this tab's session storage and goes out as a header.
 
 const TOKEN = "duewheel-token";
-const SCOPES = ["enqueue", "consume", "cancel", "admin", "metrics"];
+const SCOPES = ["enqueue", "consume", "cancel", "admin", "metrics", "push-any"];
 
 export const identity = { known: false, open: false, name: "", scopes: [], queues: null, expires: null };
 

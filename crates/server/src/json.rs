@@ -3,6 +3,7 @@
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use duewheel::core::{LeaseToken, MessageId, WallMs};
+use duewheel_delivery::TARGET_URL_HEADER;
 use serde::{Serialize, Serializer};
 
 use crate::rfc3339;
@@ -76,13 +77,14 @@ impl Serialize for Base64Text<'_> {
     }
 }
 
-/// Names and values, in order.
+/// Names and values of headers, in order. The URL of a message is none of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeaderPairs<'a>(pub(crate) &'a [(Box<str>, Box<str>)]);
 
 impl Serialize for HeaderPairs<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+        let shown = self.0.iter().filter(|(name, _)| &**name != TARGET_URL_HEADER);
+        s.collect_map(shown.map(|(name, value)| (name, value)))
     }
 }
 

@@ -65,6 +65,12 @@ named! {
         "description": "An instant by RFC 3339. Answers have it in UTC with milliseconds. Requests may have any offset; \
             what is finer than a millisecond is rounded up.",
     });
+    /// The URL of a message.
+    TargetUrlSchema "TargetUrl" json_schema!({
+        "type": "string", "format": "uri", "maxLength": duewheel_delivery::limits::MAX_URL,
+        "examples": ["https://customer.example/hook"],
+        "description": "`http` or `https`, without user information and without a fragment, at a public address.",
+    });
     /// A length of time as text.
     DelaySchema "Delay" json_schema!({
         "type": "string", "format": "duewheel-span", "examples": ["250ms", "48h", "1h30m"],
@@ -220,7 +226,8 @@ pub(crate) fn config_rules(schema: &mut Schema) {
 
 /// The rules of a change.
 pub(crate) fn postpone_rules(schema: &mut Schema) {
-    let changes = [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
+    let changes =
+        [&BODIES[..], &TIMES, &["headers", "target_url", "priority", "max_attempts", "lease_ms"]].concat();
     let past_of_nothing = json!({ "allOf": [given("past"), none(&TIMES)] });
     forbid(schema, [twice(), vec![none(&changes), past_of_nothing]].concat());
 }

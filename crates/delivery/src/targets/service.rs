@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::Duewheel;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::shelves::{ReadyTarget, RowMark, Targets};
 use super::stages::TargetState;
 use crate::book::{BookReport, TargetBook, TargetEntry};
-use crate::limits::{CLOSE, FIRST_RESTART, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
+use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
+use crate::supervised::Supervised;
 use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
 
 /// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
@@ -24,8 +25,9 @@ use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
 #[derive(Debug)]
 pub struct TargetService {
     inner: Arc<ServiceInner>,
-    stop: watch::Sender<bool>,
-    task: Option<JoinHandle<()>>,
+    /// What follows the records.
+    reader: Option<Supervised>,
+    reader_restarts: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -36,6 +38,8 @@ struct ServiceInner {
     workers: Mutex<Option<PushWorkers>>,
     known: Mutex<Known>,
     edited: Notify,
+    /// For tests: bugs of the reader that are to happen.
+    bugs: AtomicU64,
 }
 
 /// What was read of the records.
@@ -60,6 +64,10 @@ impl TargetService {
     /// Starts it on the runtime of the caller. It ends with [`TargetService::stop`], when it is dropped, or when the
     /// wheel is closed.
     pub fn start(wheel: &Duewheel, targets: &Targets) -> Self {
+        TargetService::with_bugs(wheel, targets, 0)
+    }
+
+    fn with_bugs(wheel: &Duewheel, targets: &Targets, bugs: u64) -> Self {
         let inner = Arc::new(ServiceInner {
             wheel: wheel.clone(),
             targets: targets.clone(),
@@ -67,10 +75,13 @@ impl TargetService {
             workers: Mutex::new(None),
             known: Mutex::default(),
             edited: Notify::new(),
+            bugs: AtomicU64::new(bugs),
         });
-        let stop = watch::Sender::new(false);
-        let task = tokio::spawn(supervise(inner.clone(), stop.subscribe()));
-        TargetService { inner, stop, task: Some(task) }
+        let reader_restarts = Arc::new(AtomicU64::new(0));
+        let followed = inner.clone();
+        let work = move |stop| follow(followed.clone(), stop);
+        let reader = Supervised::start("the reader of targets", reader_restarts.clone(), work);
+        TargetService { inner, reader: Some(reader), reader_restarts }
     }
 
     /// Reads the targets at once: this node has edited one.
@@ -88,9 +99,10 @@ impl TargetService {
         self.inner.workers().as_ref().map(PushWorkers::statuses).unwrap_or_default()
     }
 
-    /// How often a bug has ended a worker.
+    /// How often a bug has ended a worker, or the reader of the records.
     pub fn restarts(&self) -> u64 {
-        self.inner.workers().as_ref().map_or(0, PushWorkers::restarts)
+        let workers = self.inner.workers().as_ref().map_or(0, PushWorkers::restarts);
+        workers + self.reader_restarts.load(Ordering::Relaxed)
     }
 
     /// Attempts that were not kept, because too many waited or the store was behind.
@@ -104,43 +116,29 @@ impl TargetService {
     /// When the future is dropped, the service stops by itself.
     pub async fn stop(mut self, deadline: Duration) {
         self.inner.known().stopped = true;
-        self.stop.send_replace(true);
-        let workers = self.inner.workers().take();
-        if let Some(workers) = workers {
-            workers.stop(deadline).await;
-        }
-        if let Some(task) = self.task.take() {
-            // It ends by itself: each of its waits has a limit.
-            drop(tokio::time::timeout(CLOSE, task).await);
-        }
+        let (reader, workers) = (self.reader.take(), self.inner.workers().take());
+        let reader_ends = async {
+            if let Some(reader) = reader {
+                reader.stop(CLOSE).await;
+            }
+        };
+        let workers_end = async {
+            if let Some(workers) = workers {
+                workers.stop(deadline).await;
+            }
+        };
+        tokio::join!(reader_ends, workers_end);
     }
 }
 
 impl Drop for TargetService {
     fn drop(&mut self) {
         self.inner.known().stopped = true;
-        self.stop.send_replace(true);
         drop(self.inner.workers().take());
     }
 }
 
-/// Follows the records until it is stopped; after a bug again, following a pause.
-async fn supervise(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
-    loop {
-        let follow = tokio::spawn(follow(inner.clone(), stop.clone()));
-        match follow.await {
-            Err(error) if error.is_panic() => {
-                tracing::error!("a bug has ended the reader of targets; it begins again")
-            }
-            Ok(()) | Err(_) => return,
-        }
-        tokio::select! {
-            _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(FIRST_RESTART) => {}
-        }
-    }
-}
-
+/// Follows the records until it is stopped.
 async fn follow(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
     let mut seen = None;
     let mut read_at: Option<Instant> = None;
@@ -157,6 +155,7 @@ async fn follow(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
             }
         }
         inner.note_stages(&mut noted).await;
+        inner.happen();
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = &mut ended => return,
@@ -173,6 +172,13 @@ impl ServiceInner {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A bug, if a test has asked for one.
+    fn happen(&self) {
+        if self.bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            panic!("a bug, for a test");
+        }
     }
 
     /// Reads all records, and lets the workers have them. Returns whether it did.
@@ -300,5 +306,31 @@ impl BookReport for PauseRecorder {
             self.0.edited.notify_one();
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::Policy;
+    use duewheel::core::name::QueueName;
+
+    use super::*;
+    use crate::target::TargetSettings;
+    use crate::targets::Sealing;
+
+    /// Its end was not counted, and who stopped the service waited for the workers first.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_bug_of_the_reader_is_counted_and_it_goes_on() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
+        let service = TargetService::with_bugs(&wheel, &targets, 2);
+        targets.put("shop", &TargetSettings::new("https://shop.example/")).await.unwrap();
+        targets.choose(&QueueName::new("orders").unwrap(), Some("shop"), &|_| true).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while service.restarts() < 2 || service.status("shop").is_none() {
+            assert!(Instant::now() < deadline, "{} restarts", service.restarts());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        service.stop(Duration::from_secs(10)).await;
     }
 }

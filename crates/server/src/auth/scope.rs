@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A kind of calls. No scope implies another; a token may have several.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// New messages. Shows no body
     Enqueue,
@@ -20,11 +20,14 @@ pub enum Scope {
     Admin,
     /// Figures: /metrics, queues, histograms, the wheel. Shows no body
     Metrics,
+    /// Beside enqueue or cancel: messages with a `target_url` of their own
+    PushAny,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 5] = [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics];
+    pub const ALL: [Scope; 6] =
+        [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics, Scope::PushAny];
 
     /// The name in files and answers.
     pub fn as_str(self) -> &'static str {
@@ -34,6 +37,7 @@ impl Scope {
             Scope::Cancel => "cancel",
             Scope::Admin => "admin",
             Scope::Metrics => "metrics",
+            Scope::PushAny => "push-any",
         }
     }
 }
@@ -49,6 +53,6 @@ impl FromStr for Scope {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let found = Scope::ALL.into_iter().find(|scope| scope.as_str() == s);
-        found.ok_or_else(|| format!("{s:?} is none of enqueue, consume, cancel, admin, metrics"))
+        found.ok_or_else(|| format!("{s:?} is none of enqueue, consume, cancel, admin, metrics, push-any"))
     }
 }

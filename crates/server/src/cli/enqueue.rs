@@ -47,6 +47,9 @@ pub(super) struct EnqueueArgs {
     /// A header that is stored with the message; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
+    /// Send the message to this URL instead of to the target of its queue; a token needs the scope push-any
+    #[arg(long, value_name = "URL")]
+    target_url: Option<String>,
     /// Priority; lower goes first
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
@@ -210,6 +213,7 @@ impl EnqueueArgs {
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
         put("key", self.key.as_deref().map(Value::from));
+        put("target_url", self.target_url.as_deref().map(Value::from));
         put("dedupe_id", self.dedupe_id.as_deref().map(Value::from));
         put("priority", self.priority.map(Value::from));
         put("max_attempts", self.max_attempts.map(Value::from));

@@ -121,6 +121,8 @@ pub(super) struct ExportedMessage {
     pub(super) body_base64: Option<String>,
     #[serde(default, skip_serializing_if = "HeaderList::is_empty")]
     pub(super) headers: HeaderList,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) target_url: Option<String>,
     pub(super) state: ExportedState,
     pub(super) due_at: String,
     pub(super) enqueued_at: String,
@@ -219,6 +221,7 @@ pub(super) struct ListedMessage {
     body: Option<String>,
     body_base64: Option<String>,
     headers: HeaderList,
+    target_url: Option<String>,
     pub(super) state: ExportedState,
     due_at: String,
     enqueued_at: String,
@@ -245,6 +248,7 @@ impl ListedMessage {
             body: self.body,
             body_base64: self.body_base64,
             headers: self.headers,
+            target_url: self.target_url,
             state: self.state,
             due_at: self.due_at,
             enqueued_at: self.enqueued_at,

@@ -113,6 +113,7 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "rate.burst" => "--burst",
         "reason" => "--reason",
         "spread" | "spread_ms" => "--spread",
+        "target_url" => "--target-url",
         "to" => "--to",
         "wait_ms" => "--wait",
         _ => return None,
@@ -127,8 +128,8 @@ pub(super) fn with_flags(mut refusal: ServerRefusal, request: Option<&Value>) ->
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
     let value = match request.and_then(|request| request.get(field)) {
-        // A body may be long, and secret.
-        Some(Value::String(text)) if flag != "BODY" => format!(" {text:?}"),
+        // A body may be long, and secret; a URL may have a token in its query.
+        Some(Value::String(text)) if flag != "BODY" && field != "target_url" => format!(" {text:?}"),
         Some(Value::Number(number)) => format!(" {number}"),
         _ => String::new(),
     };

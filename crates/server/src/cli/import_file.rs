@@ -179,6 +179,8 @@ struct ImportedLine<'a> {
     priority: Option<u32>,
     #[serde(skip_serializing_if = "HeaderList::is_empty")]
     headers: &'a HeaderList,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_url: Option<&'a str>,
     #[serde(flatten)]
     own: OwnFields,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,6 +216,7 @@ impl<'a> ImportedLine<'a> {
             dedupe_id: format!("import:{}:{}{salt}", message.enqueued_at, message.id),
             priority: message.priority,
             headers: &message.headers,
+            target_url: message.target_url.as_deref(),
             own,
             state: is_dead.then_some("dead"),
         }

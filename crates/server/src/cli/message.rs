@@ -95,6 +95,12 @@ pub(super) struct PostponeArgs {
     /// Remove all headers
     #[arg(long, conflicts_with = "header")]
     no_headers: bool,
+    /// Send the message to this URL instead of to the target of its queue; a token needs the scope push-any
+    #[arg(long, value_name = "URL")]
+    target_url: Option<String>,
+    /// Send the message to the target of its queue
+    #[arg(long, conflicts_with = "target_url")]
+    no_target_url: bool,
     /// A new priority; lower goes first
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
@@ -128,12 +134,13 @@ impl ClientCommand for PostponeArgs {
         }
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
+        put("target_url", self.target_url.map(Value::from).or(self.no_target_url.then_some(Value::Null)));
         put("priority", self.priority.map(Value::from));
         put("max_attempts", self.max_attempts.map(Value::from));
         put("lease_ms", self.lease.map(|span| span.0.into()));
         if request.is_empty() {
-            let what = "nothing to change: give --delay, --at, --body, --header, --no-headers, --priority, --max-attempts or \
-                        --lease; what is left out stays as it is";
+            let what = "nothing to change: give --delay, --at, --body, --header, --no-headers, --target-url, --no-target-url, \
+                        --priority, --max-attempts or --lease; what is left out stays as it is";
             return Err(CommandFailure::Usage(what.into()));
         }
         if let Some(generation) = self.if_generation {
@@ -237,6 +244,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         "lease_until",
         "dead_reason",
         "dead_at",
+        "target_url",
     ] {
         if message.get(name).is_some_and(|value| !value.is_null()) {
             let text = cell(message, name);

@@ -192,6 +192,9 @@ fn environment(message: &Value) -> Vec<(String, String)> {
     for field in ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"] {
         put(format!("DUEWHEEL_{}", field.to_ascii_uppercase()), &message[field]);
     }
+    if message["target_url"].is_string() {
+        put("DUEWHEEL_TARGET_URL".to_owned(), &message["target_url"]);
+    }
     put("DUEWHEEL_KEY".to_owned(), &Value::from(message["key"].as_str().unwrap_or_default()));
     for (name, value) in message["headers"].as_object().into_iter().flatten() {
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
@@ -208,7 +211,7 @@ mod tests {
     fn the_environment_has_the_message() {
         let message = serde_json::json!({
             "id": "7", "queue": "q", "key": null, "attempt": 2, "priority": 1024, "due_at": "2026-01-01T00:00:00.000Z",
-            "generation": 1, "lateness_ms": 3, "headers": {"trace-id": "abc", "bad": "a\0b"},
+            "generation": 1, "lateness_ms": 3, "target_url": "https://a.example/", "headers": {"trace-id": "abc", "bad": "a\0b"},
         });
         let found: std::collections::BTreeMap<_, _> = environment(&message).into_iter().collect();
         assert_eq!(found["DUEWHEEL_ID"], "7");
@@ -216,6 +219,7 @@ mod tests {
         assert_eq!(found["DUEWHEEL_ATTEMPT"], "2");
         assert_eq!(found["DUEWHEEL_LATENESS_MS"], "3");
         assert_eq!(found["DUEWHEEL_HEADER_TRACE_ID"], "abc");
+        assert_eq!(found["DUEWHEEL_TARGET_URL"], "https://a.example/");
         assert!(!found.contains_key("DUEWHEEL_HEADER_BAD"));
     }
 

@@ -6,7 +6,7 @@ use duewheel::core::engine::Answered;
 use super::call::{BodyFormat, Call};
 use super::enqueued::{EnqueuedAnswer, status};
 use super::line::EnqueueLine;
-use super::{Answer, ndjson, reply, strict};
+use super::{Answer, ndjson, reply, strict, target_url};
 use crate::error::Problem;
 
 /// The header that is another way to give the `dedupe_id` of a single message.
@@ -31,6 +31,9 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
             return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
         }
         message.dedupe_id = Some(id);
+    }
+    if target_url::is_in(&message) {
+        target_url::check(&call.app, &call.caller, &queue).await?;
     }
     let key = message.key.clone();
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, time))?;

@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::limits;
 use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
+use super::{limits, target_url};
 use crate::error::Problem;
 use crate::rfc3339;
-use crate::schema::{AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema};
+use crate::schema::{AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, TargetUrlSchema};
 use crate::span::{BadSpan, TimeSpan};
 
 /// A new message. Exactly one of `body`, `json` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
@@ -59,6 +59,10 @@ pub(crate) struct EnqueueLine<'a> {
     /// Number of grants after which the message is dead; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
+    /// The message is sent to this URL instead of to the target of its queue, which must have one. Needs the scope
+    /// `push-any`.
+    #[schemars(with = "Option<TargetUrlSchema>")]
+    target_url: Option<Text<'a>>,
     backoff: Option<Object<BackoffFields>>,
     /// The message is due at an instant of its own within this number of milliseconds from the due time on: `due_at` of
     /// the answer. It depends on the key, or else on the dedupe id, or else on the message.
@@ -141,11 +145,16 @@ impl EnqueueLine<'_> {
             .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
         let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?
             .ok_or_else(|| Problem::field("delay_ms", "one of delay_ms, delay and due_at must be given"))?;
+        let mut headers = headers(self.headers.map(|h| h.0).unwrap_or_default(), self.json);
+        target_url::check_headers(&headers)?;
+        if let Some(url) = &self.target_url {
+            target_url::put(&mut headers, &target_url::read(url)?);
+        }
         let enqueue = Enqueue {
             queue: queue.clone(),
             key: self.key.map(|k| Key::new(&k.0)).transpose().map_err(|what| Problem::field("key", what))?,
             body,
-            headers: headers(self.headers.map(|h| h.0).unwrap_or_default(), self.json),
+            headers,
             when,
             if_exists: match self.if_exists {
                 None | Some(IfExistsWord::Reject) => IfExists::Reject,

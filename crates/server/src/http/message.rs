@@ -14,6 +14,7 @@ use super::call::Call;
 use super::enqueued::{EnqueuedAnswer, status};
 use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
+use super::target_url::{self, UrlChange};
 use super::target_view::DeliveryAnswer;
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
@@ -22,6 +23,7 @@ use crate::error::{ErrorCode, Problem};
 use crate::json::{IdText, written};
 use crate::schema::{
     AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
+    TargetUrlSchema,
 };
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
@@ -182,8 +184,13 @@ pub(crate) struct PostponeRequest<'a> {
     /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
-    /// These replace all headers; an empty object removes them.
+    /// These replace all headers; an empty object removes them. `target_url` is not one of them.
     headers: Option<Strings>,
+    /// The URL that the message is sent to instead of to the target of its queue; `null`: it goes to the target. Needs
+    /// the scope `push-any`.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<TargetUrlSchema>")]
+    target_url: Option<Option<Text<'a>>>,
     /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     max_attempts: Option<Whole<1, U32_MAX>>,
@@ -198,18 +205,26 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         let asked: PostponeRequest<'_> = strict::parse(&bytes)?;
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
-        let edit = Box::new(Edit {
+        let headers = asked.headers.map(|given| headers(given.0, asked.json));
+        headers.as_ref().map_or(Ok(()), target_url::check_headers)?;
+        let url = asked.target_url.as_ref();
+        let url = url.map(|url| url.as_ref().map(target_url::read).transpose()).transpose()?;
+        let edit = Edit {
             when,
             body: body(asked.body, asked.json, asked.body_base64)?,
-            headers: asked.headers.map(|given| headers(given.0, asked.json)),
+            headers,
             priority: asked.priority.map(Whole::get),
             max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
             lease_ms: asked.lease_ms.map(|n| n.0),
-        });
+        };
         let if_generation = asked.if_generation.map(Whole::get);
-        (Op::postpone(target, edit, if_generation), time.unwrap_or("due_at"))
+        (UrlChange { edit, if_generation, url }, time.unwrap_or("due_at"))
     };
-    changed(call.app.ask(asked).await?, time)
+    if asked.url.is_some() || asked.edit.headers.is_some() {
+        return target_url::change((&call.app, &call.caller), target, &asked, time).await;
+    }
+    let UrlChange { edit, if_generation, url: _ } = asked;
+    changed(call.app.ask(Op::postpone(target, Box::new(edit), if_generation)).await?, time)
 }
 
 async fn fire(mut call: Call, target: Target) -> Answer {
@@ -223,11 +238,11 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 pub(crate) struct Nothing {}
 
 /// Memory for an answer with one message.
-async fn room(app: &App) -> Result<AnswerPermit, Problem> {
+pub(super) async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
 }
 
-fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
+pub(super) fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
     let now = done.map_err(|refusal| Problem::from_change(refusal, time))?;
     Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now)))
 }

@@ -56,6 +56,7 @@ mod starting;
 mod stats;
 mod strict;
 mod target;
+mod target_url;
 mod target_view;
 mod view;
 #[cfg(test)]

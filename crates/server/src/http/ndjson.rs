@@ -28,7 +28,8 @@ use super::call::Call;
 use super::enqueued::{self, EnqueuedAnswer};
 use super::line::{EnqueueLine, TimeField};
 use super::reading::ReadBody;
-use super::{Answer, App, check_batch, strict};
+use super::{Answer, App, check_batch, strict, target_url};
+use crate::auth::Caller;
 use crate::error::{ErrorCode, ItemProblem, Problem};
 use crate::json;
 
@@ -41,7 +42,7 @@ const RESULT_BYTES: usize = 192;
 
 pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
     let body = call.bytes(call.app.policy.max_batch_bytes).await?;
-    let mut slices = submit(&call.app, body, &queue).await?;
+    let mut slices = submit(&call.app, &call.caller, body, &queue).await?;
     let body = match (slices.pop_front(), slices.is_empty()) {
         (None, _) => Body::empty(),
         (Some(slice), true) => Body::from(slice.finish(&queue).await),
@@ -56,10 +57,17 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
 }
 
 /// Submits all lines to the engine. The body is dropped when the engine has them, however long their answers take.
-async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque<Slice>, Problem> {
+async fn submit(
+    app: &App,
+    caller: &Caller,
+    body: ReadBody,
+    queue: &QueueName,
+) -> Result<VecDeque<Slice>, Problem> {
     let until = Instant::now() + body.time_limit();
     let lines = lines(&body);
     check_batch(lines.len(), &app.policy)?;
+    // Whether lines may have URLs, once one has.
+    let mut urls = None;
     let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
     for (n, chunk) in lines.chunks(SLICE).enumerate() {
         if n > 0 {
@@ -72,6 +80,14 @@ async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque
             before.settle().await;
         }
         let mut slice = Slice::parse(chunk, queue);
+        if slice.has_urls() {
+            if urls.is_none() {
+                urls = Some(target_url::check(app, caller, queue).await);
+            }
+            if let Some(Err(problem)) = &urls {
+                slice.refuse_urls(problem);
+            }
+        }
         match slice.submit(app, until).await {
             Ok(()) => {}
             // Nothing has been applied yet: the request as a whole is refused, and may be repeated as a whole.
@@ -161,6 +177,25 @@ impl Slice {
         slice
     }
 
+    /// Whether a valid line has a URL.
+    fn has_urls(&self) -> bool {
+        self.ops.iter().any(has_url)
+    }
+
+    /// Refuses the valid lines with a URL.
+    fn refuse_urls(&mut self, problem: &Problem) {
+        let mut ops = std::mem::take(&mut self.ops).into_iter();
+        for outcome in &mut self.outcomes {
+            if let Outcomes::Refused(_) = outcome {
+                continue;
+            }
+            match ops.next() {
+                Some(op) if has_url(&op) => *outcome = Outcomes::Refused(Box::new(problem.clone())),
+                op => self.ops.extend(op),
+            }
+        }
+    }
+
     /// Hands the good lines to the engine. While too much waits for it, or the store is behind, they wait, too: the sender becomes as slow
     /// as the disk. `until` is for all slices of a request.
     async fn submit(&mut self, app: &App, until: Instant) -> Result<(), Problem> {
@@ -223,6 +258,10 @@ impl Slice {
         }
         out.into()
     }
+}
+
+fn has_url(op: &Op) -> bool {
+    matches!(op, Op::Enqueue(message) if target_url::is_in(message))
 }
 
 /// The result of one line: a message that was accepted, with its status, or a problem without an id.
@@ -341,7 +380,7 @@ mod tests {
         share.grow(500).await.unwrap();
         assert_eq!(app.reading.free(), 0);
         let queue = QueueName::new("q").unwrap();
-        let slices = submit(&app, ReadBody::new(bytes, share), &queue).await.unwrap();
+        let slices = submit(&app, &Caller::Trusted, ReadBody::new(bytes, share), &queue).await.unwrap();
         assert!(
             slices.iter().any(|slice| matches!(slice.replies, LineAnswers::Later(_))),
             "no answer was taken"

@@ -4,6 +4,7 @@ use duewheel::core::MessageContent;
 use duewheel::core::engine::{Applied, Outline, View};
 use duewheel::core::message::{DeadReason, Expiry, Options, PastAttempt};
 use duewheel::core::policy::Backoff;
+use duewheel_delivery::MessageUrl;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use super::target_view::DeliveryAnswer;
 use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
 use crate::schema::{
     DeadReasonSchema, DoneOutcomeSchema, EndedSchema, KeySchema, LevelSchema, MessageStateSchema,
-    QueueSchema, StateSchema,
+    QueueSchema, StateSchema, TargetUrlSchema,
 };
 
 /// The members of a message that only its producer can change.
@@ -30,6 +31,10 @@ pub(crate) struct ContentAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body_base64: Option<Base64Text<'a>>,
     pub(super) headers: HeaderPairs<'a>,
+    /// Where it is sent instead of to the target of its queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TargetUrlSchema>")]
+    pub(super) target_url: Option<&'a str>,
 }
 
 impl<'a> ContentAnswer<'a> {
@@ -45,6 +50,7 @@ impl<'a> ContentAnswer<'a> {
             body,
             body_base64,
             headers: HeaderPairs(&message.headers),
+            target_url: MessageUrl::of(message),
         }
     }
 }

@@ -19,6 +19,7 @@ use http_body_util::BodyExt;
 use hyper::body::Frame;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+use schemars::SchemaGenerator;
 use serde_json::Value;
 
 use super::routes::{HttpRoute, router, table};
@@ -202,6 +203,47 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
         assert!(detail.contains(says), "{at}: {detail}");
     }
     assert_eq!(server.state().await, before, "nothing was applied");
+}
+
+/// The routes that take a `target_url` need the scope `push-any` for it, besides their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_of_a_message_needs_a_scope_of_its_own() {
+    let mut server = WalkServer::start().await;
+    let others: Vec<Scope> = Scope::ALL.into_iter().filter(|scope| *scope != Scope::PushAny).collect();
+    let (without, with) = (server.token(&others, None, None), server.token(&Scope::ALL, None, None));
+    let url = r#""target_url": "https://customer.example/hook""#;
+    let mut walked = 0;
+    for route in table() {
+        let body = match (&route.method, route.path) {
+            (&axum::http::Method::POST, "/v1/queues/{queue}/messages") => {
+                format!(r#"{{"body": "a", "delay_ms": 0, {url}}}"#)
+            }
+            (&axum::http::Method::PATCH, "/v1/messages/{id}" | "/v1/queues/{queue}/keys/{key}") => {
+                format!("{{{url}}}")
+            }
+            _ => continue,
+        };
+        walked += 1;
+        let before = server.state().await;
+        let (status, code, detail) =
+            problem(server.call(&route, &[&without], Body::from(body.clone())).await).await;
+        assert_eq!((status, code.as_str()), (403, "forbidden"), "{}: {detail}", route.path);
+        assert!(detail.ends_with("scope push-any"), "{}: {detail}", route.path);
+        assert_eq!(server.state().await, before, "nothing was applied");
+        // It is let through, and the queue has no target.
+        let (status, code, detail) = problem(server.call(&route, &[&with], Body::from(body)).await).await;
+        assert_eq!((status, code.as_str()), (400, "bad_request"), "{}: {detail}", route.path);
+        assert!(detail.starts_with("target_url: ") && detail.contains("no target"), "{detail}");
+    }
+    let takes_it = |route: &HttpRoute| {
+        let mut schemas = SchemaGenerator::default();
+        let request = (route.doc)().request;
+        request.into_iter().flat_map(|request| request.media).for_each(|form| {
+            (form.schema)(&mut schemas);
+        });
+        serde_json::to_string(schemas.definitions()).unwrap().contains("\"target_url\"")
+    };
+    assert_eq!(walked, table().iter().filter(|route| takes_it(route)).count(), "every route that takes it");
 }
 
 /// A stream that has begun ends when its token is revoked.

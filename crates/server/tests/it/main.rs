@@ -24,6 +24,7 @@ mod import;
 mod limits;
 mod log_lines;
 mod long_poll;
+mod message_urls;
 mod metrics;
 mod nodes;
 mod operations;

@@ -70,6 +70,9 @@ def before_call(context, case, kwargs):
         if case.operation.path.endswith("/config"):
             # There is no target, and nothing is to be sent anywhere.
             body.pop("target", None)
+        if isinstance(body.get("target_url"), str):
+            # No queue has a target, and nothing is to be sent anywhere.
+            del body["target_url"]
         queues = body.get("queues")
         if isinstance(queues, list) and all(isinstance(one, dict) and isinstance(one.get("queue"), str) for one in queues):
             # A queue is named once.

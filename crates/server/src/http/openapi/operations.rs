@@ -685,6 +685,7 @@ fn content() -> ContentAnswer<'static> {
         body: Some("order 42"),
         body_base64: None,
         headers: HeaderPairs(&[]),
+        target_url: None,
     }
 }
 

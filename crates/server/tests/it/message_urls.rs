@@ -1,0 +1,170 @@
+//! Messages with URLs of their own, over HTTP and on the command line. What is sent where is tested in the crate of
+//! delivery: requests of a server lead to public addresses alone, and so none arrives in a test.
+
+use duewheel_delivery::Sealing;
+use serde_json::{Value, json};
+
+use crate::fixture::{Answer, Server};
+use crate::hook::Hook;
+use crate::shell::Shell;
+
+const URL: &str = "https://customer.example/hook?token=hunter2";
+
+/// A server whose queue `orders` has a target that may reach any address, and is paused.
+async fn server(hook: &Hook) -> Server {
+    let server = Server::start().await;
+    server.app.set_sealing(Sealing::Open);
+    server.app.start_delivery();
+    let target = json!({"url": hook.url(), "networks": ["any", "127.0.0.1/32"]});
+    server.ok("PUT", "/v1/targets/shop", &target.to_string()).await;
+    server.ok("POST", "/v1/targets/shop/pause", r#"{"reason": "not yet"}"#).await;
+    server.ok("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#).await;
+    server
+}
+
+fn is_refused(answer: &Answer, field: &str) {
+    let problem = answer.json();
+    assert_eq!(
+        (answer.status, &problem["code"], &problem["field"]),
+        (400, &json!("bad_request"), &json!(field))
+    );
+    assert!(!problem.to_string().contains("hunter2"), "{problem}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_is_checked_by_field_and_a_queue_without_target_takes_none() {
+    let hook = Hook::well();
+    let server = server(&hook).await;
+    let put = async |queue: &str, url: &Value| {
+        let body = json!({"body": "a", "delay_ms": 0, "target_url": url});
+        server.call("POST", &format!("/v1/queues/{queue}/messages"), &body.to_string()).await
+    };
+    for url in [
+        json!("ftp://customer.example/hunter2"),
+        json!("https://me:hunter2@customer.example/"),
+        json!("https://customer.example/#hunter2"),
+        json!("http://127.0.0.1/hunter2"),
+        json!("http://169.254.169.254/hunter2"),
+        json!(7),
+    ] {
+        is_refused(&put("orders", &url).await, "target_url");
+    }
+    is_refused(&put("elsewhere", &json!(URL)).await, "target_url");
+    for name in ["duewheel-target-url", "Duewheel-Target-URL"] {
+        let field = format!("headers.{name}");
+        let headers = json!({name: URL});
+        let body = json!({"body": "a", "delay": "1h", "headers": headers});
+        is_refused(&server.call("POST", "/v1/queues/orders/messages", &body.to_string()).await, &field);
+        let id = server.enqueue("orders", r#"{"body": "a", "delay": "1h"}"#).await;
+        let body = json!({"headers": headers}).to_string();
+        is_refused(&server.call("PATCH", &format!("/v1/messages/{id}"), &body).await, &field);
+    }
+    // A message a line: only those with a URL are refused.
+    let with = json!({"body": "with", "delay": "1h", "target_url": URL});
+    let lines = format!("{with}\n{{\"body\": \"without\", \"delay\": \"1h\"}}\n{with}\n");
+    let statuses = async |queue: &str| {
+        let results = server.lines(queue, &lines).await.results();
+        results.iter().map(|result| result["status"].as_u64().expect("status")).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses("elsewhere").await, [400, 201, 400]);
+    assert_eq!(statuses("orders").await, [201, 201, 201]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_is_shown_beside_the_headers_and_stays_when_these_change() {
+    let hook = Hook::well();
+    let server = server(&hook).await;
+    let put = json!({"body": "a", "delay": "1h", "key": "k", "headers": {"a": "1"}, "target_url": URL});
+    let id = server.enqueue("orders", &put.to_string()).await;
+    let (by_id, by_key) = (format!("/v1/messages/{id}"), "/v1/queues/orders/keys/k");
+    let shown = async || {
+        let seen = server.ok("GET", &by_id, "").await;
+        (seen["target_url"].as_str().map(str::to_owned), seen["headers"].clone(), seen["generation"].clone())
+    };
+    assert_eq!(shown().await, (Some(URL.to_owned()), json!({"a": "1"}), json!(1)));
+    let listed = server.ok("GET", "/v1/queues/orders/messages", "").await;
+    assert_eq!(
+        (&listed["messages"][0]["target_url"], &listed["messages"][0]["headers"]),
+        (&json!(URL), &json!({"a": "1"}))
+    );
+
+    server.ok("PATCH", by_key, r#"{"headers": {"b": "2"}}"#).await;
+    assert_eq!(shown().await, (Some(URL.to_owned()), json!({"b": "2"}), json!(2)));
+    server.ok("PATCH", &by_id, r#"{"target_url": null}"#).await;
+    assert_eq!(shown().await, (None, json!({"b": "2"}), json!(3)));
+    let other = "https://other.example/";
+    let change = json!({"target_url": other, "if_generation": 2}).to_string();
+    assert_eq!(server.call("PATCH", by_key, &change).await.json()["code"], "generation_mismatch");
+    server.ok("PATCH", by_key, &json!({"target_url": other, "if_generation": 3}).to_string()).await;
+    assert_eq!(shown().await, (Some(other.to_owned()), json!({"b": "2"}), json!(4)));
+
+    // Its target is paused; a consumer takes it.
+    server.ok("POST", &format!("{by_id}/fire"), "").await;
+    let granted = server.ok("POST", "/v1/queues/orders/reserve", r#"{"wait_ms": 10000}"#).await;
+    assert_eq!(granted["messages"][0]["target_url"], other);
+    let gone = server.call("PATCH", "/v1/messages/999999", r#"{"headers": {}}"#).await;
+    assert_eq!(gone.json()["code"], "message_not_found");
+}
+
+/// The target may reach this machine; a URL of a message may not, by whatever name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_address_is_refused_whatever_the_target_may() {
+    let hook = Hook::well();
+    let server = server(&hook).await;
+    let url = format!("http://localhost:{}/c?token=hunter2", hook.address.port());
+    let put = json!({"body": "private", "delay_ms": 0, "target_url": url});
+    let id = server.enqueue("orders", &put.to_string()).await;
+    server.enqueue("orders", r#"{"body": "plain", "delay_ms": 0}"#).await;
+    server.ok("POST", "/v1/targets/shop/resume", "").await;
+    hook.until("the other one is delivered", |got| !got.is_empty());
+    let path = format!("/v1/messages/{id}");
+    let failed = |seen: &Value| seen["deliveries"].as_array().is_some_and(|all| !all.is_empty());
+    server.until("the attempt is kept", &path, failed).await;
+    let seen = server.ok("GET", &path, "").await;
+    assert_eq!(seen["deliveries"][0]["class"], "address_refused", "{seen}");
+    assert_eq!(seen["history"][0]["note"], "address_refused", "{seen}");
+    for shown in [&seen["deliveries"], &seen["history"], &server.ok("GET", "/v1/targets/shop", "").await] {
+        assert!(!shown.to_string().contains("hunter2"), "{shown}");
+    }
+    assert!(hook.requests().iter().all(|got| got.body() == "plain"));
+}
+
+#[test]
+fn the_command_line_gives_shows_exports_and_imports_a_url() {
+    let (from, to) = (Shell::new(), Shell::new());
+    from.ok(&["target", "put", "shop", "https://shop.example/hook"]);
+    from.ok(&["config", "orders", "--target", "shop"]);
+    from.ok(&["target", "pause", "shop"]);
+    from.ok(&[
+        "enqueue",
+        "orders",
+        "a",
+        "--delay",
+        "2h",
+        "--key",
+        "k",
+        "--target-url",
+        URL,
+        "--header",
+        "a=1",
+    ]);
+    assert!(from.ok(&["get", "orders", "--key", "k"]).contains(&format!("target_url   {URL}\n")));
+    let refused = from.run(&["enqueue", "orders", "a", "--target-url", "ftp://customer.example/?hunter2"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--target-url: is neither http nor https"), "{said}");
+
+    let file = from.dir.path().join("all.ndjson");
+    let file = file.to_str().expect("path");
+    from.ok(&["export", file]);
+    // There the queue has no target: what nobody would send is refused, and said so.
+    let refused = to.run(&["import", file]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no target"), "{refused:?}");
+    to.ok(&["target", "put", "shop", "https://shop.example/hook"]);
+    to.ok(&["config", "orders", "--target", "shop"]);
+    to.ok(&["import", file]);
+    let seen = to.json(&["get", "orders", "--key", "k", "--json"]);
+    assert_eq!((&seen["target_url"], &seen["headers"]), (&json!(URL), &json!({"a": "1"})));
+    to.ok(&["postpone", "orders", "--key", "k", "--no-target-url"]);
+    assert!(to.json(&["get", "orders", "--key", "k", "--json"])["target_url"].is_null());
+}
