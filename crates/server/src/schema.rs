@@ -226,10 +226,11 @@ pub(crate) fn config_rules(schema: &mut Schema) {
 
 /// The rules of a change.
 pub(crate) fn postpone_rules(schema: &mut Schema) {
-    let changes =
-        [&BODIES[..], &TIMES, &["headers", "target_url", "priority", "max_attempts", "lease_ms"]].concat();
+    let changes = [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
+    // `null` of it is a change, other than of all others.
+    let of_nothing = json!({ "allOf": [none(&changes), { "not": { "required": ["target_url"] } }] });
     let past_of_nothing = json!({ "allOf": [given("past"), none(&TIMES)] });
-    forbid(schema, [twice(), vec![none(&changes), past_of_nothing]].concat());
+    forbid(schema, [twice(), vec![of_nothing, past_of_nothing]].concat());
 }
 
 /// The rules of a nack.
