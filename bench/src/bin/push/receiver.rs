@@ -158,7 +158,7 @@ fn field<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 fn ms_of(instant: &[u8]) -> Option<u64> {
     const DAY: u64 = 86_400_000;
     let text = std::str::from_utf8(instant).ok()?;
-    let number = |range| text.get(range)?.parse::<u64>().ok();
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u64>().ok();
     let (hours, minutes) = (number(11..13)?, number(14..16)?);
     let (seconds, ms) = (number(17..19)?, number(20..23)?);
     Some(now_ms() / DAY * DAY + ((hours * 60 + minutes) * 60 + seconds) * 1_000 + ms)

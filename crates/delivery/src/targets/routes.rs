@@ -42,7 +42,7 @@ impl Targets {
         may: &TargetChoice<'_>,
     ) -> Result<(), TargetError> {
         if let Some(name) = name {
-            self.check_choice(queue, name, may).await?;
+            self.check_target(queue, name, may).await?;
         }
         for _ in 0..TARGET_TRIES {
             if self.chosen(queue, name).await? {
@@ -53,7 +53,8 @@ impl Targets {
         Err(TargetError::Busy)
     }
 
-    /// Whether a queue may be delivered to this target, by this caller's choice.
+    /// Whether a queue may be delivered to this target, by this caller's choice, and there is room for its record: what
+    /// can be known before other things are done.
     ///
     /// # Errors
     /// As [`Targets::choose`].
@@ -61,6 +62,19 @@ impl Targets {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn check_choice(
+        &self,
+        queue: &QueueName,
+        name: &str,
+        may: &TargetChoice<'_>,
+    ) -> Result<(), TargetError> {
+        self.check_target(queue, name, may).await?;
+        match self.routes.read(queue.as_str()).await? {
+            Some(_) => Ok(()),
+            None => self.check_count().await,
+        }
+    }
+
+    async fn check_target(
         &self,
         queue: &QueueName,
         name: &str,
@@ -77,6 +91,15 @@ impl Targets {
         }
     }
 
+    /// Whether one more queue may have a target.
+    async fn check_count(&self) -> Result<(), TargetError> {
+        let count = self.routes.count().await?;
+        if count >= MAX_TARGET_QUEUES {
+            return Err(TargetError::TooMany(count, "queues with a target"));
+        }
+        Ok(())
+    }
+
     /// One try. `false`: another has changed it meanwhile.
     async fn chosen(&self, queue: &QueueName, name: Option<&str>) -> Result<bool, TargetError> {
         let row = self.routes.read(queue.as_str()).await?;
@@ -89,10 +112,7 @@ impl Targets {
                 self.routes.write((row.id, row.generation), body, None).await.map(drop)
             }
             (None, Some(name)) => {
-                let count = self.routes.count().await?;
-                if count >= MAX_TARGET_QUEUES {
-                    return Err(TargetError::TooMany(count, "queues with a target"));
-                }
+                self.check_count().await?;
                 let body = Bytes::copy_from_slice(name.as_bytes());
                 return Ok(self.routes.create(queue.as_str(), body).await?);
             }

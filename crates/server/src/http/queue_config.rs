@@ -128,7 +128,8 @@ async fn set(
     let done = app.ask(Op::configure(queue.clone(), settings)).await?.map_err(Problem::from_settings)?;
     let target = match target {
         Some(target) => {
-            targets.choose(&queue, target.as_deref(), &may).await.map_err(of_target)?;
+            let chosen = targets.choose(&queue, target.as_deref(), &may).await;
+            chosen.map_err(|error| half_set(of_target(error)))?;
             app.refresh_targets();
             target
         }
@@ -138,6 +139,14 @@ async fn set(
     queue.config.target = target;
     let answer = ConfiguredAnswer { queue, durability: done.level.as_str() };
     Ok(reply(StatusCode::OK, &answer))
+}
+
+/// The settings of the queue are set, and then its target was not: each is a record of its own.
+fn half_set(mut problem: Problem) -> Problem {
+    let detail =
+        format!("{}; the settings are set, and the target is not: make the call again", problem.detail);
+    problem.detail = detail.into();
+    problem
 }
 
 /// A target that there is not is a wrong field.
