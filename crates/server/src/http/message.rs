@@ -115,6 +115,9 @@ pub(crate) async fn replay(mut call: Call) -> Answer {
         ));
     };
     let queue = message.queue.clone();
+    if target_url::is_in(&message) {
+        target_url::check(&call.app, &call.caller, &queue).await?;
+    }
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, "id"))?;
     Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
 }
