@@ -10,6 +10,7 @@ pub struct MessageId(pub u64);
 
 /// Position of a record in the commit order of its shard; the first record is 1, and 0 means "before everything".
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lsn(pub u64);
 
 /// Number of an owner's term over a shard; grows with every open.

@@ -9,6 +9,7 @@
 
 mod attempts;
 pub mod engine;
+pub mod event;
 pub mod id;
 mod id_set;
 pub mod message;

@@ -22,12 +22,14 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Store, StoreError,
+    Capacity, ErrorKind, EventRequest, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Store,
+    StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
 
 mod calls;
 mod confirmed;
+mod events;
 mod kinds;
 mod notices;
 mod remains;
@@ -74,6 +76,8 @@ pub struct Driver<S> {
     held_grants: Vec<PendingReply>,
     /// Loads to request once everything decided has been appended.
     loads: Vec<Load>,
+    /// Events to ask the store for.
+    event_requests: Vec<EventRequest>,
     lookups: Lookups,
     /// Operations that were taken but not decided yet, because the messages they name exceed the size of one look-up.
     undecided: VecDeque<(ReplyTo, Op)>,
@@ -151,6 +155,7 @@ impl<S: Store> Driver<S> {
             held: VecDeque::new(),
             held_grants: Vec::new(),
             loads: Vec::new(),
+            event_requests: Vec::new(),
             lookups: Lookups::default(),
             undecided: VecDeque::new(),
             looks: usize::MAX,
@@ -313,7 +318,7 @@ impl<S: Store> Driver<S> {
             self.store.load(load)?;
         }
         self.engine.end_batch();
-        Ok(())
+        self.ask_for_events(now)
     }
 
     /// Looks up what the engine must know about messages that are not in its memory. Returns how many of the waiting
@@ -626,6 +631,7 @@ impl<S: Store> Driver<S> {
 
     fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
         self.look_at_room(now);
+        self.take_events(now)?;
         let mut rows = 0;
         self.more_pages = false;
         while let Some(loaded) = self.store.loaded() {
@@ -712,6 +718,7 @@ impl<S: Store> Driver<S> {
                     }
                 }
                 Effect::Load(load) => self.loads.push(load),
+                Effect::ReadEvents(asked) => self.event_requests.push(asked),
                 Effect::Notice(notice) => self.notices.take(notice),
             }
         }

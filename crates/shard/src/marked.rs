@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group};
 use duewheel_core::store::{
-    Capacity, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
+    Capacity, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store,
+    StoreError,
 };
 
 use crate::shared::DriverShared;
@@ -64,6 +65,12 @@ impl Store for Marked {
     }
     fn forget(&mut self, ticket: u64) {
         self.shared.in_store(|| self.store.forget(ticket));
+    }
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        self.shared.in_store(|| self.store.read_events(asked))
+    }
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        self.shared.in_store(|| self.store.events_read())
     }
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.shared.in_store(|| self.store.idle(clock))

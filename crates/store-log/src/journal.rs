@@ -10,8 +10,10 @@
 //! | `syncing` | makes the journal durable |
 //! | `preparer` | the segments that come next, and room |
 //! | `replay` | the content of a journal that is read |
+//! | `events` | events out of a journal in use |
 //! | `reign` | the takeover by a new owner |
 
+pub(crate) mod events;
 pub(crate) mod frame;
 pub(crate) mod preparer;
 pub(crate) mod reign;

@@ -16,6 +16,7 @@ use crate::budget::MemoryShare;
 use crate::disk::Disk;
 use crate::figures::Counters;
 use crate::folder::FileNo;
+use crate::journal::events::EventReader;
 use crate::journal::segment::{Prepared, Sealed};
 use crate::journal::syncer::Syncer;
 use crate::load::Loader;
@@ -50,6 +51,7 @@ pub(crate) struct StoreShared {
     pub(crate) background_bell: WorkerBell,
     pub(crate) loader: Loader,
     pub(crate) readers: Readers,
+    pub(crate) events: EventReader,
     /// Everything behind the active memtable.
     view: Mutex<Arc<StoreView>>,
     pub(crate) work: Mutex<Work>,
@@ -147,6 +149,7 @@ impl StoreShared {
             background_bell: WorkerBell::default(),
             loader: Loader::default(),
             readers: Readers::default(),
+            events: EventReader::default(),
             view: Mutex::new(Arc::new(StoreView { frozen: Vec::new(), parts })),
             work: Mutex::new(work),
             spare: Mutex::default(),
@@ -359,6 +362,7 @@ impl StoreShared {
         self.preparer_bell.ring();
         self.background_bell.ring();
         self.loader.bell.ring();
+        self.events.bell.ring();
         self.readers.close();
     }
 }

@@ -12,8 +12,8 @@ use duewheel_core::EngineMs;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
-    Waker,
+    Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups, Progress,
+    Recovered, Store, StoreError, Waker,
 };
 
 use crate::background;
@@ -22,6 +22,7 @@ use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
 use crate::flush;
+use crate::journal::events::{self, JournalPart, JournalRequest};
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
@@ -96,6 +97,8 @@ pub struct LogStore {
     /// The engine time of the last cut.
     cut_at: EngineMs,
     workers: Vec<JoinHandle<()>>,
+    /// Whether the worker that reads events was started.
+    reads_events: bool,
     /// The lock of the folder; `None` once the store is closed.
     lock: Option<Box<dyn HeldLock>>,
 }
@@ -203,6 +206,7 @@ impl LogStore {
             habit: SyncHabit::Gathers,
             cut_at: EngineMs(0),
             workers: Vec::new(),
+            reads_events: false,
             lock: Some(lock),
         };
         drop(ledger);
@@ -237,15 +241,29 @@ impl LogStore {
                 .map(|_| -> (&str, Life) { ("duewheel-read", |shared| shared.readers.run()) }),
         );
         for (name, life) in lives {
-            let shared = Arc::clone(&self.shared);
-            let worker = thread::Builder::new()
-                .name(name.into())
-                .spawn(move || {
-                    let _guard = PoisonOnPanic(&shared, name);
-                    life(&shared);
-                })
-                .map_err(failed("start", name))?;
-            self.workers.push(worker);
+            self.start_worker(name, life)?;
+        }
+        Ok(())
+    }
+
+    fn start_worker(&mut self, name: &'static str, life: fn(&StoreShared)) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let worker = thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                let _guard = PoisonOnPanic(&shared, name);
+                life(&shared);
+            })
+            .map_err(failed("start", name))?;
+        self.workers.push(worker);
+        Ok(())
+    }
+
+    /// Starts the worker that reads events, which exists once somebody has asked for some.
+    fn start_event_reader(&mut self) -> Result<(), StoreError> {
+        if self.shared.options.workers == Workers::Threads && !std::mem::replace(&mut self.reads_events, true)
+        {
+            self.start_worker("duewheel-events", events::run)?;
         }
         Ok(())
     }
@@ -646,6 +664,30 @@ impl Store for LogStore {
 
     fn forget(&mut self, ticket: u64) {
         self.unread.retain(|load| load.ticket != ticket);
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        let durable = self.progress()?.durable;
+        let mut parts: Vec<JournalPart> =
+            self.shared.journal().sealed.iter().map(JournalPart::from).collect();
+        parts.push(self.writer.active_part(durable));
+        let request = JournalRequest::new(asked, parts, durable);
+        if let Some(page) = request.page_at_hand() {
+            return Ok(Some(page));
+        }
+        self.start_event_reader()?;
+        self.shared.events.ask(request);
+        if self.shared.options.workers == Workers::ByHand {
+            (self.shared.waker)();
+        }
+        Ok(None)
+    }
+
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        if self.shared.options.workers == Workers::ByHand {
+            events::step(&self.shared);
+        }
+        self.shared.events.page()
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

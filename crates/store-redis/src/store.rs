@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::record::{ClockPair, Group, Record, Writer};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
-    Waker,
+    Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups, Progress,
+    RecentEvents, Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::{Cmd, Pipeline};
@@ -82,6 +82,7 @@ pub struct RedisStore {
     aside: u64,
     recovered: Recovered,
     state: RedisStoreState,
+    recent: RecentEvents,
 }
 
 /// Whether this is the last checkpoint of the store.
@@ -157,6 +158,7 @@ impl RedisStore {
                 aside,
                 recovered,
                 state,
+                recent: RecentEvents::default(),
             })
         })
     }
@@ -352,6 +354,7 @@ impl Store for RedisStore {
         self.post(call, bytes, Some(group.first), group.last(), if puts { bytes } else { 0 })?;
         self.tail += heads.len();
         self.take(group);
+        self.recent.take(group);
         if self.tail > self.shared.options().tail_bytes {
             self.write_books(group.clock, CheckpointKind::NotYet)?;
         }
@@ -391,6 +394,11 @@ impl Store for RedisStore {
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         let page = locked(&self.shared.pages).pop_front()?;
         Some(self.check().and(page))
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        let durable = self.progress()?.durable;
+        Ok(Some(self.recent.page(asked, self.ledger.applied(), durable)))
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@
 //! | the enqueue of a message without a key, with a `dedupe_id` | the same, of queue, a zero byte, `dedupe_id` |
 //! | any other enqueue | any shard; those of this node first |
 //! | on a queue, on a session, on everything | all |
+//! | for the events of a shard | the shard that it names |
 //!
 //! Messages are stored where this function has put them, so it must never change. One consequence: a `dedupe_id` is
 //! known only in its shard, so one that is used with two keys, or once with a key and once without, may stand for two
@@ -47,6 +48,7 @@ pub(crate) fn placement(op: &Op, shards: u32) -> Placement {
         },
         Routing::All => Placement::Many,
         Routing::Node => Placement::Node,
+        Routing::Shard => Placement::To(ShardId(op.shard().unwrap_or_default().0 % shards.max(1))),
     }
 }
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use duewheel_core::id::ShardId;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk,
-    MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store, StoreError, Waker,
+    Candidate, Capacity, Coordinator, ErrorKind, EventPage, EventRequest, Found, Joined, Level, Load, Loaded,
+    Lookups, MemoryDisk, MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store,
+    StoreError, Waker,
 };
 
 /// Keeps in memory what nodes share. Clones share one state and one identity.
@@ -449,6 +450,15 @@ impl Store for LeasedStore {
 
     fn forget(&mut self, ticket: u64) {
         self.store.forget(ticket);
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        self.check()?;
+        self.store.read_events(asked)
+    }
+
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        self.store.events_read()
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -5,12 +5,13 @@
 
 use std::marker::PhantomData;
 
-use crate::id::{LeaseToken, MessageId, SessionId};
+use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use crate::message::State;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
 
+use super::events::ShardEvents;
 use super::input::{Attempt, Edit, Enqueue, Hold, ListCursor, Op, Proof, Reserve, Target};
 use super::quota::QuotaUse;
 use super::reply::{
@@ -294,6 +295,16 @@ impl Op {
     pub fn quotas() -> Typed<Vec<QuotaUse>> {
         Typed::new(Op::Quotas)
     }
+
+    /// [`Op::Events`]
+    pub fn events(
+        shard: ShardId,
+        after: Option<Lsn>,
+        limit: usize,
+        fired_after: Option<u64>,
+    ) -> Typed<Box<ShardEvents>> {
+        Typed::new(Op::Events { shard, after, limit, fired_after })
+    }
 }
 
 impl FromReply for Result<Box<Grant>, ChangeRefusal> {
@@ -439,5 +450,12 @@ impl FromReply for Vec<QuotaUse> {
     fn from_reply(reply: Reply) -> Option<Self> {
         let Reply::Quotas(uses) = reply else { return None };
         Some(uses)
+    }
+}
+
+impl FromReply for Box<ShardEvents> {
+    fn from_reply(reply: Reply) -> Option<Self> {
+        let Reply::Events(events) = reply else { return None };
+        Some(events)
     }
 }

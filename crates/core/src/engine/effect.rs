@@ -3,7 +3,7 @@
 use crate::id::{Lsn, ReplyTo};
 use crate::name::QueueName;
 use crate::record::Record;
-use crate::store::Load;
+use crate::store::{EventRequest, Load};
 
 use super::reply::Reply;
 
@@ -23,6 +23,8 @@ pub enum Effect {
     },
     /// Load this page and give it back as [`super::Input::Loaded`].
     Load(Load),
+    /// Read these events and give them back as [`super::Input::Events`].
+    ReadEvents(EventRequest),
     /// Report this to the operator.
     Notice(Notice),
 }

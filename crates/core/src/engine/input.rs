@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::id::{LeaseToken, MessageId, SessionId};
+use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use crate::message::{Headers, MaxAttempts, Options, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{QueueSettings, ReadyOrder};
@@ -250,6 +250,19 @@ pub enum Op {
     Recall {
         /// The message.
         target: Target,
+    },
+    /// Returns events of one shard, those of durable records, in order. Answer: [`super::Reply::Events`].
+    Events {
+        /// The shard.
+        shard: ShardId,
+        /// The position behind which they begin; `None`: the last durable record, so that the answer says where those
+        /// to come begin.
+        after: Option<Lsn>,
+        /// Largest number of events of records.
+        limit: usize,
+        /// Events of messages that have become due are wanted, too, behind this number ([`super::ShardEvents::fired`]);
+        /// they are kept for some seconds, while somebody asks for them.
+        fired_after: Option<u64>,
     },
 }
 

@@ -33,6 +33,7 @@ mod dedupe;
 mod done;
 mod effect;
 mod enqueue;
+mod events;
 mod expiry;
 mod fresh;
 mod gather;
@@ -73,6 +74,7 @@ pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
+pub use events::ShardEvents;
 pub use ids::Ids;
 pub use input::{
     Attempt, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve, Target,
@@ -92,12 +94,13 @@ use crate::message::{Kind, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Capacity, Load, Loaded, Recovered};
+use crate::store::{Capacity, EventPage, Load, Loaded, Recovered};
 use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
 use dedupe::Dedupe;
+use events::Following;
 use fresh::Fresh;
 use horizon::Horizon;
 use limiter::GrantLimiter;
@@ -140,6 +143,8 @@ pub enum Input {
     },
     /// A page that [`Effect::Load`] asked for.
     Loaded(Loaded),
+    /// Events that [`Effect::ReadEvents`] asked for.
+    Events(EventPage),
     /// The store's room has changed.
     Room(Capacity),
     /// New quotas, which replace all former ones.
@@ -249,6 +254,7 @@ pub struct Engine {
     lateness_sum_ms: u64,
     /// Whether the last step ended at a limit, so that there is more to do at once.
     unfinished: bool,
+    following: Following,
 }
 
 impl Engine {
@@ -361,6 +367,7 @@ impl Engine {
             lateness: [0; LATENESS_MS.len() + 1],
             lateness_sum_ms: 0,
             unfinished: false,
+            following: Following::default(),
             policy,
         })
     }
@@ -370,6 +377,7 @@ impl Engine {
         let now = self.advance(now);
         match input {
             Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
+            Input::Events(page) => self.take_events(page, fx),
             Input::Room(room) => self.take_room(room),
             Input::Quotas(quotas) => self.renew_quotas(now, quotas),
             Input::Request { to, op } => self.request(now, to, op, fx),
@@ -462,6 +470,9 @@ impl Engine {
             Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
             Op::NextDue => return self.horizon.asked.push(to),
             Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
+            Op::Events { after, limit, fired_after, .. } => {
+                return self.events(now, to, after, limit, fired_after, fx);
+            }
         };
         self.respond(to, reply, fx);
     }
@@ -494,6 +505,7 @@ impl Engine {
     /// Whether an answer waits for pages that are loading, or for work that continues in the next step.
     pub fn has_questions(&self) -> bool {
         let pages = !self.gathers.is_empty() || !self.gathers_waiting.is_empty();
+        let pages = pages || self.following.is_asked();
         pages || !self.horizon.asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
     }
 

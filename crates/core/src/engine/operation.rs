@@ -9,7 +9,7 @@
 //! 3. a typed form in `ask.rs`, if a caller waits for its answer;
 //! 4. the front ends that offer it and, with [`Routing::All`], the merge of the answers of several shards.
 
-use crate::id::{LeaseToken, MessageId};
+use crate::id::{LeaseToken, MessageId, ShardId};
 use crate::name::{Key, QueueName};
 
 use super::input::{Enqueue, Op, Target};
@@ -51,6 +51,8 @@ pub enum Routing {
     All,
     /// No shard: the node that receives the operation decides it, because it concerns the node's connections.
     Node,
+    /// The shard that it names ([`Op::shard`]).
+    Shard,
 }
 
 /// The effect of an operation on the lease of the message that it names.
@@ -152,7 +154,7 @@ impl Op {
     fn entry(&self) -> (&'static Operation, Named<'_>) {
         use Named::{Id, Nothing};
         use OnLease::{Begins, Ends, EndsOwn, Extends};
-        use Routing::{All, Leases, Message, Node};
+        use Routing::{All, Leases, Message, Node, Shard};
         match self {
             Op::Enqueue(e) => (const { &row("enqueue", Message) }, e.as_ref().into()),
             Op::Reserve(_) => (const { &row("reserve", All).grows().lease(Begins) }, Nothing),
@@ -190,6 +192,7 @@ impl Op {
             Op::NextDue => (const { &row("next_due", All).repeatable() }, Nothing),
             Op::Quotas => (const { &row("quotas", All).settles().repeatable() }, Nothing),
             Op::Recall { target } => (const { &row("recall", Message).repeatable().recalls() }, target.into()),
+            Op::Events { .. } => (const { &row("events", Shard).repeatable() }, Nothing),
         }
     }
 
@@ -215,6 +218,12 @@ impl Op {
     pub fn leases(&self) -> &[(MessageId, LeaseToken)] {
         let Op::Undelivered { leases } = self else { return &[] };
         leases
+    }
+
+    /// The shard that an [`Op::Events`] names; `None` for every other operation.
+    pub fn shard(&self) -> Option<ShardId> {
+        let Op::Events { shard, .. } = self else { return None };
+        Some(*shard)
     }
 
     /// Whether a second execution changes nothing. This includes a reserve that takes no message.

@@ -11,6 +11,7 @@ use crate::record::{Created, Pause, Totals};
 use crate::store::Level;
 use crate::time::WallMs;
 
+use super::events::ShardEvents;
 use super::input::ListCursor;
 use super::quota::{OverQuota, QuotaUse};
 
@@ -58,6 +59,8 @@ pub enum Reply {
     /// To [`super::Op::Configure`], [`super::Op::Pause`] and [`super::Op::Resume`], when applied; the queue as it is
     /// now for [`super::Op::Configure`].
     Configured(Applied<Option<Box<QueueView>>>),
+    /// To [`super::Op::Events`].
+    Events(Box<ShardEvents>),
 }
 
 impl Reply {
@@ -114,6 +117,7 @@ impl Reply {
         match self {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
             Reply::ReserveOne(Ok(grant)) => grant.message.weight(),
+            Reply::Events(events) => events.page.weight(),
             Reply::View(Some(view)) => view.message.weight(),
             Reply::Page(page) => page.views.iter().map(|view| view.message.weight()).sum(),
             Reply::Reserve(

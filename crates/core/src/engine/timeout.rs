@@ -71,6 +71,7 @@ impl Engine {
                     // The handle is no longer valid; taking the row out only corrects the counts.
                     self.take_out(slot);
                     if self.is_live(slot) {
+                        self.note_fired(now, slot);
                         self.put_in_place(now, slot, fx);
                     } else {
                         let entry = self.forget(slot);

@@ -41,6 +41,7 @@ use crate::name::{Key, QueueName};
 use crate::record::{Group, Record};
 use crate::time::{Due, WallMs};
 
+mod events;
 mod history;
 
 pub use history::{Dice, History};
@@ -120,6 +121,7 @@ pub fn run<F: Fixture>(fixture: &mut F) {
         durable_survives(fixture, case(2));
         reads_see_appends(fixture, case(3));
         loads_are_snapshots(fixture, case(4));
+        events::events_are_of_durable_records(fixture, case(8));
     }
     look_ups_are_bounded(fixture, Case { obligation: 3, seed: 0 });
     epochs_grow(fixture, Case { obligation: 5, seed: 0 });

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    Capacity, ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError, Table,
-    Waker,
+    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress,
+    RecentEvents, Recovered, Store, StoreError, Table, Waker,
 };
 use crate::id::{Epoch, Lsn};
 use crate::policy::AGREED_GROUP_BYTES;
@@ -53,6 +53,7 @@ pub struct MemoryStore {
     closed: bool,
     waker: Waker2,
     group_bytes: usize,
+    recent: RecentEvents,
 }
 
 /// A waker that implements `Debug`.
@@ -146,6 +147,7 @@ impl MemoryStore {
             closed: false,
             waker: Waker2(Arc::new(|| {})),
             group_bytes: AGREED_GROUP_BYTES,
+            recent: RecentEvents::default(),
         }
     }
 
@@ -179,6 +181,7 @@ impl MemoryStore {
         drop(inner);
         MemoryStore {
             group_bytes: AGREED_GROUP_BYTES,
+            recent: RecentEvents::default(),
             table,
             epoch,
             disk: Some(disk.clone()),
@@ -223,6 +226,7 @@ impl Store for MemoryStore {
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         self.check()?;
         self.table.apply(group);
+        self.recent.take(group);
         if let Some(disk) = &self.disk {
             let mut disk = disk.disk();
             disk.groups.push(group.clone());
@@ -281,6 +285,11 @@ impl Store for MemoryStore {
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         self.pages.pop_front().map(Ok)
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        let durable = self.progress()?.durable;
+        Ok(Some(self.recent.page(asked, self.table.applied(), durable)))
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

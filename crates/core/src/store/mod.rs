@@ -19,6 +19,7 @@ pub mod conformance;
 mod coordinator;
 mod ledger;
 mod memory;
+mod recent;
 mod table;
 
 /// Runs the example of `docs/stores.md` as a doc test.
@@ -31,6 +32,7 @@ pub use coordinator::{
 };
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
+pub use recent::{EventPage, EventRequest, RECENT_EVENTS_BYTES, RecentEvents};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
 
 /// Keeps the records of one shard.
@@ -53,6 +55,8 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 ///    not fail because the store is full; after [`Capacity::SettleOnly`] that holds for a group that puts no message,
 ///    after [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed
 ///    messages becomes room by itself.
+/// 8. **Events are those of durable records.** An [`EventPage`] has the event of each record between its positions, in
+///    order; pages follow each other without a gap, except one that [`EventPage::from`] says.
 pub trait Store: Send {
     /// Returns what the owner needs before anything else: called once, right after opening.
     fn recovered(&mut self) -> Recovered;
@@ -140,6 +144,27 @@ pub trait Store: Send {
         let _ = ticket;
     }
 
+    /// Asks for the events of the durable records behind a position. A store that has them at hand returns them at once.
+    /// With `None` the page follows later: [`Store::events_read`] returns it, and the waker is called for it.
+    ///
+    /// A store keeps the events of its newest records for as long as it can. [`EventPage::from`] says where the page
+    /// begins if it does not have all that was asked for; by default it keeps none.
+    ///
+    /// # Errors
+    /// The error that has ended the store.
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        Ok(Some(EventPage::nothing_kept(asked.ticket, self.progress()?.durable)))
+    }
+
+    /// Returns events that were read, if any. Each request is answered once.
+    ///
+    /// # Errors
+    /// As long as [`Store::progress`] succeeds, the error concerns the page that [`StoreError::page`] names alone, and
+    /// it is not read again.
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        None
+    }
+
     /// Gives the store the clocks while nothing is appended, so that it can record them and its durable position (the
     /// log does so after 100 ms without a group).
     ///
@@ -216,6 +241,12 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn forget(&mut self, ticket: u64) {
         (**self).forget(ticket)
+    }
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        (**self).read_events(asked)
+    }
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        (**self).events_read()
     }
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         (**self).idle(clock)
@@ -495,6 +526,7 @@ pub struct Loaded {
 
 /// Whether a page was the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum More {
     /// There is more up to `until`.
     Yes,

@@ -9,7 +9,7 @@ use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Load, Loaded, Lookups, Recovered, Table};
+use duewheel_core::store::{EventRequest, Found, Load, Loaded, Lookups, RecentEvents, Recovered, Table};
 use duewheel_core::time::{EngineMs, Now, WallMs};
 
 pub const WALL: u64 = 1_000_000_000;
@@ -34,6 +34,8 @@ pub struct Rig {
     pub asked: u64,
     /// What was asked for last.
     pub loads: Vec<Load>,
+    /// The events of all records since the start.
+    recent: RecentEvents,
 }
 
 impl Rig {
@@ -61,7 +63,10 @@ impl Rig {
             brought: 0,
             asked: 0,
             loads: vec![],
+            recent: RecentEvents::default(),
         };
+        let from_now_on = EventRequest { ticket: 0, after: None, events: 0, bytes: 0 };
+        rig.recent.page(from_now_on, Lsn(0), Lsn(0));
         rig.load();
         rig
     }
@@ -140,7 +145,9 @@ impl Rig {
     fn apply(&mut self, record: Record) {
         let first = self.table.applied().next();
         let clock = ClockPair { engine: self.now.engine, wall: self.now.wall };
-        self.table.apply(&Group { first, clock, records: vec![record] });
+        let group = Group { first, clock, records: vec![record] };
+        self.table.apply(&group);
+        self.recent.take(&group);
     }
 
     /// Applies records, keeps replies, and checks what holds for every effect of one operation.
@@ -155,6 +162,7 @@ impl Rig {
 
     fn take(&mut self, fx: Effects, alone: bool) -> Effects {
         let mut loads: Vec<Load> = vec![];
+        let mut events: Vec<EventRequest> = vec![];
         for effect in &fx {
             match effect {
                 Effect::Append(record) => self.apply(record.clone()),
@@ -172,6 +180,7 @@ impl Rig {
                     self.replies.push((*to, reply.clone()));
                 }
                 Effect::Load(load) => loads.push(load.clone()),
+                Effect::ReadEvents(asked) => events.push(*asked),
                 Effect::Notice(_) => {}
             }
         }
@@ -182,6 +191,13 @@ impl Rig {
         }
         self.engine.end_batch();
         assert_eq!(self.table.applied(), self.engine.last_lsn());
+        for asked in events {
+            let applied = self.table.applied();
+            let page = self.recent.page(asked, applied, applied);
+            let mut told = Effects::new();
+            self.engine.handle(self.now, Input::Events(page), &mut told);
+            self.take(told, alone);
+        }
         fx
     }
 

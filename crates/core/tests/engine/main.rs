@@ -5,6 +5,7 @@
 mod batches;
 mod bounds;
 mod done;
+mod events;
 mod expiry;
 mod harness;
 mod limits;

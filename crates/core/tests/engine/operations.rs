@@ -7,7 +7,7 @@ use duewheel_core::engine::{
     Ask, Attempt, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply, Reserve,
     Reserved, Routing, Target, WaiterId, When,
 };
-use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
+use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::time::WallMs;
@@ -83,6 +83,7 @@ fn one_of_each() -> Vec<Op> {
         Op::NextDue,
         Op::Quotas,
         Op::Recall { target: keyed() },
+        Op::Events { shard: ShardId(2), after: None, limit: 1, fired_after: None },
     ]
 }
 
@@ -109,7 +110,7 @@ fn what_the_table_says_of_each_operation() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
                    session_closed quotas";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
-                      session_closed session_deadline next_due quotas recall";
+                      session_closed session_deadline next_due quotas recall events";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
                  pause resume";
     assert_eq!(those(|o| o.settles), settles);
@@ -126,6 +127,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
     let message =
         "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall";
+    assert_eq!(those(|o| o.routing == Routing::Shard), "events");
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }
 
@@ -135,9 +137,12 @@ fn an_operation_of_one_shard_names_the_message_that_the_shard_follows_from() {
         let named = match op.operation().routing {
             Routing::Message => op.names() != Named::Nothing,
             Routing::Leases => op.names() == Named::Nothing && !op.leases().is_empty(),
-            Routing::All | Routing::Node => op.names() == Named::Nothing && op.leases().is_empty(),
+            Routing::All | Routing::Node | Routing::Shard => {
+                op.names() == Named::Nothing && op.leases().is_empty()
+            }
         };
         assert!(named, "{op:?}");
+        assert_eq!(op.shard().is_some(), op.operation().routing == Routing::Shard, "{op:?}");
     }
     let by_key = Op::Fire { target: keyed() };
     assert_eq!(by_key.names(), Named::Key(&queue("q"), &key("k")));

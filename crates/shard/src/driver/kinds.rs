@@ -25,6 +25,7 @@ pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
         | Reply::Stats(_)
         | Reply::Deadline(_)
         | Reply::NextDue(_)
-        | Reply::Quotas(_) => true,
+        | Reply::Quotas(_)
+        | Reply::Events(_) => true,
     }
 }

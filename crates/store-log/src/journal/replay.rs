@@ -122,7 +122,7 @@ impl Walk {
     }
 
     /// Damage at the position of the walk.
-    fn problem(&self, what: impl Into<String>) -> Damage {
+    pub(super) fn problem(&self, what: impl Into<String>) -> Damage {
         self.segment.problem(self.at, what)
     }
 }

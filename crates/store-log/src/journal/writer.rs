@@ -7,6 +7,7 @@ use duewheel_core::Lsn;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
 use duewheel_core::store::{Capacity, ErrorKind, StoreError};
 
+use super::events::JournalPart;
 use super::frame::{self, FrameHead};
 use super::preparer;
 use super::segment::{BLOCK, Header, Prepared, Sealed};
@@ -114,6 +115,12 @@ impl JournalWriter {
     /// Whether groups wait for the next segment.
     pub(crate) fn is_turning(&self) -> bool {
         self.turn.is_some()
+    }
+
+    /// The segment in use, as far as its records are durable.
+    pub(crate) fn active_part(&self, durable: Lsn) -> JournalPart {
+        let Active { entry, first, .. } = &self.active;
+        JournalPart { entry: *entry, first: *first, end: durable.next().max(*first) }
     }
 
     /// Bytes of frames in the segment in use.

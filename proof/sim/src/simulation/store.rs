@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::message::Stage;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError, Waker,
+    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered,
+    Store, StoreError, Waker,
 };
 use duewheel_core::{Due, EngineMs, Epoch, MessageContent};
 use duewheel_store_log::{Hands, LogStore};
@@ -210,6 +211,14 @@ impl Store for Gated {
 
     fn forget(&mut self, ticket: u64) {
         self.store.forget(ticket);
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        self.store.read_events(asked)
+    }
+
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        self.store.events_read()
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -140,6 +140,7 @@ impl Side {
             | Reply::Deadline(_)
             | Reply::NextDue(_)
             | Reply::Quotas(_)
+            | Reply::Events(_)
             | Reply::Done) => format!("{other:?}"),
         }
     }

@@ -67,6 +67,7 @@ async fn every_operation_goes_where_the_table_says() {
             Routing::All if AS_NEEDED.contains(&operation.name) => {}
             Routing::All => assert_eq!(asked, [0, 1, 2], "{op:?}"),
             Routing::Node => assert!(asked.is_empty(), "{op:?}"),
+            Routing::Shard => assert_eq!(asked, [op.shard().unwrap().0 % SHARDS], "{op:?}"),
         }
     }
 }

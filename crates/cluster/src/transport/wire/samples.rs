@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::engine::*;
-use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
+use duewheel_core::event::{EventKind, EventReason, MessageEvent};
+use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use duewheel_core::message::{
     DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
 };
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, Pause, Totals};
-use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::store::{ErrorKind, EventPage, Level, More, StoreError};
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::Answers;
@@ -59,6 +60,31 @@ fn ms() -> impl Strategy<Value = Option<u64>> {
 
 fn token() -> impl Strategy<Value = LeaseToken> {
     any::<(u32, u64)>().prop_map(|(epoch, counter)| LeaseToken { epoch: Epoch(epoch), counter })
+}
+
+fn lsn() -> impl Strategy<Value = Lsn> {
+    any::<u64>().prop_map(Lsn)
+}
+
+fn event() -> impl Strategy<Value = MessageEvent> {
+    let reason = prop_oneof![
+        select(DeadReason::ALL.to_vec()).prop_map(EventReason::Dead),
+        select(vec![Ended::Nacked, Ended::Released]).prop_map(EventReason::Ended),
+        Just(EventReason::Asked),
+    ];
+    let first = (lsn(), wall(), name(), select(EventKind::ALL.to_vec()), of(id()));
+    let then = (of(key()), of(wall()), any::<Option<u32>>(), of(reason), ms());
+    (first, then).prop_map(|(first, (key, due_at, attempt, reason, count))| {
+        let (position, at, queue, kind, id) = first;
+        MessageEvent { position, at, queue, kind, id, key, due_at, attempt, reason, count }
+    })
+}
+
+fn events() -> impl Strategy<Value = ShardEvents> {
+    let more = select(vec![More::Yes, More::No]);
+    (lsn(), lsn(), more, vec(event(), 0..3), any::<u64>()).prop_map(|(from, upto, more, events, fired)| {
+        ShardEvents { page: EventPage { ticket: 0, from, upto, more, events }, fired }
+    })
 }
 
 fn proof() -> impl Strategy<Value = Proof> {
@@ -267,6 +293,9 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         session().prop_map(|session| Op::SessionDeadline { session }),
         Just(Op::NextDue),
         Just(Op::Quotas),
+        (any::<u32>(), of(lsn()), size(), ms()).prop_map(|(shard, after, limit, fired_after)| {
+            Op::Events { shard: ShardId(shard), after, limit, fired_after }
+        }),
     ];
     let rule = prop_oneof![
         (name(), settings()).prop_map(|(queue, settings)| Op::Configure { queue, settings }),
@@ -619,8 +648,9 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         vec(quota_use(), 0..3).prop_map(Reply::Quotas),
         Just(Reply::Done),
         applied(of(queue_view().prop_map(Box::new))).prop_map(Reply::Configured),
+        events().prop_map(|events| Reply::Events(Box::new(events))),
     ];
-    prop_oneof![6 => hand, 13 => look]
+    prop_oneof![6 => hand, 14 => look]
 }
 
 /// An arbitrary error of a call.
@@ -677,5 +707,6 @@ pub(super) fn kind_of_reply(reply: &Reply) -> u32 {
         Reply::Done => 16,
         Reply::Quotas(_) => 17,
         Reply::Configured(_) => 18,
+        Reply::Events(_) => 19,
     }
 }

@@ -1,0 +1,286 @@
+//! Events: what a record says about the life of its message, for people who follow it.
+//!
+//! An event is a translation of one record, without any look-up: so it costs nothing while nobody follows, and it is the
+//! same whenever the record is read. It contains no body, header, token or note. Records of system queues and records
+//! that are not about a message have none.
+//!
+//! ```text
+//!   accepted ──▶ fired ──▶ granted ──▶ acked
+//!      │  ▲                   │  └───▶ returned, lease_expired ──▶ granted …
+//!      │  └ postponed         └──────▶ dead ──▶ redriven ──▶ granted …
+//!      └──▶ cancelled, replaced, expired, purged
+//! ```
+
+use crate::id::{Lsn, MessageId};
+use crate::message::{DeadReason, Ended, Kind, Life, PastAttempt, Stage};
+use crate::name::{Key, QueueName};
+use crate::record::{ClockPair, Gone, Group, Record, Was};
+use crate::time::{Now, WallMs};
+
+/// One event of a message's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MessageEvent {
+    /// The position of its record; for an event without a record, the last position before it.
+    pub position: Lsn,
+    /// When it happened.
+    pub at: WallMs,
+    /// The queue.
+    pub queue: QueueName,
+    /// What happened.
+    pub kind: EventKind,
+    /// The message; `None`: several.
+    pub id: Option<MessageId>,
+    /// Its key, where the record has it: when it is accepted, and when its content is changed.
+    pub key: Option<Key>,
+    /// When it is due, by the clocks at the time of the event; for waiting messages.
+    pub due_at: Option<WallMs>,
+    /// The number of its attempts so far, when it has had any.
+    pub attempt: Option<u32>,
+    /// The reason.
+    pub reason: Option<EventReason>,
+    /// The number of messages, of an event of several.
+    pub count: Option<u64>,
+}
+
+/// What happened to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EventKind {
+    /// It was accepted.
+    Accepted,
+    /// It has another due time.
+    Postponed,
+    /// It has another content or other settings, and the same due time.
+    Changed,
+    /// It became due. Only one that a caller asked for has a record.
+    Fired,
+    /// A consumer has leased it.
+    Granted,
+    /// Its lease has another deadline.
+    Extended,
+    /// Its lease has ended without a result: it waits for another attempt.
+    Returned,
+    /// Its lease ran out: it waits for another attempt.
+    LeaseExpired,
+    /// It is dead.
+    Dead,
+    /// It was dead, and waits again.
+    Redriven,
+    /// A consumer has acked it.
+    Acked,
+    /// The producer has cancelled it.
+    Cancelled,
+    /// Another message has taken its key.
+    Replaced,
+    /// It was removed because its time was over.
+    Expired,
+    /// The messages of a queue were removed.
+    Purged,
+}
+
+impl EventKind {
+    /// All kinds.
+    pub const ALL: [EventKind; 15] = [
+        EventKind::Accepted,
+        EventKind::Postponed,
+        EventKind::Changed,
+        EventKind::Fired,
+        EventKind::Granted,
+        EventKind::Extended,
+        EventKind::Returned,
+        EventKind::LeaseExpired,
+        EventKind::Dead,
+        EventKind::Redriven,
+        EventKind::Acked,
+        EventKind::Cancelled,
+        EventKind::Replaced,
+        EventKind::Expired,
+        EventKind::Purged,
+    ];
+
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventKind::Accepted => "accepted",
+            EventKind::Postponed => "postponed",
+            EventKind::Changed => "changed",
+            EventKind::Fired => "fired",
+            EventKind::Granted => "granted",
+            EventKind::Extended => "extended",
+            EventKind::Returned => "returned",
+            EventKind::LeaseExpired => "lease_expired",
+            EventKind::Dead => "dead",
+            EventKind::Redriven => "redriven",
+            EventKind::Acked => "acked",
+            EventKind::Cancelled => "cancelled",
+            EventKind::Replaced => "replaced",
+            EventKind::Expired => "expired",
+            EventKind::Purged => "purged",
+        }
+    }
+}
+
+/// The reason of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EventReason {
+    /// Why the message is dead.
+    Dead(DeadReason),
+    /// How the attempt ended.
+    Ended(Ended),
+    /// A caller has asked for it.
+    Asked,
+}
+
+impl EventReason {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventReason::Dead(reason) => reason.as_str(),
+            EventReason::Ended(how) => how.as_str(),
+            EventReason::Asked => "asked",
+        }
+    }
+}
+
+impl MessageEvent {
+    /// The event of a record with this position, in a group with these clocks; `None` if the record is not about the
+    /// life of a message, or about one of a system queue.
+    pub fn of(record: &Record, position: Lsn, clock: ClockPair) -> Option<Self> {
+        if record.queue().is_system() {
+            return None;
+        }
+        let now = Now::whole(clock.engine.0, clock.wall.0);
+        let event = |kind, id| MessageEvent {
+            position,
+            at: clock.wall,
+            queue: record.queue().clone(),
+            kind,
+            id: Some(id),
+            key: None,
+            due_at: None,
+            attempt: None,
+            reason: None,
+            count: None,
+        };
+        Some(match record {
+            Record::Put { message, life, was } => {
+                let (kind, reason) = put(life, was.as_ref(), now);
+                MessageEvent { key: message.key.clone(), reason, ..event(kind, message.id) }.with(life, now)
+            }
+            Record::Changed { id, life, was } => {
+                let (kind, reason) = changed(life, was, now);
+                MessageEvent { reason, ..event(kind, *id) }.with(life, now)
+            }
+            Record::Granted { id, attempt, .. } => {
+                MessageEvent { attempt: Some(*attempt), ..event(EventKind::Granted, *id) }
+            }
+            Record::Removed { id, why, .. } => event(removed(*why), *id),
+            Record::Purged { queue, purged, .. } => MessageEvent {
+                queue: queue.clone(),
+                id: None,
+                count: Some(*purged),
+                ..event(EventKind::Purged, MessageId(0))
+            },
+            Record::Queue { .. } | Record::Deduped(_) => return None,
+        })
+    }
+
+    /// The event of a message that has become due, after the record at `position`.
+    pub fn fired(queue: QueueName, id: MessageId, position: Lsn, at: WallMs) -> Self {
+        MessageEvent {
+            position,
+            at,
+            queue,
+            kind: EventKind::Fired,
+            id: Some(id),
+            key: None,
+            due_at: None,
+            attempt: None,
+            reason: None,
+            count: None,
+        }
+    }
+
+    /// The events of a group.
+    pub fn of_group(group: &Group) -> impl Iterator<Item = MessageEvent> {
+        let positions = group.first.0..;
+        let records = positions.zip(&group.records);
+        records.filter_map(|(at, record)| MessageEvent::of(record, Lsn(at), group.clock))
+    }
+
+    /// Approximate memory that it needs, in bytes.
+    pub fn weight(&self) -> usize {
+        size_of::<MessageEvent>()
+            + self.queue.as_str().len()
+            + self.key.as_ref().map_or(0, |key| key.as_str().len())
+    }
+
+    fn with(mut self, life: &Life, now: Now) -> Self {
+        self.attempt = (life.attempt > 0).then_some(life.attempt);
+        self.due_at = (life.stage.kind() == Kind::Waiting).then(|| now.wall_of(life.due));
+        self
+    }
+}
+
+type Told = (EventKind, Option<EventReason>);
+
+fn put(life: &Life, was: Option<&Was>, now: Now) -> Told {
+    match (was, &life.stage) {
+        (Some(was), _) => changed(life, was, now),
+        (None, Stage::Dead { reason, .. }) => (EventKind::Dead, Some(EventReason::Dead(*reason))),
+        (None, Stage::Waiting { .. } | Stage::Leased(_)) => (EventKind::Accepted, None),
+    }
+}
+
+fn changed(life: &Life, was: &Was, now: Now) -> Told {
+    match (was.kind, &life.stage) {
+        (Kind::Waiting | Kind::Leased, Stage::Dead { reason, .. }) => {
+            (EventKind::Dead, Some(EventReason::Dead(*reason)))
+        }
+        (Kind::Dead, Stage::Dead { .. }) => (EventKind::Changed, None),
+        (Kind::Dead, Stage::Waiting { .. }) => (EventKind::Redriven, None),
+        (Kind::Waiting | Kind::Dead, Stage::Leased(_)) => (EventKind::Granted, None),
+        (Kind::Leased, Stage::Leased(_)) => (EventKind::Extended, None),
+        (Kind::Leased, Stage::Waiting { token: Some(_) }) => (EventKind::LeaseExpired, None),
+        (Kind::Leased, Stage::Waiting { token: None }) => {
+            let how = just_ended(life, now).map(|past| EventReason::Ended(past.how));
+            (EventKind::Returned, how)
+        }
+        (Kind::Waiting, Stage::Waiting { .. }) => moved(life, was, now),
+    }
+}
+
+/// A change of a message that waits and waited before.
+fn moved(life: &Life, was: &Was, now: Now) -> Told {
+    // A consumer may nack after its lease ran out, as long as no other one has the message.
+    let late_nack = just_ended(life, now).filter(|past| past.how == Ended::Nacked && now.is_due(was.due));
+    if let Some(past) = late_nack {
+        return (EventKind::Returned, Some(EventReason::Ended(past.how)));
+    }
+    if life.due == was.due {
+        (EventKind::Changed, None)
+    } else if now.is_due(life.due) && !now.is_due(was.due) {
+        (EventKind::Fired, Some(EventReason::Asked))
+    } else {
+        (EventKind::Postponed, None)
+    }
+}
+
+/// The attempt that this change has ended, as far as the history tells. The wall clock of a group is rounded up, that of
+/// the history down.
+fn just_ended(life: &Life, now: Now) -> Option<&PastAttempt> {
+    let last = life.history.last()?;
+    let is_now = now.wall.0.saturating_sub(last.ended_at.0) <= 1 && last.ended_at <= now.wall;
+    (is_now && last.attempt == life.attempt).then_some(last)
+}
+
+fn removed(why: Gone) -> EventKind {
+    match why {
+        Gone::Acked => EventKind::Acked,
+        Gone::Cancelled => EventKind::Cancelled,
+        Gone::Replaced => EventKind::Replaced,
+        Gone::Expired => EventKind::Expired,
+    }
+}
