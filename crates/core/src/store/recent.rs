@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(positions(&recent.page(ask(Some(0), 9), Lsn(2), Lsn(2))), [1, 2]);
         recent.take(&group(3, 0));
         let page = recent.page(ask(Some(0), 9), Lsn(4), Lsn(4));
-        assert_eq!((page.from, positions(&page)), (Lsn(3), vec![4]), "memory for one and a half");
+        assert_eq!((page.from, positions(&page)), (Lsn(1), vec![2, 3, 4]), "there is memory for three");
     }
 
     #[test]

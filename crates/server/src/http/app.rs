@@ -18,6 +18,7 @@ use duewheel_delivery::{
 
 use super::answer_budget::AnswerBudget;
 use super::durations::RouteDurations;
+use super::events::EventFeed;
 use super::feed::Feed;
 use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
@@ -57,6 +58,8 @@ pub struct AppState {
     pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
+    /// Events of messages, while somebody reads them.
+    pub(super) events: EventFeed,
     /// Held by a request that changes the settings of a queue: a change is made of what was read before.
     pub(super) settings: tokio::sync::Mutex<()>,
     /// The worker of schedules, while it runs.
@@ -150,6 +153,7 @@ impl App {
             data: OnceLock::new(),
             clock: OnceLock::new(),
             feed: Feed::default(),
+            events: EventFeed::default(),
             settings: tokio::sync::Mutex::new(()),
             schedules: Mutex::new(None),
             jobs: Mutex::new(None),

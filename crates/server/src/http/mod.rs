@@ -20,6 +20,7 @@ mod durations;
 mod enqueue;
 mod enqueued;
 mod errors;
+mod events;
 mod feed;
 mod figures;
 #[cfg(feature = "fuzzing")]

@@ -20,12 +20,12 @@ use super::call::Call;
 use super::durations::RouteDurations;
 use super::openapi::operation::OperationDoc;
 use super::openapi::{
-    self, Described, Security, jobs as doc_jobs, operations as doc, schedules as doc_schedules,
-    targets as doc_targets,
+    self, Described, Security, events as doc_events, jobs as doc_jobs, operations as doc,
+    schedules as doc_schedules, targets as doc_targets,
 };
 use super::{
-    Answer, App, backup, bulk, cancel, clock, cluster, dashboard, enqueue, errors, health, histogram, home,
-    identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
+    Answer, App, backup, bulk, cancel, clock, cluster, dashboard, enqueue, errors, events, health, histogram,
+    home, identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
     schedule as schedules, settle, settle_many, stats, target as targets, typed, wheel,
 };
 use crate::auth::{About, AccessRule, Scope};
@@ -127,6 +127,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/v1/histogram", &["from", "to", "buckets"], server(Metrics), histogram::all_queues, doc::histogram_of_all),
         get("/v1/stats", NO, server(Metrics), stats::stats, doc::stats),
         get("/v1/stats/stream", NO, server(Metrics), stats::stream, doc::stats_stream),
+        get("/v1/events", &["queue", "since"], several(Admin), events::events, doc_events::events),
         get("/v1/wheel", NO, server(Metrics), wheel::wheel, doc::wheel),
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
         get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),

@@ -17,6 +17,7 @@ use crate::error::{ErrorCode, Problem, ProblemAnswer};
 use crate::schema::{IdSchema, JobSchema, KeySchema, QueueSchema, ScheduleNameSchema};
 use operation::{Link, MediaDoc, OperationDoc, Tag};
 
+pub(crate) mod events;
 pub(crate) mod jobs;
 pub(crate) mod operation;
 pub(crate) mod operations;
