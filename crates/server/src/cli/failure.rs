@@ -112,6 +112,7 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "rate" | "rate.per_second" => "--rate",
         "rate.burst" => "--burst",
         "reason" => "--reason",
+        "since" | "last-event-id" => "--since",
         "spread" | "spread_ms" => "--spread",
         "target_url" => "--target-url",
         "to" => "--to",

@@ -42,6 +42,7 @@ mod schedule;
 mod serve;
 mod server;
 mod table;
+mod tail;
 mod target;
 mod tls_words;
 mod token;
@@ -106,6 +107,8 @@ enum CliCommand {
     Histogram(histogram::HistogramArgs),
     /// Watch the ring, the queues and the lateness, live
     Top(top::TopArgs),
+    /// Print what happens to messages, live
+    Tail(tail::TailArgs),
     /// Lease messages that are due
     Reserve(lease::ReserveArgs),
     /// Settle a leased message: it is done
@@ -175,6 +178,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Job(args)) => client(args),
         Some(CliCommand::Histogram(args)) => client(args),
         Some(CliCommand::Top(args)) => client(args),
+        Some(CliCommand::Tail(args)) => client(args),
         Some(CliCommand::Reserve(args)) => client(args),
         Some(CliCommand::Ack(args)) => client(args),
         Some(CliCommand::Nack(args)) => client(args),

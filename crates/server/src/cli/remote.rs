@@ -1,9 +1,9 @@
 //! The connection of a client command to the server.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
+use std::{fmt, io};
 
 use duewheel_import::api::HttpApi;
 pub(super) use duewheel_import::api::{ApiError, ServerRefusal, segment};
@@ -31,6 +31,15 @@ pub(super) struct Remote {
     agent: ureq::Agent,
     base: String,
     token: Option<Token>,
+}
+
+/// The bytes of a stream of events.
+pub(super) struct EventSource(ureq::BodyReader<'static>);
+
+impl io::Read for EventSource {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
 }
 
 impl Remote {
@@ -75,6 +84,24 @@ impl Remote {
     pub(super) fn get_any(&self, path: &str) -> Result<(bool, Value), ApiError> {
         let (good, bytes) = self.exchange(Request::get(self.url(path)).body(()), ANSWER)?;
         Ok((good, serde_json::from_slice(&bytes).map_err(|_| self.strange())?))
+    }
+
+    /// A stream of server-sent events, behind the one with this id.
+    pub(super) fn events(&self, path: &str, after: Option<&str>) -> Result<EventSource, ApiError> {
+        let mut request = Request::get(self.url(path)).header("accept", "text/event-stream");
+        if let Some(id) = after {
+            request = request.header("last-event-id", id);
+        }
+        let request = self.authorized(request.body(()))?;
+        let request = self.agent.configure_request(request).timeout_recv_response(Some(ANSWER)).build();
+        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(EventSource(response.into_body().into_reader()));
+        }
+        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
+        let body = body.map_err(|error| self.unreachable(&error))?;
+        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        Err(ApiError::Refused(with_flags(ServerRefusal::from_json(&problem), None)))
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
@@ -148,6 +175,16 @@ impl Remote {
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
     ) -> Result<(bool, Vec<u8>), ApiError> {
+        let request = self.authorized(request)?;
+        let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
+        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
+        let body = body.map_err(|error| self.unreachable(&error))?;
+        Ok((response.status().is_success(), body))
+    }
+
+    /// The request with the token.
+    fn authorized<B>(&self, request: Result<Request<B>, ureq::http::Error>) -> Result<Request<B>, ApiError> {
         let mut request =
             request.map_err(|error| ApiError::Unreachable(format!("--server {}: {error}", self.base)))?;
         if let Some(token) = &self.token
@@ -156,11 +193,7 @@ impl Remote {
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
-        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
-        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
-        let body = body.map_err(|error| self.unreachable(&error))?;
-        Ok((response.status().is_success(), body))
+        Ok(request)
     }
 
     fn unreachable(&self, error: &ureq::Error) -> ApiError {

@@ -144,6 +144,8 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
         &["nack", "1", "token", "--dead", "--delay", "1h"],
         &["work", "q", "--jobs", "0", "--", "true"],
         &["completions", "tcl"],
+        &["tail", "--since", "yesterday"],
+        &["tail", "no queue"],
     ] {
         shell.fails(args, 2);
     }
