@@ -15,6 +15,7 @@ mod delays;
 mod demo;
 mod deploy;
 mod done;
+mod events;
 mod export;
 mod fixture;
 mod grant_limits;

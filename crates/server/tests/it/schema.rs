@@ -59,6 +59,11 @@ fn operation(method: &str, path: &str) -> Option<&'static Value> {
     item.get(method.to_lowercase())
 }
 
+/// A schema by its name.
+pub(crate) fn of_component(name: &str) -> &'static Value {
+    SPEC.pointer(&format!("/components/schemas/{name}")).expect("a schema of this name")
+}
+
 fn resolve(schema: &'static Value) -> &'static Value {
     match schema.get("$ref").and_then(Value::as_str) {
         Some(reference) => SPEC.pointer(reference.trim_start_matches('#')).expect(reference),

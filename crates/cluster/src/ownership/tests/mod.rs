@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // leases are real, and so is the time that they take
 
 mod basics;
+mod events;
 mod faults;
 mod flaps;
 mod load;
