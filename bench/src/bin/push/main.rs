@@ -136,6 +136,8 @@ fn through(args: &Args, server: &PushServer, receiver: &PushReceiver) -> io::Res
         arrived(receiver, args.messages)?;
         let without = receiver.per_second();
         server.pause("through")?;
+        // An edit takes effect within about a second.
+        sleep(Duration::from_secs(2));
         server.enqueue("through", args.messages, |_| r#""delay_ms": 0"#.to_owned())?;
         receiver.reset();
         server.resume("through")?;
@@ -212,8 +214,8 @@ fn hanging(args: &Args, server: &PushServer, receiver: &PushReceiver) -> io::Res
     let mut ratios = Vec::new();
     for round in 1..=args.rounds {
         let (_, alone) = come_due((server, receiver), due, &queues)?;
-        server.enqueue("hang", HANGING, |_| r#""delay_ms": 0"#.to_owned())?;
         let hung = receiver.hung();
+        server.enqueue("hang", HANGING, |_| r#""delay_ms": 0"#.to_owned())?;
         let (_, beside) = come_due((server, receiver), due, &queues)?;
         if receiver.hung() == hung {
             return Err(io::Error::other("nothing has hung"));

@@ -148,3 +148,29 @@ impl Targets {
 fn target(row: &ShelfRow) -> Option<String> {
     std::str::from_utf8(&row.body).ok().map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use duewheel::{Duewheel, Policy};
+
+    use super::*;
+    use crate::target::TargetSettings;
+    use crate::targets::Sealing;
+
+    /// The settings of a queue were set before its target was refused.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn too_many_queues_are_refused_before_anything_is_done() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
+        targets.put("shop", &TargetSettings::new("https://shop.example/")).await.unwrap();
+        let queue = |n: u64| QueueName::new(&format!("q{n}")).unwrap();
+        for n in 0..MAX_TARGET_QUEUES {
+            targets.routes.create(queue(n).as_str(), Bytes::from_static(b"shop")).await.unwrap();
+        }
+        let check = async |n| targets.check_choice(&queue(n), "shop", &|_| true).await;
+        assert!(matches!(check(MAX_TARGET_QUEUES).await, Err(TargetError::TooMany(MAX_TARGET_QUEUES, _))));
+        assert!(check(0).await.is_ok(), "it has one");
+        targets.choose(&queue(0), None, &|_| true).await.unwrap();
+        assert!(check(MAX_TARGET_QUEUES).await.is_ok());
+    }
+}

@@ -7,7 +7,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel::core::name::QueueName;
 use duewheel::{Duewheel, Policy};
-use duewheel_delivery::limits::MAX_TARGET_QUEUES;
 use duewheel_delivery::{
     RetrySettings, SealKeys, Sealing, TargetError, TargetService, TargetSettings, TargetStage, TargetState,
     TargetView, Targets,
@@ -248,20 +247,4 @@ async fn a_store_that_was_restored_has_another_id() {
     assert_ne!(id("b").await, original);
     duewheel::salvage(at("a"), at("c")).unwrap();
     assert_ne!(id("c").await, original);
-}
-
-/// The settings of a queue were set before its target was refused.
-#[tokio::test(flavor = "multi_thread")]
-async fn too_many_queues_are_refused_before_anything_is_done() {
-    let store = Store::new().await;
-    store.targets.put("shop", &TargetSettings::new("https://shop.example/")).await.unwrap();
-    let name = |n: u64| queue(&format!("q{n}"));
-    for n in 0..MAX_TARGET_QUEUES {
-        store.targets.choose(&name(n), Some("shop"), &everybody).await.unwrap();
-    }
-    let check = async |n| store.targets.check_choice(&name(n), "shop", &everybody).await;
-    assert!(matches!(check(MAX_TARGET_QUEUES).await, Err(TargetError::TooMany(MAX_TARGET_QUEUES, _))));
-    assert!(check(0).await.is_ok(), "it has one");
-    store.choose("q0", None).await.unwrap();
-    assert!(check(MAX_TARGET_QUEUES).await.is_ok());
 }
