@@ -35,6 +35,7 @@ mod supervised;
 mod target;
 mod targets;
 mod trust;
+mod url_targets;
 mod workers;
 
 pub use answer::PushVerdict;

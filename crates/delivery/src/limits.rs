@@ -85,6 +85,9 @@ pub const MAX_SLOWED: Duration = Duration::from_secs(5 * 60);
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
 /// When a message comes back whose attempt was forgiven because its target is away and has not answered.
 pub const FORGIVEN_DELAY: Duration = Duration::from_secs(1);
+/// Messages of a target that are not settled at a time, for each request that it allows at a time: while one is settled,
+/// the next is sent.
+pub const UNSETTLED_PER_REQUEST: usize = 4;
 /// The pause after a message could not be settled because the store is behind; it doubles.
 pub const FIRST_SETTLE: Duration = Duration::from_millis(20);
 /// The longest such pause.

@@ -17,14 +17,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 use crate::client::{PushClass, PushClient, PushOutcome};
-use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME};
+use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST};
 use crate::message_url::MessageUrl;
 use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
+use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
-use to_url::UrlTargets;
 
 mod to_url;
 #[cfg(test)]
@@ -155,6 +155,7 @@ impl Pusher {
             changed: watch::Sender::new(()),
             hand_free: Notify::new(),
             under_way: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             counters: PushCounters::default(),
             wheel: wheel.client().clone(),
             parts,
@@ -288,6 +289,14 @@ impl PushJob {
     }
 }
 
+impl PushJob {
+    /// Messages at a time that were sent or are being sent, and are not settled. A target that gets one request at a time
+    /// gets the next one when the message before is settled.
+    fn unsettled(&self) -> usize {
+        if self.concurrency == 1 { 1 } else { self.concurrency.saturating_mul(UNSETTLED_PER_REQUEST) }
+    }
+}
+
 /// What a pusher of a server has, and one of the library has not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PusherParts {
@@ -314,7 +323,10 @@ struct PushWorker {
     changed: watch::Sender<()>,
     /// Told when a request has ended.
     hand_free: Notify,
+    /// Messages that were granted and are not settled.
     under_way: AtomicUsize,
+    /// Requests of these that have not ended.
+    requests: AtomicUsize,
     counters: PushCounters,
     parts: PusherParts,
 }
@@ -337,6 +349,24 @@ impl PushCounters {
             (Settled::Again(_), PushEnd::NotYet(_)) => &self.forgiven,
             (Settled::Again(_), PushEnd::Done | PushEnd::Again(_) | PushEnd::Dead) => &self.failed,
         }
+    }
+}
+
+/// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the message
+/// takes a sync of the store; the target has nothing to do with that.
+struct Hand(Arc<PushWorker>);
+
+impl Hand {
+    fn new(worker: Arc<PushWorker>) -> Self {
+        worker.requests.fetch_add(1, Ordering::SeqCst);
+        Hand(worker)
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::SeqCst);
+        self.0.hand_free.notify_one();
     }
 }
 
@@ -414,8 +444,9 @@ impl PushWorker {
                     failures = 0;
                     for grant in granted {
                         let mark = self.begin(&grant);
-                        let (under_way, job) = (UnderWay::new(self.clone()), job.clone());
-                        pushes.spawn(async move { under_way.0.push(&job, grant, mark).await });
+                        let (under_way, hand) = (UnderWay::new(self.clone()), Hand::new(self.clone()));
+                        let job = job.clone();
+                        pushes.spawn(async move { under_way.0.push(&job, grant, mark, hand).await });
                     }
                 }
                 Turn::Nothing => {}
@@ -444,19 +475,20 @@ impl PushWorker {
             drop(changed.changed().await);
             return Turn::Nothing;
         }
-        let under_way = self.under_way.load(Ordering::SeqCst);
+        let (under_way, requests) =
+            (self.under_way.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst));
         let permit = self.breaker().permit(now, under_way);
         let most = match permit {
             Permit::Many => job.concurrency,
             // One more than those under way, which a slow probe may be among.
-            Permit::One => under_way.saturating_add(1).min(job.concurrency),
+            Permit::One => requests.saturating_add(1).min(job.concurrency),
             Permit::Until(instant) => return self.wait_until(instant, changed).await,
             Permit::AfterOthers | Permit::Paused => {
                 drop(changed.changed().await);
                 return Turn::Nothing;
             }
         };
-        let free = most.saturating_sub(under_way);
+        let free = most.saturating_sub(requests).min(job.unsettled().saturating_sub(under_way));
         if free == 0 {
             tokio::select! {
                 _ = changed.changed() => {}
@@ -536,14 +568,15 @@ impl PushWorker {
     }
 
     /// Sends one message and settles it.
-    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: Option<RequestMark>) {
+    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: Option<RequestMark>, hand: Hand) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
-        let Some(mark) = mark else { return self.push_to_url(job, grant, leased_until).await };
+        let Some(mark) = mark else { return self.push_to_url(job, grant, hand, leased_until).await };
         let at = self.wheel.now().wall;
         let request = PushRequest::of(&grant, &self.store, at.to_system_time());
         let outcome = job.client.deliver(&request).await;
         drop(request);
         let charge = self.judge(job, &grant, mark, &outcome);
+        drop(hand);
         self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
     }
 

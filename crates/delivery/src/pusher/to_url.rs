@@ -6,16 +6,15 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
-use super::{PushEnd, PushJob, PushWorker};
+use super::{Hand, PushEnd, PushJob, PushWorker};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
-use crate::client::{PushClient, PushOutcome};
-use crate::limits::{FORGIVEN_DELAY, ORIGIN_CONNECTIONS};
+use crate::client::PushOutcome;
+use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
-use crate::origins::UrlGround;
 use crate::plan::jittered;
 use crate::request::PushRequest;
-use crate::target::{OriginKind, PushTarget};
+use crate::url_targets::UrlTargets;
 
 /// The reason of a dead message whose URL is none.
 const BAD_URL: &str = "bad_target_url";
@@ -23,34 +22,6 @@ const BAD_URL: &str = "bad_target_url";
 const ORIGIN_WAITS: &str = "origin_waits";
 /// The note of an attempt that sent nothing, because as many requests to URLs of messages run as may.
 const URLS_BUSY: &str = "urls_busy";
-
-/// The target of a job as it is for URLs of messages, by the kind of their origin.
-#[derive(Debug)]
-pub(super) struct UrlTargets {
-    own: PushClient,
-    foreign: Arc<PushTarget>,
-}
-
-impl UrlTargets {
-    pub(super) fn new(client: &PushClient, ground: &UrlGround) -> Self {
-        let as_it_is = |kind| Arc::new(client.target().for_urls(kind, ground.networks.clone()));
-        let own = as_it_is(OriginKind::Own);
-        let connections = client.connections(&own, ORIGIN_CONNECTIONS);
-        UrlTargets { own: client.over(own, connections), foreign: as_it_is(OriginKind::Foreign) }
-    }
-
-    /// The client for this URL.
-    fn client(&self, client: &PushClient, ground: &UrlGround, url: &MessageUrl) -> PushClient {
-        match url.kind(client.target()) {
-            OriginKind::Own => self.own.clone(),
-            OriginKind::Foreign => {
-                let make = || client.connections(&self.foreign, ORIGIN_CONNECTIONS);
-                let connections = ground.connections(&url.origin(), self.foreign.timeout, make);
-                client.over(self.foreign.clone(), connections)
-            }
-        }
-    }
-}
 
 /// A request to an origin, which its breaker knows of until it is dropped.
 struct OriginRequest<'a> {
@@ -79,13 +50,21 @@ impl Drop for OriginRequest<'_> {
 
 impl PushWorker {
     /// Sends a message to its own URL and settles it. The breaker of the target is not concerned.
-    pub(super) async fn push_to_url(&self, job: &Arc<PushJob>, grant: Grant, leased_until: EngineMs) {
+    pub(super) async fn push_to_url(
+        &self,
+        job: &Arc<PushJob>,
+        grant: Grant,
+        hand: Hand,
+        leased_until: EngineMs,
+    ) {
         let text = MessageUrl::of(&grant.message).unwrap_or_default();
         let Ok(url) = MessageUrl::new(text) else {
             drop(self.settle(&grant, PushEnd::Dead, BAD_URL, leased_until).await);
             return;
         };
-        match self.sent_to(job, &grant, &url).await {
+        let sent = self.sent_to(job, &grant, &url).await;
+        drop(hand);
+        match sent {
             Ok((at, outcome, charge)) => {
                 self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
             }

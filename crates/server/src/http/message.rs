@@ -1,10 +1,10 @@
 //! One message by its id or its key: get, cancel, postpone, fire, replay.
 
 use axum::http::StatusCode;
-use duewheel::core::Key;
 use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};
-use duewheel::core::message::MaxAttempts;
-use duewheel_delivery::deliveries;
+use duewheel::core::message::{Headers, MaxAttempts};
+use duewheel::core::{Key, MessageContent};
+use duewheel_delivery::{MessageUrl, deliveries};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ use super::call::Call;
 use super::enqueued::{EnqueuedAnswer, status};
 use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
-use super::target_url::{self, UrlChange};
+use super::target_url;
 use super::target_view::DeliveryAnswer;
 use super::view::{MessageAnswer, OutlineAnswer};
 use super::{Answer, App, held, reply};
@@ -25,6 +25,9 @@ use crate::schema::{
     AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
     TargetUrlSchema,
 };
+
+/// How often a change of headers is tried whose message is changed by others at the same time.
+const TRIES: u32 = 5;
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
     let target = Target::Id(call.id()?);
@@ -224,10 +227,72 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
         (UrlChange { edit, if_generation, url }, time.unwrap_or("due_at"))
     };
     if asked.url.is_some() || asked.edit.headers.is_some() {
-        return target_url::change((&call.app, &call.caller), target, &asked, time).await;
+        return change_headers((&call.app, &call.caller), target, &asked, time).await;
     }
     let UrlChange { edit, if_generation, url: _ } = asked;
     changed(call.app.ask(Op::postpone(target, Box::new(edit), if_generation)).await?, time)
+}
+
+/// A change of headers, of the URL, which is one of them, or of both.
+struct UrlChange {
+    /// The other changes, and the headers that replace all but the URL.
+    edit: Edit,
+    if_generation: Option<u32>,
+    /// `None`: it stays as it is. `Some(None)`: the message has none any more.
+    url: Option<Option<MessageUrl>>,
+}
+
+/// Applies it. What it does not change is taken from the message as it is.
+async fn change_headers(
+    (app, caller): (&App, &Caller),
+    target: Target,
+    asked: &UrlChange,
+    time: &'static str,
+) -> Answer {
+    if asked.url.is_some() {
+        caller.need(Scope::PushAny)?;
+    }
+    let mut last = ChangeRefusal::NotFound;
+    for _ in 0..TRIES {
+        let room = room(app).await?;
+        let found = app.ask(Op::get(target.clone())).await?.ok_or_else(Problem::message_not_found)?;
+        let message = &found.message;
+        if let Some(Some(_)) = asked.url {
+            target_url::check(app, caller, &message.queue).await?;
+        }
+        let expected = asked.if_generation.unwrap_or(found.generation);
+        if expected != found.generation {
+            let refusal = ChangeRefusal::GenerationMismatch(found.generation);
+            return changed(Err(refusal), time);
+        }
+        let edit = Edit { headers: Some(asked.headers(message)), ..asked.edit.clone() };
+        let id = Target::Id(message.id);
+        drop((found, room));
+        match app.ask(Op::postpone(id, Box::new(edit), Some(expected))).await? {
+            Err(refusal @ ChangeRefusal::GenerationMismatch(_)) if asked.if_generation.is_none() => {
+                last = refusal;
+            }
+            done => return changed(done, time),
+        }
+    }
+    changed(Err(last), time)
+}
+
+impl UrlChange {
+    /// The headers of the changed message.
+    fn headers(&self, message: &MessageContent) -> Headers {
+        let is_other = |(name, _): &&(Box<str>, Box<str>)| !MessageUrl::is_its_header(name);
+        let mut headers = match &self.edit.headers {
+            Some(headers) => headers.clone(),
+            None => message.headers.iter().filter(is_other).cloned().collect(),
+        };
+        match &self.url {
+            Some(Some(url)) => target_url::put(&mut headers, url),
+            Some(None) => {}
+            None => headers.extend(message.headers.iter().filter(|header| !is_other(header)).cloned()),
+        }
+        headers
+    }
 }
 
 async fn fire(mut call: Call, target: Target) -> Answer {
@@ -241,11 +306,11 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 pub(crate) struct Nothing {}
 
 /// Memory for an answer with one message.
-pub(super) async fn room(app: &App) -> Result<AnswerPermit, Problem> {
+async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
 }
 
-pub(super) fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
+fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
     let now = done.map_err(|refusal| Problem::from_change(refusal, time))?;
     Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now)))
 }
