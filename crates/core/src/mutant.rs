@@ -30,6 +30,16 @@ pub enum Mutant {
     WindowByQueues,
     /// A background worker that panics ends without a report.
     PanicSwallowed,
+    /// An expired message is granted where it is to be dropped.
+    ExpiredGranted,
+    /// An expiry is counted from the enqueue, not from the due time.
+    ExpiryFromEnqueue,
+    /// The delay of a retry moves the expiry.
+    RetryMovesExpiry,
+    /// The tokens of a rate gather beyond its burst.
+    BurstUnlimited,
+    /// From the second start on, a queue may have one lease more than its limit.
+    OneLeaseMore,
     /// A request to another node whose outcome is unknown is sent again, whatever it is.
     LostRetried,
 }

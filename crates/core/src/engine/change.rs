@@ -171,8 +171,9 @@ impl Engine {
     pub(super) fn revive(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let delay_ms = self.delay_of(now, slot);
         // A message that has expired was asked for again now, or it would be dead again at once.
-        let asked =
-            if self.has_expired(now, slot) { Some(Due::After(now.engine)) } else { self.asked_due(slot) };
+        let present = Due::After(now.engine);
+        let past = self.past_expiry(now, slot, present);
+        let asked = if self.has_expired(now, slot) { past.or(Some(present)) } else { self.asked_due(slot) };
         self.change_life(now, slot, fx, |life| {
             life.marks.asked = asked;
             life.forgiven = life.attempt;
@@ -180,8 +181,8 @@ impl Engine {
             // A message that was buried before it was due (by id) becomes due now: redriven means Ready.
             if !now.is_due(life.due) {
                 life.marks.delay_ms = Some(delay_ms);
-                life.marks.asked = None;
-                life.due = Due::After(now.engine);
+                life.marks.asked = past;
+                life.due = present;
             }
         });
     }
@@ -189,17 +190,22 @@ impl Engine {
     /// Makes a scheduled message due now; the delay that was asked for stays visible.
     pub(super) fn fire_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         self.count_fire(slot);
-        let delay_ms = self.delay_of(now, slot);
-        self.change_life(now, slot, fx, |life| moved(life, Due::After(now.engine), delay_ms));
+        let (due, delay_ms) = (Due::After(now.engine), self.delay_of(now, slot));
+        let asked = self.past_expiry(now, slot, due);
+        self.change_life(now, slot, fx, |life| {
+            moved(life, due, delay_ms);
+            life.marks.asked = asked;
+        });
     }
 
     /// Makes a scheduled message due now for a reserve by id.
     pub(super) fn take_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
-        let delay_ms = self.delay_of(now, slot);
+        let (due, delay_ms) = (Due::After(now.engine), self.delay_of(now, slot));
+        let asked = self.past_expiry(now, slot, due);
         self.change_life(now, slot, fx, |life| {
-            life.due = Due::After(now.engine);
+            life.due = due;
             life.marks.delay_ms = Some(delay_ms);
-            life.marks.asked = None;
+            life.marks.asked = asked;
         });
     }
 

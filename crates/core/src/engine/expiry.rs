@@ -1,6 +1,7 @@
 //! Messages that expire: looked at before each grant, and at no other time.
 
 use crate::message::{DeadReason, Expiry, Life, MessageContent, Stage};
+use crate::mutant::{self, Mutant};
 use crate::policy::OnExpiry;
 use crate::record::Gone;
 use crate::time::{Due, Now};
@@ -24,8 +25,8 @@ pub(super) enum GrantVerdict {
 impl Engine {
     /// When a message expires, by the clock that its due time follows or by that of its own instant.
     ///
-    /// A retry does not move it. An instant that was over when the message was last made due, by a redrive, does not
-    /// count any more.
+    /// A retry does not move it. An instant that was over when the message was last made due, by a redrive or a fire,
+    /// does not count any more: then that time was kept by the wall clock ([`Engine::past_expiry`]).
     pub(super) fn expires(
         &self,
         now: Now,
@@ -33,11 +34,22 @@ impl Engine {
         message: &MessageContent,
         life: &Life,
     ) -> Option<Due> {
-        let asked = life.marks.asked.unwrap_or(life.due);
+        let mut asked = life.marks.asked.unwrap_or(life.due);
+        if mutant::is(Mutant::RetryMovesExpiry) {
+            asked = life.due;
+        }
+        if mutant::is(Mutant::ExpiryFromEnqueue) {
+            asked = Due::At(message.enqueued_at);
+        }
         let of_queue = || self.queues.get(idx).settings.expires_in_ms.map(Expiry::In);
         match message.options.expiry.or_else(of_queue)? {
             Expiry::In(ms) => Some(asked.plus(ms)),
-            Expiry::At(at) => (now.wall_of(asked) <= at).then_some(Due::At(at)),
+            // A due time of elapsed time was not behind the instant when it was set; how far apart the two are changes
+            // with each step of the wall clock.
+            Expiry::At(at) => match asked {
+                Due::At(wall) => (wall <= at).then_some(Due::At(at)),
+                Due::After(_) => Some(Due::At(at)),
+            },
         }
     }
 
@@ -56,6 +68,7 @@ impl Engine {
         }
         match self.queues.get(self.rows.get(slot).queue).settings.on_expiry.unwrap_or_default() {
             OnExpiry::DeliverLate => return GrantVerdict::Late,
+            OnExpiry::Drop if mutant::is(Mutant::ExpiredGranted) => return GrantVerdict::Late,
             OnExpiry::Dead => {
                 let at = self.dies(now);
                 let stage = Stage::Dead { reason: DeadReason::Expired, at };
@@ -71,6 +84,15 @@ impl Engine {
             }
         }
         GrantVerdict::Ended
+    }
+
+    /// What is kept of a due time that a message is given: its time by the wall clock, if that is behind the instant at
+    /// which it would have expired.
+    pub(super) fn past_expiry(&self, now: Now, slot: RowIdx, due: Due) -> Option<Due> {
+        match self.rows.get(slot).message.options.expiry {
+            Some(Expiry::At(at)) => Some(now.wall_of(due)).filter(|wall| *wall > at).map(Due::At),
+            Some(Expiry::In(_)) | None => None,
+        }
     }
 
     /// The due time that the producer asked for, to be kept while a retry moves it; `None` if no expiry depends on it.

@@ -168,6 +168,53 @@ fn a_postpone_moves_the_expiry_with_the_due_time_but_not_beyond_an_instant() {
     assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 2_000)));
 }
 
+/// Found by the simulation: the due time of a delay was compared with the instant of the expiry by the wall clock as it
+/// is at the grant. After a step, or a few ms of slew, it lay behind the instant, which then did not count any more.
+#[test]
+fn an_instant_counts_after_a_step_of_the_wall_clock() {
+    for step in [2, 3_600_000] {
+        let mut rig = Rig::new(Policy::default());
+        put_one(&mut rig, expiring("q", 1_000, Expiry::At(WallMs(WALL + 1_001))));
+        rig.pass(1_000);
+        rig.now.wall = WallMs(rig.now.wall.0 + step);
+        rig.pass(1_000);
+        rig.timeout();
+        assert!(rig.reserve("q", 1).pop().unwrap().late, "a step of {step} ms");
+    }
+}
+
+#[test]
+fn what_is_made_due_after_its_instant_does_not_expire_any_more() {
+    let instant = || Expiry::At(WallMs(WALL + 1_500));
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Dead);
+    // A redrive.
+    let id = put_one(&mut rig, expiring("q", 1_000, instant()));
+    rig.pass(2_000);
+    rig.timeout();
+    assert!(rig.reserve("q", 1).is_empty());
+    assert_eq!(view(&mut rig, id).unwrap().state, State::Dead);
+    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
+    let grant = rig.reserve("q", 1).pop().expect("it was asked for");
+    // Nor after it was returned.
+    nack(&mut rig, &grant, 100);
+    rig.pass(100);
+    rig.timeout();
+    assert!(!rig.reserve("q", 1).pop().expect("again").late);
+    // A retry that is fired.
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Dead);
+    let id = put_one(&mut rig, expiring("q", 1_000, instant()));
+    rig.pass(1_000);
+    rig.timeout();
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    nack(&mut rig, &grant, 60_000);
+    rig.pass(1_000);
+    assert!(matches!(rig.call(Op::Fire { target: Target::Id(id) }), Reply::Change(Ok(_))));
+    rig.timeout();
+    assert!(!rig.reserve("q", 1).pop().expect("fired").late);
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_the_name_of_its_part() {
     let mut rig = Rig::new(Policy::default());
