@@ -295,6 +295,10 @@ pub struct GrantRate {
     pub burst: Option<u32>,
 }
 
+/// What a queue could not grant at its rate, though it had messages, because its consumers or the server were late: up
+/// to what the rate gives in this time is made up for, in ms. With the burst of [`BURST_MS`] that is 2 % of five seconds.
+pub const ARREARS_MS: u64 = 90;
+
 /// A queue whose next message has been due for longer than this is behind, and catches up, in ms.
 pub const CATCHUP_MS: u64 = 10 * SECOND;
 

@@ -1,8 +1,13 @@
 //! Parts of limits that several shards share, and rates.
 
+use crate::mutant::{self, Mutant};
+use crate::policy::ARREARS_MS;
 use crate::time::EngineMs;
 
 use super::ids::Ids;
+
+/// While there are arrears, a rate adds this part of itself more.
+const ARREARS_PART: u64 = 4;
 
 /// The share of one shard: the first shards get the remainder.
 pub(super) fn share(limit: u64, ids: Ids) -> u64 {
@@ -14,6 +19,10 @@ pub(super) fn share(limit: u64, ids: Ids) -> u64 {
 ///
 /// It counts fractions of a token that are so small that a whole number of them is added each ms: no rate is
 /// rounded.
+///
+/// What a full bucket cannot hold is lost, except for a user that could have taken it: then it is *arrears*, up to those
+/// of [`ARREARS_MS`]. They are added over the time that follows, at a part of the rate, so the bucket never holds more
+/// than the burst. In any span `t` at most `burst + rate × t + min(rate × t / 4, arrears)` is taken.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBucket {
     at: EngineMs,
@@ -23,6 +32,8 @@ pub(super) struct TokenBucket {
     rate: u64,
     /// Fractions of one token.
     one: u64,
+    /// What was lost and is still to be added.
+    arrears: u64,
 }
 
 impl TokenBucket {
@@ -31,7 +42,7 @@ impl TokenBucket {
         // A millisecond is the finest step of time, so the bucket must hold what one adds, beside the rest of a
         // token.
         let most = burst.saturating_mul(1_000).max(one + per_second - 1);
-        TokenBucket { at: now, level: most, most, rate: per_second, one }
+        TokenBucket { at: now, level: most, most, rate: per_second, one, arrears: 0 }
     }
 
     /// Limits the fill to that of the former bucket.
@@ -46,10 +57,28 @@ impl TokenBucket {
         self
     }
 
+    /// Adds what the rate gives until now.
     pub(super) fn refill(&mut self, now: EngineMs) {
+        self.refill_for(now, 0);
+    }
+
+    /// Adds what the rate gives until now, for a user that could have taken it for the last `behind_ms`.
+    pub(super) fn refill_for(&mut self, now: EngineMs, behind_ms: u64) {
         let more = now.0.saturating_sub(self.at.0).saturating_mul(self.rate);
-        self.level = self.level.saturating_add(more).min(self.most);
         self.at = self.at.max(now);
+        let most = if mutant::is(Mutant::BurstUnlimited) { u64::MAX / 2 } else { self.most };
+        let added = more.min(most - self.level);
+        self.level += added;
+        let over = more - added;
+        if over > 0 {
+            let kept = over.min(behind_ms.saturating_mul(self.rate));
+            // The user had nothing to take for a while: what it was owed before is settled.
+            let before = if kept == over { self.arrears } else { 0 };
+            self.arrears = before.saturating_add(kept).min(self.rate.saturating_mul(ARREARS_MS));
+        }
+        let back = self.arrears.min(more / ARREARS_PART).min(most - self.level);
+        self.level += back;
+        self.arrears -= back;
     }
 
     pub(super) fn left(&self) -> u64 {
@@ -58,7 +87,7 @@ impl TokenBucket {
 
     /// The used part of the burst.
     pub(super) fn spent(&self) -> u64 {
-        (self.most - self.level).div_ceil(self.one)
+        self.most.saturating_sub(self.level).div_ceil(self.one)
     }
 
     pub(super) fn take(&mut self) -> bool {
@@ -67,6 +96,11 @@ impl TokenBucket {
             self.level -= self.one;
         }
         there
+    }
+
+    /// Time in ms until it is half full, rounded down.
+    pub(super) fn half_ms(&self) -> u64 {
+        (self.most / 2).saturating_sub(self.level) / self.rate.max(1)
     }
 
     /// Time in ms until there is a token.
@@ -78,6 +112,94 @@ impl TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The user of a bucket that always has something to take, and is served after each of these pauses in turn.
+    fn served(rate: u64, burst: u64, pauses: &[u64], behind: bool) -> Vec<(u64, u64)> {
+        let mut bucket = TokenBucket::new(rate, burst, Ids::of(crate::ShardId(0), 1), EngineMs(0));
+        let (mut now, mut got) = (0, Vec::new());
+        for pause in pauses.iter().cycle() {
+            now += pause;
+            if now > 20_000 {
+                return got;
+            }
+            bucket.refill_for(EngineMs(now), if behind { now } else { 0 });
+            let mut taken = 0;
+            while bucket.take() {
+                taken += 1;
+            }
+            got.push((now, taken));
+        }
+        got
+    }
+
+    /// Every list of pauses of one to three different lengths.
+    fn each_pauses(mut each: impl FnMut(&[u64])) {
+        let lengths = [1, 3, 9, 11, 60, 90, 900];
+        for &a in &lengths {
+            each(&[a]);
+            for &b in &lengths {
+                for times in [1, 20] {
+                    each(&[&vec![a; times][..], &[b]].concat());
+                    for &c in &lengths {
+                        each(&[&vec![a; times][..], &[b, c]].concat());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_no_span_more_is_taken_than_rate_burst_and_arrears_allow() {
+        each_pauses(|pauses| {
+            for (rate, burst) in [(50, 1), (1_000, 10), (50_000, 500)] {
+                let most = TokenBucket::new(rate, burst, Ids::of(crate::ShardId(0), 1), EngineMs(0)).most;
+                let got = served(rate, burst, pauses, true);
+                for (i, (from, _)) in got.iter().enumerate().step_by(got.len().div_ceil(40)) {
+                    let mut taken = 0;
+                    for (to, n) in &got[i..] {
+                        taken += n;
+                        let span = to - from;
+                        let arrears = (rate * span / 4).min(rate * ARREARS_MS);
+                        let allowed = most + rate * span + arrears;
+                        assert!(taken * 1_000 <= allowed, "{rate}/s, {pauses:?}: {taken} in {span} ms");
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn pauses_that_are_short_and_rare_enough_cost_nothing() {
+        // Over five seconds: a pause of up to 100 ms in each half of a second, of which 10 ms are in the burst.
+        for pause in [11, 25, 50, 90, 100] {
+            let pauses = [vec![1; 500], vec![pause]].concat();
+            let got = served(50_000, 500, &pauses, true);
+            for (i, (from, _)) in got.iter().enumerate().filter(|(_, (from, _))| *from <= 15_000).step_by(7) {
+                let span = got[i..].iter().take_while(|(at, _)| *at < from + 5_000);
+                let taken: u64 = span.map(|(_, n)| n).sum();
+                assert!(
+                    (245_000..=255_000).contains(&taken),
+                    "pauses of {pause} ms: {taken} from {from} ms on"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn who_had_nothing_to_take_has_no_arrears() {
+        let pauses = [vec![1; 20], vec![60]].concat();
+        let (idle, behind) = (served(1_000, 10, &pauses, false), served(1_000, 10, &pauses, true));
+        let sum = |got: &[(u64, u64)]| got.iter().map(|(_, n)| n).sum::<u64>();
+        // The first of the single ones finds a full bucket.
+        assert_eq!(sum(&idle), (20_000 / 80) * (20 + 10) + 9, "one burst for each pause");
+        assert!(sum(&behind) > sum(&idle));
+        // A bucket that has stood full is not owed what was lost before.
+        let mut bucket = TokenBucket::new(1_000, 10, Ids::of(crate::ShardId(0), 1), EngineMs(0));
+        bucket.refill_for(EngineMs(50), 50);
+        assert_eq!(bucket.arrears, 50_000);
+        bucket.refill_for(EngineMs(100), 0);
+        assert_eq!(bucket.arrears, 0);
+    }
 
     #[test]
     fn no_bucket_gives_more_than_its_rate_and_its_burst() {

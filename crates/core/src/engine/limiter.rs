@@ -6,6 +6,9 @@ use crate::time::{EngineMs, Now};
 use super::bucket::{TokenBucket, share};
 use super::ids::Ids;
 
+/// Consumers that wait for a rate are served at least this often, if there is a token, in ms.
+const GATHER_MS: u64 = 5;
+
 /// The limits of one queue at this shard, and the tokens that are left.
 #[derive(Debug)]
 pub(super) struct GrantLimiter {
@@ -64,22 +67,33 @@ impl GrantLimiter {
         }))
     }
 
-    /// Time in ms until the rates allow a grant; 0 for now.
-    pub(super) fn wait_ms(&self, now: Now, pursuit: Pursuit) -> u64 {
-        let catchup = self.catchup.as_ref().filter(|_| pursuit == Pursuit::Behind);
-        let wait = self.rate.iter().chain(catchup).map(|bucket| {
-            let mut bucket = bucket.clone();
-            bucket.refill(now.engine);
-            bucket.next_ms()
-        });
-        wait.max().unwrap_or(0)
+    /// Time in ms until the rates allow the grant of a message that has been due for `late_ms`; 0 for now.
+    pub(super) fn wait_ms(&self, now: Now, late_ms: u64) -> u64 {
+        self.buckets(now, late_ms).map(|bucket| bucket.next_ms()).max().unwrap_or(0)
     }
 
-    /// Takes what one grant uses.
-    pub(super) fn take(&mut self, now: Now, pursuit: Pursuit) {
-        let catchup = self.catchup.as_mut().filter(|_| pursuit == Pursuit::Behind);
+    /// Time in ms after which consumers that wait are served: at high rates, several grants are made together.
+    pub(super) fn pause_ms(&self, now: Now, late_ms: u64) -> u64 {
+        let pause =
+            self.buckets(now, late_ms).map(|bucket| bucket.next_ms().max(bucket.half_ms().min(GATHER_MS)));
+        pause.max().unwrap_or(0)
+    }
+
+    /// The buckets that hold for such a message, as they are now.
+    fn buckets(&self, now: Now, late_ms: u64) -> impl Iterator<Item = TokenBucket> {
+        let catchup = self.catchup.as_ref().filter(|_| Pursuit::of(late_ms) == Pursuit::Behind);
+        self.rate.iter().chain(catchup).map(move |bucket| {
+            let mut bucket = bucket.clone();
+            bucket.refill_for(now.engine, late_ms);
+            bucket
+        })
+    }
+
+    /// Takes what the grant of a message that has been due for `late_ms` uses.
+    pub(super) fn take(&mut self, now: Now, late_ms: u64) {
+        let catchup = self.catchup.as_mut().filter(|_| Pursuit::of(late_ms) == Pursuit::Behind);
         for bucket in self.rate.iter_mut().chain(catchup) {
-            bucket.refill(now.engine);
+            bucket.refill_for(now.engine, late_ms);
             bucket.take();
         }
     }

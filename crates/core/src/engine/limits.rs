@@ -4,11 +4,12 @@
 //! messages ready, in their order; its waiting consumers are served when a lease ends, or at the time when the rate
 //! allows the next grant.
 
+use crate::mutant::{self, Mutant};
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::index::QueueIdx;
-use super::limiter::{AtLimit, GrantLimiter, Pursuit};
+use super::limiter::{AtLimit, GrantLimiter};
 
 impl Engine {
     /// Makes the limiter of a queue anew, after its settings have changed.
@@ -27,31 +28,33 @@ impl Engine {
     pub(super) fn at_limit(&self, idx: QueueIdx) -> Option<AtLimit> {
         let queue = self.queues.get(idx);
         let limiter = queue.limiter.as_deref()?;
-        if limiter.leases.is_some_and(|leases| queue.leased.len() as u64 >= leases) {
+        let more = u64::from(mutant::is(Mutant::OneLeaseMore) && self.epoch.0 > 1);
+        if limiter.leases.is_some_and(|leases| queue.leased.len() as u64 >= leases + more) {
             return Some(AtLimit::Leases);
         }
-        let wait = limiter.wait_ms(self.now, self.pursuit(idx));
+        let wait = limiter.wait_ms(self.now, self.next_late_ms(idx));
         (wait > 0).then_some(AtLimit::Rate(wait))
     }
 
-    fn pursuit(&self, idx: QueueIdx) -> Pursuit {
+    /// How long the next message of a queue has been due, in ms.
+    fn next_late_ms(&self, idx: QueueIdx) -> u64 {
         let next = self.queues.get(idx).ready.first_key_value();
-        let late = next.map_or(0, |(_, slot)| self.now.since(self.rows.get(*slot).life.due));
-        Pursuit::of(late)
+        next.map_or(0, |(_, slot)| self.now.since(self.rows.get(*slot).life.due))
     }
 
     /// Counts the grant of a message that was due `late_ms` ago.
     pub(super) fn use_rate(&mut self, now: Now, idx: QueueIdx, late_ms: u64) {
         if let Some(limiter) = self.queues.get_mut(idx).limiter.as_deref_mut() {
-            limiter.take(now, Pursuit::of(late_ms));
+            limiter.take(now, late_ms);
         }
     }
 
     /// Notes that a consumer waits on a queue: if a rate is the reason, it is served when the rate allows it.
     pub(super) fn note_limited(&mut self, idx: QueueIdx) {
-        let Some(AtLimit::Rate(ms)) = self.at_limit(idx) else { return };
-        let at = EngineMs(self.now.engine.0.saturating_add(ms));
+        let Some(AtLimit::Rate(_)) = self.at_limit(idx) else { return };
+        let (now, late_ms) = (self.now, self.next_late_ms(idx));
         if let Some(limiter) = self.queues.get_mut(idx).limiter.as_deref_mut()
+            && let at = EngineMs(now.engine.0.saturating_add(limiter.pause_ms(now, late_ms)))
             && limiter.wakes.is_none_or(|wakes| at < wakes)
         {
             if let Some(wakes) = limiter.wakes.replace(at) {
