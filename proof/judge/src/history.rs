@@ -26,6 +26,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::limits::{Expiry, OnExpiry, QueueLimits};
 pub use crate::rules::{Downtime, Leases, Rules, Shards, Told, Unanswered};
 
 /// The number of an operation of the run.
@@ -201,6 +202,13 @@ pub enum Call {
         /// The queue.
         queue: String,
     },
+    /// Gives a queue other limits, in place of all that it had.
+    Limit {
+        /// The queue.
+        queue: String,
+        /// Its limits.
+        limits: QueueLimits,
+    },
 }
 
 /// A message to accept.
@@ -222,6 +230,12 @@ pub struct Enqueue {
     pub max_attempts: Option<u64>,
     /// The length of a lease for which the reserve names none; `None`: the queue's setting.
     pub lease_ms: Option<u64>,
+    /// The message is due at an instant from its due time to this many ms later.
+    #[serde(default)]
+    pub spread_ms: u64,
+    /// When it expires; `None`: the queue's setting.
+    #[serde(default)]
+    pub expiry: Option<Expiry>,
 }
 
 /// A body that was sent.
@@ -304,6 +318,9 @@ pub enum Answer {
         created: bool,
         /// The message that it replaced.
         replaced: Option<MsgId>,
+        /// When it is due, by the wall clock, if the answer says so.
+        #[serde(default)]
+        due_at_ms: Option<u64>,
     },
     /// The answer to a cancel. The id if the answer names it or the request did.
     Cancelled(Option<MsgId>),
@@ -313,10 +330,24 @@ pub enum Answer {
     Found(Held),
     /// The answer to a reserve.
     Grants(Vec<Grant>),
+    /// The answer to a reserve that found messages which it must not have yet.
+    HeldBack(HeldBack),
     /// The answer to an ack, nack, extend or bury.
     Settled,
     /// The answer to a purge: the number of removed messages.
     Purged(u64),
+    /// The answer to a change of limits.
+    Limited,
+}
+
+/// What holds messages back that are ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBack {
+    /// A rate.
+    Rate,
+    /// A number of leases: the queue's, a tenant's or that of the whole system.
+    Leases,
 }
 
 /// A refusal; nothing was changed.
@@ -358,6 +389,9 @@ pub struct Grant {
     pub body: Seen,
     /// Its lateness, as reported by the system.
     pub lateness_ms: u64,
+    /// Whether it had expired, as reported by the system.
+    #[serde(default)]
+    pub late: bool,
 }
 
 /// A message as a listing or a get shows it.
@@ -373,6 +407,21 @@ pub struct Held {
     pub attempt: u64,
     /// Its body, if shown.
     pub body: Option<Seen>,
+    /// Why it is dead, if that is shown.
+    #[serde(default)]
+    pub death: Option<Death>,
+}
+
+/// Why a message is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Death {
+    /// All its attempts failed.
+    MaxAttempts,
+    /// A consumer wanted it to be.
+    Buried,
+    /// It had expired when it would have been granted.
+    Expired,
 }
 
 /// The four states that users see.
@@ -402,6 +451,9 @@ pub struct Totals {
     pub replaced: u64,
     /// Messages purged.
     pub purged: u64,
+    /// Messages dropped because they had expired.
+    #[serde(default)]
+    pub expired: u64,
 }
 
 /// A fault, or another event of the system under test.
@@ -693,9 +745,11 @@ mod tests {
             dedupe_id: None,
             max_attempts: None,
             lease_ms: None,
+            spread_ms: 0,
+            expiry: None,
         };
         let op = recorder.invoke(1, vec![Call::Enqueue(enqueue)])[0];
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
         recorder.note(recorder.stamp(), 1, What::Ok { op, answer });
         recorder.note(recorder.stamp(), 0, What::Fault(Fault::Killed(Moment::Serving)));
         let history = recorder.history("seed 1", Rules::default());

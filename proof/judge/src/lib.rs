@@ -10,6 +10,7 @@
 
 pub mod checker;
 pub mod history;
+mod limits;
 pub mod model;
 pub mod rng;
 mod rules;

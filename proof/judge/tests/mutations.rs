@@ -348,6 +348,7 @@ fn grant_after_cancel(h: &mut History, rng: &mut Rng) -> Option<()> {
         key: e.key.clone(),
         body: e.body.seen(),
         lateness_ms: 0,
+        late: false,
     };
     append_grant(h, grant);
     Some(())
@@ -559,7 +560,7 @@ fn early_death(h: &mut History, rng: &mut Rng) -> Option<()> {
 fn row_of_acked(h: &mut History, rng: &mut Rng) -> Option<()> {
     let (_, id) = acked(h, rng)?;
     let body = sent_body(h, id);
-    dump_rows(h)?.push(Held { id, key: None, state: State::Ready, attempt: 1, body });
+    dump_rows(h)?.push(Held { id, key: None, state: State::Ready, attempt: 1, body, death: None });
     Some(())
 }
 

@@ -141,7 +141,7 @@ fn seeds_of_every_kind_of_run_are_clean() {
 const ENOUGH: u64 = 100;
 
 /// What must provably have happened, all runs together.
-const EVIDENCE: [Fact; 18] = [
+const EVIDENCE: [Fact; 31] = [
     Fact::KillsServing,
     Fact::KillsRecovering,
     Fact::UnknownOutcomes,
@@ -160,6 +160,19 @@ const EVIDENCE: [Fact; 18] = [
     Fact::OverdueFromDowntime,
     Fact::NackedAndGrantedAgain,
     Fact::Dead,
+    Fact::ExpiredDropped,
+    Fact::ExpiredDead,
+    Fact::ExpiredLate,
+    Fact::ExpiredKeysReused,
+    Fact::ExpiredAfterRetries,
+    Fact::Spread,
+    Fact::LimitsChanged,
+    Fact::HeldBackByRate,
+    Fact::HeldBackByLeases,
+    Fact::AtConcurrency,
+    Fact::AtConcurrencyAcrossAStart,
+    Fact::AtRate,
+    Fact::CaughtUp,
 ];
 
 #[test]

@@ -63,7 +63,7 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
     for &l in lives {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
-        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
+        let ended = life.enders.iter().map(|e| e.since).min().unwrap_or(usize::MAX);
         let end = ended.min(life.may_die_at(world)).min(life.forgotten_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
@@ -167,7 +167,7 @@ fn may_hold_key(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> 
         let kept = matches!(send.end, End::Ok(_, Answer::Enqueued { created: false, .. }));
         send.inv.idx != op.inv.idx && send.possible() && !kept && send.inv.idx < ret.idx
     });
-    created && life.certain_end(world).is_none_or(|(_, at)| at.idx >= op.inv.idx)
+    created && life.certain_end().is_none_or(|(_, at)| at.idx >= op.inv.idx)
 }
 
 /// Checks a refusal because of another message: such a message must exist.
@@ -211,7 +211,7 @@ fn kept(
     let born = |l: &&&Life<'_>| l.born(world);
     match lives.iter().filter(|l| l.id == Some(id) && l.born(world) < ret.idx).max_by_key(born) {
         Some(life) => {
-            if let Some((e, at)) = life.certain_end(world)
+            if let Some((e, at)) = life.certain_end()
                 && at.idx < op.inv.idx
             {
                 let what = format!("was kept for another enqueue after it was {:?}", e.how);
@@ -223,7 +223,7 @@ fn kept(
     }
 }
 
-fn complain(world: &World<'_>, op: &Op<'_>, ret: Point, what: &str, report: &mut Report) {
+pub(super) fn complain(world: &World<'_>, op: &Op<'_>, ret: Point, what: &str, report: &mut Report) {
     report.violations.push(Violation {
         check: Check::Untruthful,
         message: None,
@@ -280,10 +280,10 @@ fn totals(world: &World<'_>, report: &mut Report) {
         between("cancelled", totals.cancelled, certain(How::Cancelled), possible(How::Cancelled));
         between("replaced", totals.replaced, certain(How::Replaced), possible(How::Replaced));
         between("purged", totals.purged, 0, possible(How::Purged));
+        between("expired", totals.expired, certain(How::Expired), possible(How::Expired));
         if let Some((_, rows)) = world.dumps.get(queue) {
-            let held = totals
-                .enqueued
-                .checked_sub(totals.acked + totals.cancelled + totals.replaced + totals.purged);
+            let settled = totals.acked + totals.cancelled + totals.replaced + totals.purged + totals.expired;
+            let held = totals.enqueued.checked_sub(settled);
             if held != Some(rows.len() as u64) {
                 faults.push(format!("{totals:?} do not leave the {} messages of the dump", rows.len()));
             }

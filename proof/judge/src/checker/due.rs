@@ -4,8 +4,9 @@ use crate::history::{Call, Fault, Token, When};
 
 use super::Check;
 use super::judge::Judge;
-use super::life::Granted;
+use super::life::Life;
 use super::op::{NS, Op, Point};
+use super::world::World;
 
 /// An operation that sets a message's due time.
 pub(super) struct Setter {
@@ -13,6 +14,10 @@ pub(super) struct Setter {
     pub(super) latest: Point,
     done: Option<Point>,
     pub(super) due: Due,
+    /// The message is due this many ns later at most.
+    pub(super) spread_ns: u64,
+    /// Whether it is the return of an attempt: that moves no expiry.
+    pub(super) retries: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -27,11 +32,11 @@ pub(super) enum Due {
 impl Judge<'_, '_> {
     /// A grant must not be early by any due time that may have been in force.
     pub(super) fn early(&mut self) {
-        let setters = self.setters();
+        let (life, world) = (self.life, self.world);
+        let setters = world.setters(life);
         if setters.is_empty() {
             return;
         }
-        let life = self.life;
         for g in &life.grants {
             self.report.applied(Check::Early);
             let open: Vec<&Setter> = setters
@@ -45,7 +50,7 @@ impl Judge<'_, '_> {
                         .any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < g.inv.idx))
                 })
                 .collect();
-            let least = open.iter().map(|s| self.early_by(s, g)).min();
+            let least = open.iter().map(|s| world.is_ahead_by(s.due, s.inv, g.ret)).min();
             match least {
                 Some(0) => {}
                 Some(ns) => {
@@ -56,21 +61,24 @@ impl Judge<'_, '_> {
             }
         }
     }
+}
 
-    fn early_by(&self, s: &Setter, g: &Granted<'_>) -> u64 {
-        match s.due {
+impl World<'_> {
+    /// By how many ns a time that was set at one point is still ahead at another: at least, as far as that is proven.
+    pub(super) fn is_ahead_by(&self, due: Due, set: Point, at: Point) -> u64 {
+        match due {
             Due::Now => 0,
             Due::After(ns) => {
-                let passed = g.ret.ns.saturating_sub(s.inv.ns);
-                ns.saturating_sub(passed + self.world.jumped_unnoted(s.inv.idx, g.ret.idx))
+                let passed = at.ns.saturating_sub(set.ns);
+                ns.saturating_sub(passed.saturating_add(self.jumped_unnoted(set.idx, at.idx)))
             }
             Due::At(ms) => {
                 // The clock may have shown the time before it was stepped back.
-                let mut shown = g.ret.wall;
-                for (at, fault) in &self.world.faults {
+                let mut shown = at.wall;
+                for (stepped, fault) in &self.faults {
                     if let Fault::ClockStep { before_ms, .. } = fault
-                        && at.idx > s.inv.idx
-                        && at.idx < g.ret.idx
+                        && stepped.idx > set.idx
+                        && stepped.idx < at.idx
                     {
                         shown = shown.max(*before_ms);
                     }
@@ -80,55 +88,60 @@ impl Judge<'_, '_> {
         }
     }
 
-    pub(super) fn setters(&self) -> Vec<Setter> {
+    /// The operations that may have set the due time of a message.
+    pub(super) fn setters(&self, life: &Life<'_>) -> Vec<Setter> {
         let mut setters = Vec::new();
+        let spread_ns = life.spread_ms.saturating_mul(NS);
         let due = |when: &When| match when {
             When::DelayMs(ms) => Due::After(ms.saturating_mul(NS)),
             When::AtMs(ms) => Due::At(*ms),
         };
-        for op in self.ops(&self.life.sends) {
+        for op in life.sends.iter().map(|&send| &self.ops[send]) {
             if let Call::Enqueue(e) = op.call
                 && op.possible()
             {
+                let (inv, latest, due) = (op.inv, op.latest, due(&e.when));
                 // Of an enqueue and its retries the first may be the one that was accepted: none supersedes another.
-                setters.push(Setter { inv: op.inv, latest: op.latest, done: None, due: due(&e.when) });
+                setters.push(Setter { inv, latest, done: None, due, spread_ns, retries: false });
             }
         }
-        if self.life.sends.is_empty() {
+        if life.sends.is_empty() {
             return setters;
         }
-        let mut add = |op: &Op<'_>, due| {
+        let mut add = |op: &Op<'_>, due, spread_ns, retries| {
             if op.possible() {
-                let done = op.done().filter(|_| !self.world.undone(op, usize::MAX));
-                setters.push(Setter { inv: op.inv, latest: op.latest, done, due });
+                let done = op.done().filter(|_| !self.undone(op, usize::MAX));
+                setters.push(Setter { inv: op.inv, latest: op.latest, done, due, spread_ns, retries });
             }
         };
-        for op in self.ops(&self.life.changes).chain(self.ops(&self.life.loose)) {
+        for op in life.changes.iter().chain(&life.loose).map(|&op| &self.ops[op]) {
             match op.call {
-                Call::Postpone { when, .. } => add(op, due(when)),
-                Call::Fire(_) | Call::Redrive(_) => add(op, Due::Now),
+                Call::Postpone { when, .. } => add(op, due(when), spread_ns, false),
+                Call::Fire(_) | Call::Redrive(_) => add(op, Due::Now, 0, false),
                 _ => {}
             }
         }
-        for op in self.ops(&self.life.settles) {
+        for op in life.settles.iter().map(|&op| &self.ops[op]) {
             if let Call::Nack { proof, delay_ms } = op.call {
-                let attempt = self.attempt_of(&proof.token);
-                let ms = delay_ms.unwrap_or_else(|| self.backoff(attempt));
-                add(op, Due::After(ms.saturating_mul(NS)));
+                let ms = delay_ms.unwrap_or_else(|| self.backoff(life.attempt_of(&proof.token)));
+                add(op, Due::After(ms.saturating_mul(NS)), 0, true);
             }
         }
         setters
     }
 
-    pub(super) fn attempt_of(&self, token: &Token) -> u64 {
-        self.life.grants.iter().find(|g| g.grant.token == *token).map_or(1, |g| g.grant.attempt)
-    }
-
     /// The shortest delay of the backoff: jitter never reduces the step, except at the cap down to three quarters.
     pub(super) fn backoff(&self, attempt: u64) -> u64 {
-        let rules = &self.world.rules;
+        let rules = &self.rules;
         let doublings = attempt.saturating_sub(1).min(40);
         let step = rules.backoff_min_ms.saturating_mul(1 << doublings);
         step.min(rules.backoff_max_ms / 4 * 3).max(rules.backoff_min_ms)
+    }
+}
+
+impl Life<'_> {
+    /// The number of the attempt with this token.
+    pub(super) fn attempt_of(&self, token: &Token) -> u64 {
+        self.grants.iter().find(|g| g.grant.token == *token).map_or(1, |g| g.grant.attempt)
     }
 }

@@ -30,6 +30,17 @@ impl World<'_> {
         }
     }
 
+    /// An operation that may have ended a message, and has if it was answered.
+    fn ender(&self, op: usize, how: How) -> Ender {
+        let ended = self.ops[op].done().filter(|_| self.certainly_done(op));
+        Ender { op, how, certain: ended.is_some(), since: self.ops[op].inv.idx, ended }
+    }
+
+    /// An operation that may have ended a message.
+    fn perhaps(&self, op: usize, how: How) -> Ender {
+        Ender { op, how, certain: false, since: self.ops[op].inv.idx, ended: None }
+    }
+
     fn enders_of(
         &self,
         number: usize,
@@ -41,7 +52,6 @@ impl World<'_> {
         let mut enders = Vec::new();
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
-            let certain = self.certainly_done(op);
             // An ack that is known to be stale has ended nothing, whatever its outcome; a delete may have.
             let stale = self.rules.leases == Leases::OfTokens
                 && life
@@ -49,17 +59,17 @@ impl World<'_> {
                     .iter()
                     .any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
             if self.ops[op].done().is_some() || (self.ops[op].unknown() && !stale) {
-                enders.push(Ender { op, how: How::Acked, certain });
+                enders.push(self.ender(op, How::Acked));
             }
         }
         for &op in &life.changes {
             if matches!(self.ops[op].call, Call::Cancel(_)) && self.ops[op].possible() {
-                enders.push(Ender { op, how: How::Cancelled, certain: self.certainly_done(op) });
+                enders.push(self.ender(op, How::Cancelled));
             }
         }
         for &op in &life.loose {
             if matches!(self.ops[op].call, Call::Cancel(_)) && self.ops[op].possible() {
-                enders.push(Ender { op, how: How::Cancelled, certain: false });
+                enders.push(self.perhaps(op, How::Cancelled));
             }
         }
         if let Some(key) = &life.key {
@@ -72,21 +82,24 @@ impl World<'_> {
                         let (inv, latest) = (self.ops[op].inv.idx, self.ops[op].latest.idx);
                         let meant = replaced.map_or(Vec::new(), |id| names.between(id, inv, latest));
                         if meant.contains(&number) {
-                            let certain = self.certainly_done(op) && meant.len() == 1;
-                            enders.push(Ender { op, how: How::Replaced, certain });
+                            let ender = match meant.len() {
+                                1 => self.ender(op, How::Replaced),
+                                _ => self.perhaps(op, How::Replaced),
+                            };
+                            enders.push(ender);
                         } else if life.may_have_had_another_id(self)
                             && replaced.is_some_and(|id| !names.ids.contains_key(&id))
                         {
-                            enders.push(Ender { op, how: How::Replaced, certain: false });
+                            enders.push(self.perhaps(op, How::Replaced));
                         }
                     }
                     End::Ok(..) | End::Fail(..) => {}
-                    End::Unknown => enders.push(Ender { op, how: How::Replaced, certain: false }),
+                    End::Unknown => enders.push(self.perhaps(op, How::Replaced)),
                 }
             }
         }
         for &op in purges.get(life.queue.as_str()).into_iter().flatten() {
-            enders.push(Ender { op, how: How::Purged, certain: false });
+            enders.push(self.perhaps(op, How::Purged));
         }
         let since = life.sends.iter().map(|&s| self.ops[s].inv.idx).min().unwrap_or(0);
         enders.retain(|e| self.ops[e.op].latest.idx > since);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::history::{Answer, Blow, Call, Fault, Moment, Refusal, State, What};
+use crate::history::{Answer, Blow, Call, Fault, HeldBack, Moment, Refusal, State, What};
 
 use super::life::{How, Life};
 use super::op::{End, NS, Point, proof};
@@ -75,6 +75,32 @@ pub enum Fact {
     Extended,
     /// A message is dead at the end.
     Dead,
+    /// A message was dropped because it had expired.
+    ExpiredDropped,
+    /// A message is dead because it had expired.
+    ExpiredDead,
+    /// A message was granted although it had expired, as its queue wanted.
+    ExpiredLate,
+    /// The key of a message that had expired was given to another one.
+    ExpiredKeysReused,
+    /// A message that was returned by a consumer had expired when it was granted again.
+    ExpiredAfterRetries,
+    /// A message is due at a later instant of its spread.
+    Spread,
+    /// The limits of a queue were changed.
+    LimitsChanged,
+    /// A reserve was held back by a rate.
+    HeldBackByRate,
+    /// A reserve was held back by a number of leases.
+    HeldBackByLeases,
+    /// A grant made a queue's leases as many as its concurrency.
+    AtConcurrency,
+    /// The same, with leases of before a start.
+    AtConcurrencyAcrossAStart,
+    /// A queue granted as fast as its rate allows for at least ten grants.
+    AtRate,
+    /// A message was granted at a catch-up rate.
+    CaughtUp,
 }
 
 /// The number of times that each fact provably happened.
@@ -106,7 +132,7 @@ impl Evidence {
         }
     }
 
-    fn add(&mut self, fact: Fact, n: u64) {
+    pub(super) fn add(&mut self, fact: Fact, n: u64) {
         *self.counts.entry(fact).or_default() += n;
     }
 }
@@ -155,6 +181,9 @@ pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
             (Call::Enqueue(_), End::Fail(_, Refusal::KeyExists)) => Some(Fact::KeysRefused),
             (Call::Postpone { .. }, End::Ok(..)) => Some(Fact::Postponed),
             (Call::Fire(_), End::Ok(..)) => Some(Fact::Fired),
+            (Call::Limit { .. }, End::Ok(..)) => Some(Fact::LimitsChanged),
+            (_, End::Ok(_, Answer::HeldBack(HeldBack::Rate))) => Some(Fact::HeldBackByRate),
+            (_, End::Ok(_, Answer::HeldBack(HeldBack::Leases))) => Some(Fact::HeldBackByLeases),
             (Call::Extend { .. }, End::Ok(..)) => Some(Fact::Extended),
             _ => None,
         };
@@ -169,13 +198,14 @@ pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
 
 fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
     let answered = life.sends.iter().any(|&s| world.ops[s].done().is_some());
+    super::expiry::gather(world, life, evidence);
     if !life.sends.is_empty() && !answered && life.exists.is_some() {
         evidence.add(Fact::UnansweredButAccepted, 1);
     }
     if answered && life.sends.iter().any(|&s| world.ops[s].unknown()) {
         evidence.add(Fact::Deduped, 1);
     }
-    let gone = life.exists.is_some() && life.held.is_none() && !life.may_have_ended(world, usize::MAX);
+    let gone = life.exists.is_some() && life.held.is_none() && !life.may_have_ended(usize::MAX);
     evidence.add(Fact::Forgotten, u64::from(gone && life.forgotten(world, usize::MAX)));
     if life.held.is_some_and(|(_, row)| row.state == State::Dead) {
         evidence.add(Fact::Dead, 1);
@@ -206,8 +236,7 @@ fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
         // The message was removed or leased: leased, if nothing can have ended it before.
         let op = &world.ops[c];
         if let (Call::Cancel(_), End::Fail(ret, Refusal::GoneOrLeased)) = (op.call, op.end) {
-            let leased =
-                life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.may_have_ended(world, ret.idx);
+            let leased = life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.may_have_ended(ret.idx);
             evidence.add(Fact::CancelsLost, u64::from(leased));
         }
     }

@@ -21,6 +21,8 @@ impl<'h> World<'h> {
             lives: Vec::new(),
             keys: BTreeMap::new(),
             lost_reserves: BTreeMap::new(),
+            reserves: BTreeMap::new(),
+            limits: BTreeMap::new(),
             empty_reserves: BTreeMap::new(),
             slow_reserves: BTreeMap::new(),
             dumps: BTreeMap::new(),
@@ -39,7 +41,9 @@ impl<'h> World<'h> {
         let mut names = world.make_lives(report);
         world.attach_observations(&mut names, report);
         world.attach_operations(&names);
+        world.bound_grants();
         world.find_enders(&names);
+        world.find_expiries();
         world
     }
 
@@ -117,7 +121,13 @@ impl<'h> World<'h> {
         }
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
+            if let (Call::Limit { queue, .. }, true) = (op.call, op.possible()) {
+                self.limits.entry(queue).or_default().push(i);
+            }
             if let Call::Reserve { queue, .. } = op.call {
+                if op.possible() {
+                    self.reserves.entry(queue).or_default().push(i);
+                }
                 match op.end {
                     End::Unknown => {
                         self.lost_reserves.entry(queue).or_default().push(Lost { op: i, latest: op.latest });
@@ -193,6 +203,8 @@ impl<'h> World<'h> {
                 key: e.key.clone(),
                 max_attempts: e.max_attempts.unwrap_or(self.rules.max_attempts),
                 lease_ms: e.lease_ms,
+                spread_ms: e.spread_ms,
+                expiry: e.expiry,
                 ..Life::default()
             });
             self.lives.len() - 1
@@ -265,7 +277,15 @@ impl<'h> World<'h> {
                             Sight { id: grant.id, queue, key: grant.key.as_deref(), body: Some(grant.body) };
                         let Some(life) = self.sight(&seen, ret, names, report) else { continue };
                         let lease_ns = self.lease_ns(&self.lives[life], *lease_ms);
-                        self.lives[life].grants.push(Granted { op: i, grant, inv, ret, lease_ns });
+                        self.lives[life].grants.push(Granted {
+                            op: i,
+                            grant,
+                            inv,
+                            ret,
+                            least: inv,
+                            most: ret,
+                            lease_ns,
+                        });
                     }
                 }
                 (Call::Get(target), Answer::Found(row)) => {
@@ -428,7 +448,8 @@ impl<'h> World<'h> {
                 Call::Enqueue(_)
                 | Call::Get(Target::Key { .. })
                 | Call::Reserve { .. }
-                | Call::Purge { .. } => {}
+                | Call::Purge { .. }
+                | Call::Limit { .. } => {}
             }
         }
     }

@@ -10,6 +10,8 @@ use super::{Check, Report};
 pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
     let mut judge = Judge { world, life, report };
     judge.tokens();
+    judge.expiry();
+    judge.spread();
     judge.early();
     judge.leases();
     judge.attempts();
@@ -119,10 +121,11 @@ impl<'h> Judge<'_, 'h> {
         }
         for e in certain {
             let op = &self.world.ops[e.op];
-            let Some(ret) = op.done() else { continue };
+            let Some(ret) = e.ended else { continue };
             match e.how {
                 How::Acked => self.nothing_after_ack(op, ret),
                 How::Cancelled | How::Replaced => self.nothing_after_cancel(op, ret),
+                How::Expired => self.nothing_after_expiry(ret),
                 How::Purged => {}
             }
         }
@@ -193,7 +196,7 @@ impl<'h> Judge<'_, 'h> {
     /// Stale settles are refused, those of the holder are not.
     fn settles(&mut self) {
         let (life, world) = (self.life, self.world);
-        let gone = life.certain_end(world);
+        let gone = life.certain_end();
         for &s in &life.settles {
             let op = &world.ops[s];
             let Some(proof) = proof(op.call) else { continue };
@@ -291,7 +294,9 @@ impl<'h> Judge<'_, 'h> {
         }
         self.report.applied(Check::WronglyRefused);
         let now = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx);
-        let others = life.enders.iter().any(|e| e.how != How::Purged && world.ops[e.op].inv.idx < ret.idx);
+        // What purges and expiry end is not leased.
+        let others = life.enders.iter().filter(|e| !matches!(e.how, How::Purged | How::Expired));
+        let others = others.into_iter().any(|e| e.since < ret.idx);
         if now < life.lease_ends_after(world, g, ret.idx) {
             if !others {
                 self.blame(Check::WronglyRefused, "refused although the lease still ran".to_owned());
@@ -301,9 +306,9 @@ impl<'h> Judge<'_, 'h> {
         let newer = life.grants.iter().any(|n| n.grant.token > proof.token && n.inv.idx < ret.idx);
         let changed =
             self.ops(&life.changes).chain(self.ops(&life.loose)).any(|c| c.possible() && c.inv.idx < ret.idx);
-        let ended = life.may_have_ended(world, ret.idx);
+        let ended = life.may_have_ended(ret.idx);
         let lost = world.lost_between(&life.queue, g.inv.idx, ret.idx) > 0;
-        let dead = g.grant.attempt >= life.max_attempts;
+        let dead = g.grant.attempt >= life.max_attempts || life.may_have_expired_dead(ret.idx);
         let needs_a_running_lease = match op.call {
             Call::Extend { .. } => true,
             Call::Nack { .. } | Call::Bury(_) => world.rules.leases == Leases::OfConnections,
@@ -343,7 +348,7 @@ impl<'h> Judge<'_, 'h> {
 
     fn not_gone(&mut self, op: &Op<'h>, verb: &str) {
         self.report.applied(Check::Resurrected);
-        if let Some((e, at)) = self.life.certain_end(self.world)
+        if let Some((e, at)) = self.life.certain_end()
             && at.idx < op.inv.idx
         {
             self.blame(Check::Resurrected, format!("{verb} after it was {:?}", e.how));
@@ -402,7 +407,7 @@ impl<'h> Judge<'_, 'h> {
     fn held(&mut self) {
         let Some((at, row)) = self.life.held else { return };
         self.report.applied(Check::Resurrected);
-        if let Some((e, _)) = self.life.certain_end(self.world) {
+        if let Some((e, _)) = self.life.certain_end() {
             self.blame(Check::Resurrected, format!("in the final dump although it was {:?}", e.how));
         }
         self.row(row, at, at);
@@ -432,6 +437,9 @@ impl<'h> Judge<'_, 'h> {
             self.blame(Check::Attempts, what);
         }
         if life.redriven(world, ret.idx) || life.buried(world, ret.idx) || life.sends.is_empty() {
+            return;
+        }
+        if row.state == State::Dead && self.dead_by_expiry(row, ret) {
             return;
         }
         self.report.applied(Check::DeadInexact);
@@ -483,12 +491,13 @@ impl<'h> Judge<'_, 'h> {
         balance.accepted += 1;
         let answered = self.life.sends.iter().any(|&s| world.ops[s].done().is_some());
         balance.accepted_unanswered += u64::from(!answered);
-        let unknown = life.may_have_ended(world, usize::MAX);
+        let unknown = life.may_have_ended(usize::MAX);
         let forgotten = life.forgotten(world, usize::MAX);
-        match (life.certain_end(world).map(|(e, _)| e.how), life.held) {
+        match (life.certain_end().map(|(e, _)| e.how), life.held) {
             (Some(How::Acked), _) => balance.acked += 1,
             (Some(How::Cancelled), _) => balance.cancelled += 1,
             (Some(How::Replaced), _) => balance.replaced += 1,
+            (Some(How::Expired), _) => balance.expired += 1,
             (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
             (Some(How::Purged) | None, Some(_)) => balance.held += 1,
             (Some(How::Purged) | None, None) if unknown => balance.unknown += 1,

@@ -80,7 +80,8 @@ pub(super) struct Due {
 pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
     let op = &world.ops[send];
     let Call::Enqueue(e) = op.call else { return None };
-    Some(match e.when {
+    let spread = e.spread_ms.saturating_mul(NS);
+    let Due { earliest, latest } = match e.when {
         When::DelayMs(ms) => {
             let ns = ms.saturating_mul(NS);
             Due { earliest: op.inv.ns.saturating_add(ns), latest: op.latest.ns.saturating_add(ns) }
@@ -92,7 +93,8 @@ pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
             // An instant that has passed when the enqueue arrives may be counted from itself or from the arrival.
             Due { earliest: at.saturating_sub(ago).saturating_sub(NS), latest: at.max(op.latest.ns) }
         }
-    })
+    };
+    Some(Due { earliest, latest: latest.saturating_add(spread) })
 }
 
 /// Gathers the latenesses by the phases that the history names. Messages that came due while the system was down, or

@@ -1,6 +1,6 @@
 //! A message's life: everything in the history that concerns it, and the conclusions from it.
 
-use crate::history::{Call, Grant, Held, MsgId, Tag};
+use crate::history::{Call, Expiry, Grant, Held, MsgId, Tag};
 
 use super::op::{NS, Op, Point, gives_back, proof};
 use super::world::World;
@@ -14,6 +14,9 @@ pub(super) struct Granted<'h> {
     pub(super) inv: Point,
     /// The grant was received.
     pub(super) ret: Point,
+    /// Points between which it was made, as far as the other grants of the shard show: a greater token is newer.
+    pub(super) least: Point,
+    pub(super) most: Point,
     pub(super) lease_ns: u64,
 }
 
@@ -24,6 +27,10 @@ pub(super) struct Ender {
     pub(super) how: How,
     /// Whether it was answered, and has certainly ended the message.
     pub(super) certain: bool,
+    /// It has ended the message after this point.
+    pub(super) since: usize,
+    /// If it is certain: before this point.
+    pub(super) ended: Option<Point>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub(super) enum How {
     Cancelled,
     Replaced,
     Purged,
+    /// Dropped by a reserve that found it expired.
+    Expired,
 }
 
 /// One message: everything in the history that concerns it. Numbers are positions in [`World::ops`].
@@ -44,6 +53,11 @@ pub(super) struct Life<'h> {
     pub(super) max_attempts: u64,
     /// The length of its leases, if the message has one of its own.
     pub(super) lease_ms: Option<u64>,
+    pub(super) spread_ms: u64,
+    /// Its expiry, if the message has one of its own.
+    pub(super) expiry: Option<Expiry>,
+    /// The point after which it may have died because it had expired.
+    pub(super) expired_dead: Option<usize>,
     /// Enqueues: one, or several with the same `dedupe_id`.
     pub(super) sends: Vec<usize>,
     /// Sorted by token.
@@ -73,24 +87,29 @@ impl Life<'_> {
     }
 
     /// The first end that was answered.
-    pub(super) fn certain_end(&self, world: &World<'_>) -> Option<(Ender, Point)> {
+    pub(super) fn certain_end(&self) -> Option<(Ender, Point)> {
         let ends = self.enders.iter().filter(|e| e.certain);
-        ends.filter_map(|e| world.ops[e.op].done().map(|at| (*e, at))).min_by_key(|(_, at)| at.idx)
+        ends.filter_map(|e| e.ended.map(|at| (*e, at))).min_by_key(|(_, at)| at.idx)
     }
 
     /// Whether an operation may have ended it before this point.
-    pub(super) fn may_have_ended(&self, world: &World<'_>, before: usize) -> bool {
-        self.enders.iter().any(|e| world.ops[e.op].inv.idx < before)
+    pub(super) fn may_have_ended(&self, before: usize) -> bool {
+        self.enders.iter().any(|e| e.since < before)
     }
 
     /// Whether it may have died before this point.
     pub(super) fn may_be_dead(&self, world: &World<'_>, before: usize) -> bool {
-        if self.buried(world, before) {
+        if self.buried(world, before) || self.may_have_expired_dead(before) {
             return true;
         }
         let known =
             self.grants.iter().filter(|g| g.inv.idx < before).map(|g| g.grant.attempt).max().unwrap_or(0);
         known + world.lost_between(&self.queue, self.born(world), before) >= self.max_attempts
+    }
+
+    /// Whether it may have died before this point because it had expired.
+    pub(super) fn may_have_expired_dead(&self, before: usize) -> bool {
+        self.expired_dead.is_some_and(|since| since < before)
     }
 
     /// The first point at which it may have died.
@@ -105,6 +124,7 @@ impl Life<'_> {
                 .map(|lost| world.ops[lost.op].inv.idx),
         );
         places.extend(self.settles.iter().map(|&s| world.ops[s].inv.idx));
+        places.extend(self.expired_dead);
         places.sort_unstable();
         places.into_iter().find(|at| self.may_be_dead(world, at + 1)).unwrap_or(usize::MAX)
     }
@@ -135,9 +155,7 @@ impl Life<'_> {
 
     /// Whether it provably exists, unsettled, between two points.
     pub(super) fn alive(&self, world: &World<'_>, from: usize, to: usize) -> bool {
-        self.exists.is_some_and(|p| p.idx < from)
-            && !self.may_have_ended(world, to)
-            && !self.forgotten(world, to)
+        self.exists.is_some_and(|p| p.idx < from) && !self.may_have_ended(to) && !self.forgotten(world, to)
     }
 
     /// Whether it may have existed under an id that is not known: none is, or a failover may have forgotten the message

@@ -12,10 +12,12 @@ mod crowd;
 mod due;
 mod enders;
 mod evidence;
+mod expiry;
 mod index;
 mod judge;
 mod lateness;
 mod life;
+mod limits;
 mod names;
 mod offer;
 mod op;
@@ -75,11 +77,19 @@ pub enum Check {
     Lateness,
     /// The system's own totals agree with what the clients saw.
     Totals,
+    /// What has expired is late, dead or gone, as its queue wants; what has not is none of these.
+    Expiry,
+    /// A message is due in its spread.
+    Spread,
+    /// A queue has no more leases than its concurrency allows.
+    Concurrency,
+    /// A queue grants no more than its rates and their bursts allow.
+    Rate,
 }
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 21] = [
+    pub const ALL: [Check; 25] = [
         Check::Lost,
         Check::Early,
         Check::GrantAfterAck,
@@ -101,6 +111,10 @@ impl Check {
         Check::NotOffered,
         Check::Lateness,
         Check::Totals,
+        Check::Expiry,
+        Check::Spread,
+        Check::Concurrency,
+        Check::Rate,
     ];
 }
 
@@ -132,6 +146,8 @@ pub struct Balance {
     pub cancelled: u64,
     /// Replaced.
     pub replaced: u64,
+    /// Dropped because they had expired.
+    pub expired: u64,
     /// In the dump as dead.
     pub dead: u64,
     /// In the dump otherwise.
@@ -170,6 +186,7 @@ pub fn check(history: &History) -> Report {
         judge::check(&world, life, &mut report);
     }
     crowd::check(&world, &mut report);
+    limits::check(&world, &mut report);
     evidence::gather(&world, &mut report.evidence);
     report.lateness = lateness::gather(&world);
     report
@@ -196,13 +213,14 @@ impl fmt::Display for Report {
         writeln!(f, "operations      {}", self.operations)?;
         writeln!(
             f,
-            "accepted        {} ({} of them never answered) = {} acked + {} cancelled + {} replaced + {} dead + {} \
-             held + {} unknown + {} forgotten + {} lost",
+            "accepted        {} ({} of them never answered) = {} acked + {} cancelled + {} replaced + {} expired + \
+             {} dead + {} held + {} unknown + {} forgotten + {} lost",
             b.accepted,
             b.accepted_unanswered,
             b.acked,
             b.cancelled,
             b.replaced,
+            b.expired,
             b.dead,
             b.held,
             b.unknown,

@@ -1,6 +1,6 @@
 //! Overdue messages are offered to every consumer.
 
-use crate::history::Call;
+use crate::history::{Call, QueueLimits};
 
 use super::Check;
 use super::due::Due;
@@ -24,7 +24,7 @@ impl Judge<'_, '_> {
             return;
         }
         self.report.applied(Check::NotOffered);
-        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
+        let ended = life.enders.iter().map(|e| e.since).min().unwrap_or(usize::MAX);
         let ended = ended.min(life.forgotten_at(world));
         for i in 0..=life.grants.len() {
             let next = life.grants.get(i);
@@ -74,13 +74,14 @@ impl Judge<'_, '_> {
     }
 
     /// Whether nothing excuses this reserve at this moment: no end, death, lost lease, restart, stall or stepped clock
-    /// shortly before.
+    /// shortly before, and no limit of the queue.
     fn in_vain(&self, r: &Op<'_>, at: u64, patience: u64) -> bool {
         let (life, world) = (self.life, self.world);
         let born = life.born(world);
-        if life.may_have_ended(world, r.latest.idx)
+        if life.may_have_ended(r.latest.idx)
             || life.may_be_dead(world, r.latest.idx)
             || world.put_back(born, r.latest.idx)
+            || world.limits_between(&life.queue, r.inv.idx, r.latest.idx).iter().any(QueueLimits::holds_back)
         {
             return false;
         }
@@ -99,7 +100,7 @@ impl Judge<'_, '_> {
     fn ready_at_latest(&self, since: Option<&Granted<'_>>, until: usize) -> Option<u64> {
         let (life, world) = (self.life, self.world);
         let mut ready = since.map_or(0, |g| life.lease_ends_before(world, g));
-        for s in self.setters().iter().filter(|s| s.inv.idx < until) {
+        for s in world.setters(life).iter().filter(|s| s.inv.idx < until) {
             let unknown = s.latest.idx == usize::MAX;
             if unknown {
                 return None;
@@ -109,12 +110,12 @@ impl Judge<'_, '_> {
                 Due::After(ns) => s.latest.ns.saturating_add(ns),
                 Due::At(ms) => self.world.shows(ms, s.latest),
             };
-            ready = ready.max(due);
+            ready = ready.max(due.saturating_add(s.spread_ns));
         }
         // A nack without a delay waits for up to one and a half times its step.
         for op in self.ops(&life.settles).filter(|op| op.possible() && op.inv.idx < until) {
             if let Call::Nack { proof, delay_ms: None } = op.call {
-                let longest = self.backoff(self.attempt_of(&proof.token)).saturating_mul(3 * NS / 2);
+                let longest = world.backoff(life.attempt_of(&proof.token)).saturating_mul(3 * NS / 2);
                 ready = ready.max(op.latest.ns.saturating_add(longest));
             }
         }

@@ -69,7 +69,8 @@ pub(super) fn proof(call: &Call) -> Option<&Proof> {
         | Call::Get(_)
         | Call::Reserve { .. }
         | Call::Redrive(_)
-        | Call::Purge { .. } => None,
+        | Call::Purge { .. }
+        | Call::Limit { .. } => None,
     }
 }
 

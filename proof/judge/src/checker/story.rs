@@ -64,7 +64,7 @@ pub(super) fn print(story: &[Event], f: &mut fmt::Formatter<'_>) -> fmt::Result 
                 match call {
                     Call::Enqueue(e) => writeln!(
                         f,
-                        "enqueue {} key {:?} {:?} {:?} tag {:016x} dedupe {:?} max_attempts {:?} lease_ms {:?}",
+                        "enqueue {} key {:?} {:?} {:?} tag {:016x} dedupe {:?} max_attempts {:?} lease_ms {:?} spread_ms {} expiry {:?}",
                         e.queue,
                         e.key,
                         e.when,
@@ -72,7 +72,9 @@ pub(super) fn print(story: &[Event], f: &mut fmt::Formatter<'_>) -> fmt::Result 
                         e.body.tag.0,
                         e.dedupe_id,
                         e.max_attempts,
-                        e.lease_ms
+                        e.lease_ms,
+                        e.spread_ms,
+                        e.expiry
                     )?,
                     other => writeln!(f, "{other:?}")?,
                 }

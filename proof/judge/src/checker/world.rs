@@ -38,6 +38,10 @@ pub(super) struct World<'h> {
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
     /// Reserves that may have granted messages that no client has received.
     pub(super) lost_reserves: BTreeMap<&'h str, Vec<Lost>>,
+    /// Reserves that were not refused, by queue.
+    pub(super) reserves: BTreeMap<&'h str, Vec<usize>>,
+    /// Changes of limits that were not refused, by queue.
+    pub(super) limits: BTreeMap<&'h str, Vec<usize>>,
     /// Reserves that found nothing, by queue.
     pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
     /// Reserves whose answer took longer than a due message may wait, by queue.

@@ -419,6 +419,8 @@ impl Run {
                     dedupe_id: self.rng.percent(30).then(|| format!("d{}", tag.0)),
                     max_attempts: self.rng.percent(20).then_some(2),
                     lease_ms: None,
+                    spread_ms: 0,
+                    expiry: None,
                 })
             }
             60..80 => Call::Cancel(target),

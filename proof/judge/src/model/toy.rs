@@ -58,7 +58,7 @@ impl Message {
             Stage::Leased(_) => State::Leased,
             Stage::Dead => State::Dead,
         };
-        Held { id, key: self.key.clone(), state, attempt: self.attempt, body: Some(self.body) }
+        Held { id, key: self.key.clone(), state, attempt: self.attempt, body: Some(self.body), death: None }
     }
 }
 
@@ -231,7 +231,7 @@ impl Toy {
                 let id = self.find(target)?;
                 Ok(Answer::Found(self.messages[&id].row(id, now)))
             }
-            Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } => {
+            Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } | Call::Limit { .. } => {
                 Err(Refusal::Other("not in the toy".to_owned()))
             }
         }
@@ -252,7 +252,8 @@ impl Toy {
                     return Err(Refusal::KeyExists);
                 }
                 IfExists::Keep => {
-                    let answer = Answer::Enqueued { id: old, created: false, replaced: None };
+                    let answer =
+                        Answer::Enqueued { id: old, created: false, replaced: None, due_at_ms: None };
                     if let Some(d) = &e.dedupe_id {
                         self.dedupe.insert(d.clone(), answer.clone());
                     }
@@ -269,7 +270,7 @@ impl Toy {
             }
         }
         let id = self.insert(e, now, bug);
-        let answer = Answer::Enqueued { id, created: true, replaced };
+        let answer = Answer::Enqueued { id, created: true, replaced, due_at_ms: None };
         if let Some(d) = &e.dedupe_id {
             self.dedupe.insert(d.clone(), answer.clone());
         }
@@ -341,6 +342,7 @@ impl Toy {
                 key: m.key.clone(),
                 body,
                 lateness_ms,
+                late: false,
             });
         }
         Answer::Grants(grants)

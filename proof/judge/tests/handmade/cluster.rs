@@ -75,7 +75,7 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
         s.enqueue(1, None, 0);
         s.wait(if s.bad { 101 } else { 0 });
         fail_over(s);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
         s.done(enqueue(2, None, 0), answer);
         s.done(reserve(), Answer::Grants(vec![Grant { id: MsgId(1), ..grant(2, None, 1, 1) }]));
         s.ack(1, 1);
@@ -86,7 +86,7 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
         let waits = s.invoke(enqueue(2, None, 9_000));
         s.wait(5);
         s.enqueue(1, None, 9_000);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
         if s.bad {
             s.ok(waits, answer.clone());
         }
@@ -102,7 +102,7 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
         s.enqueue(1, None, 9_000);
         s.cancel(1);
         fail_over(s);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
         s.done(enqueue(2, None, 9_000), answer);
         let held = Held { id: MsgId(1), ..row(2, State::Scheduled, 0) };
         s.dump(if s.bad { vec![] } else { vec![held] });
@@ -119,7 +119,10 @@ fn what_was_forgotten_may_be_made_again_by_a_retry() {
         s.done(reserve(), Answer::Grants(vec![Grant { id: MsgId(9), ..grant(1, None, 1, 1) }]));
         s.wait(if s.bad { 101 } else { 0 });
         fail_over(s);
-        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.done(
+            Call::Enqueue(e),
+            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+        );
         s.grant(1, None, 1, 2);
     });
 }

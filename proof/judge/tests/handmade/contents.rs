@@ -118,8 +118,13 @@ fn totals() {
         s.grant(1, None, 1, 1);
         s.ack(1, 1);
         s.unknown(Call::Cancel(Target::Id(MsgId(2))));
-        let totals =
-            Totals { enqueued: 2, acked: 1 - u64::from(s.bad), cancelled: 1, replaced: 0, purged: 0 };
+        let totals = Totals {
+            enqueued: 2,
+            acked: 1 - u64::from(s.bad),
+            cancelled: 1,
+            replaced: 0,
+            ..Totals::default()
+        };
         s.dump(vec![]);
         s.push(What::Totals { queue: Q.to_owned(), totals });
     });
@@ -132,7 +137,7 @@ fn totals() {
 fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
     case(Check::Totals, |s| {
         s.unknown(enqueue(1, Some("k"), 9_000));
-        let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None };
+        let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None, due_at_ms: None };
         let Call::Enqueue(e) = enqueue(2, Some("k"), 9_000) else { unreachable!() };
         s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..e }), kept);
         s.cancel(1);
@@ -156,7 +161,7 @@ fn a_message_of_which_only_the_id_is_known_may_be_leased() {
             s.enqueue(1, Some("k"), 0);
         } else {
             s.unknown(enqueue(1, Some("k"), 0));
-            let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None };
+            let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None, due_at_ms: None };
             let Call::Enqueue(e) = enqueue(2, Some("k"), 0) else { unreachable!() };
             s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..e }), kept);
             let target = Target::Id(MsgId(1));

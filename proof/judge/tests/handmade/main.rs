@@ -6,6 +6,7 @@ mod contents;
 mod ends;
 mod evidence;
 mod leases;
+mod limits;
 mod script;
 mod times;
 
@@ -20,6 +21,7 @@ fn every_check_has_a_case() {
         include_str!("contents.rs"),
         include_str!("times.rs"),
         include_str!("connections.rs"),
+        include_str!("limits.rs"),
     );
     for check in Check::ALL {
         assert!(text.contains(&format!("case(Check::{check:?}")), "{check:?} has no case");

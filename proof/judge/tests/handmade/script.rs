@@ -88,7 +88,7 @@ impl Script {
 
     /// Message `n` has tag `n` and id `n`.
     pub(crate) fn enqueue(&mut self, n: u64, key: Option<&str>, delay: u64) {
-        let answer = Answer::Enqueued { id: MsgId(n), created: true, replaced: None };
+        let answer = Answer::Enqueued { id: MsgId(n), created: true, replaced: None, due_at_ms: None };
         self.done(enqueue(n, key, delay), answer);
     }
 
@@ -124,6 +124,8 @@ pub(crate) fn enqueue(n: u64, key: Option<&str>, delay: u64) -> Call {
         dedupe_id: None,
         max_attempts: None,
         lease_ms: None,
+        spread_ms: 0,
+        expiry: None,
     })
 }
 
@@ -145,11 +147,19 @@ pub(crate) fn proof(n: u64, t: u64) -> Proof {
 
 pub(crate) fn grant(n: u64, key: Option<&str>, attempt: u64, t: u64) -> Grant {
     let key = key.map(str::to_owned);
-    Grant { id: MsgId(n), token: token(t), attempt, key, body: payload(n).seen(), lateness_ms: 0 }
+    Grant {
+        id: MsgId(n),
+        token: token(t),
+        attempt,
+        key,
+        body: payload(n).seen(),
+        lateness_ms: 0,
+        late: false,
+    }
 }
 
 pub(crate) fn row(n: u64, state: State, attempt: u64) -> Held {
-    Held { id: MsgId(n), key: None, state, attempt, body: Some(payload(n).seen()) }
+    Held { id: MsgId(n), key: None, state, attempt, body: Some(payload(n).seen()), death: None }
 }
 
 /// Runs a script right and wrong; wrong it must fail the check, and right nothing at all.

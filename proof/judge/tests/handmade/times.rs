@@ -18,7 +18,10 @@ fn early() {
     case(Check::Early, |s| {
         let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
         e.when = When::AtMs(WALL + if s.bad { 51 } else { 50 });
-        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.done(
+            Call::Enqueue(e),
+            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+        );
         s.wait(48);
         s.grant(1, None, 1, 1);
     });
@@ -116,7 +119,10 @@ fn a_reserve_that_waits_gets_what_comes_due_meanwhile() {
     case(Check::NotOffered, |s| {
         let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
         e.when = When::AtMs(WALL + 60_000);
-        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.done(
+            Call::Enqueue(e),
+            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+        );
         let op = s.invoke(reserve());
         s.wait(100);
         let after_ms = if s.bad { WALL + 90_000 } else { WALL };
@@ -167,7 +173,10 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
     case(Check::Early, |s| {
         let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
         e.when = When::AtMs(WALL + 500);
-        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.done(
+            Call::Enqueue(e),
+            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+        );
         let shown = if s.bad { 400 } else { 500 };
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
         s.grant(1, None, 1, 1);

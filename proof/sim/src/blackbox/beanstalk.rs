@@ -346,7 +346,8 @@ impl Beanstalk {
             | Call::Get(_)
             | Call::Bury(_)
             | Call::Redrive(_)
-            | Call::Purge { .. } => return None,
+            | Call::Purge { .. }
+            | Call::Limit { .. } => return None,
         }
         Some((out, before))
     }
@@ -373,7 +374,9 @@ impl Beanstalk {
         let id = |text: &str| text.parse().ok().map(MsgId);
         let heard = match (call, &words[..]) {
             (Call::Enqueue(_), ["INSERTED", n]) => id(n)
-                .map(|id| Heard::Done(Answer::Enqueued { id, created: true, replaced: None }))
+                .map(|id| {
+                    Heard::Done(Answer::Enqueued { id, created: true, replaced: None, due_at_ms: None })
+                })
                 .unwrap_or_else(|| Heard::Absurd(line.clone())),
             (Call::Enqueue(_), ["KEY_EXISTS", _]) => Heard::Refused(Refusal::KeyExists),
             (Call::Enqueue(_), ["JOB_TOO_BIG"]) => Heard::Refused(Refusal::Other(line.clone())),
@@ -419,7 +422,8 @@ impl Beanstalk {
         let n = self.tokens.fetch_add(1, Ordering::SeqCst) + 1;
         let token = Token(format!("{:06}-{n:012}", self.reign));
         self.taken.insert(id, token.clone());
-        let grant = Grant { id, token, attempt: 0, key: None, body: Seen::of(body), lateness_ms: 0 };
+        let grant =
+            Grant { id, token, attempt: 0, key: None, body: Seen::of(body), lateness_ms: 0, late: false };
         Reply { at, heard: Heard::Done(Answer::Grants(vec![grant])) }
     }
 
@@ -492,7 +496,7 @@ impl Beanstalk {
                     Told::Yes => number(&yaml, "reserves")?,
                     Told::No => 0,
                 };
-                rows.push(Held { id: *id, key: None, state, attempt, body: None });
+                rows.push(Held { id: *id, key: None, state, attempt, body: None, death: None });
             }
         }
         let held: u64 = self.counts(queue)?.iter().sum();

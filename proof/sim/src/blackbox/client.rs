@@ -185,6 +185,8 @@ impl Message {
             dedupe_id: None,
             max_attempts: None,
             lease_ms: None,
+            spread_ms: 0,
+            expiry: None,
         };
         Message { call, bytes }
     }

@@ -125,6 +125,8 @@ fn message(run: &Run<'_>, queue: &str, rng: &mut Rng) -> Message {
         dedupe_id: (rng.percent(30) && system.can(Ability::Dedupe)).then(|| format!("dedupe-{}", tag.0)),
         max_attempts: (rng.percent(15) && system.can(Ability::MaxAttempts)).then(|| rng.range(1, 4)),
         lease_ms: (rng.percent(10) && system.can(Ability::MessageLease)).then(|| rng.range(100, 500)),
+        spread_ms: 0,
+        expiry: None,
     };
     Message { call, bytes }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel_judge::history::{
-    Answer, Call, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen, Stamp, State,
-    Target, Token, Totals, When, wall_ms,
+    Answer, Call, Death, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen, Stamp,
+    State, Target, Token, Totals, When, wall_ms,
 };
 use serde_json::{Value, json};
 
@@ -194,6 +194,7 @@ impl Peer for HttpPeer {
             cancelled: figure("cancelled")?,
             replaced: figure("replaced")?,
             purged: figure("purged")?,
+            expired: figure("expired")?,
         }))
     }
 }
@@ -409,7 +410,7 @@ fn request_of(asked: &Asked) -> Option<Request> {
             settle(proof, "nack", delay_ms.map_or(json!({}), |ms| json!({ "delay_ms": ms })))
         }
         Call::Extend { proof, lease_ms } => settle(proof, "extend", json!({ "lease_ms": lease_ms })),
-        Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } => return None,
+        Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } | Call::Limit { .. } => return None,
     })
 }
 
@@ -420,7 +421,12 @@ fn read(call: &Call, v: &Value) -> Option<Answer> {
                 Value::Null => None,
                 other => Some(number(other)?),
             };
-            Some(Answer::Enqueued { id: id_of(v)?, created: v["created"].as_bool()?, replaced })
+            Some(Answer::Enqueued {
+                id: id_of(v)?,
+                created: v["created"].as_bool()?,
+                replaced,
+                due_at_ms: None,
+            })
         }
         Call::Cancel(_) => (v["result"] == "cancelled").then(|| Answer::Cancelled(id_of(v))),
         Call::Postpone { .. } | Call::Fire(_) => id_of(v).map(|id| Answer::Changed(Some(id))),
@@ -432,7 +438,7 @@ fn read(call: &Call, v: &Value) -> Option<Answer> {
         Call::Ack(_) => (v["result"] == "acked").then_some(Answer::Settled),
         Call::Nack { .. } => (v["result"] == "again" || v["result"] == "dead").then_some(Answer::Settled),
         Call::Extend { .. } => Some(Answer::Settled),
-        Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } => None,
+        Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } | Call::Limit { .. } => None,
     }
 }
 
@@ -517,6 +523,7 @@ fn read_grant(value: &Value) -> Option<Grant> {
         key: value["key"].as_str().map(str::to_owned),
         body: read_seen(value)?,
         lateness_ms: value["lateness_ms"].as_u64()?,
+        late: value["late"].as_bool().unwrap_or(false),
     })
 }
 
@@ -534,6 +541,12 @@ fn read_held(value: &Value) -> Option<Held> {
         state,
         attempt: value["attempt"].as_u64()?,
         body: read_seen(value),
+        death: match value["dead_reason"].as_str() {
+            Some("max_attempts") => Some(Death::MaxAttempts),
+            Some("buried") => Some(Death::Buried),
+            Some("expired") => Some(Death::Expired),
+            _ => None,
+        },
     })
 }
 

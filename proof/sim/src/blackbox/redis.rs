@@ -353,7 +353,12 @@ impl Queue {
             Call::Ack(proof) => settle(proof, "ack", 0),
             Call::Nack { proof, delay_ms } => settle(proof, "nack", delay_ms.unwrap_or(0)),
             Call::Extend { proof, lease_ms } => settle(proof, "extend", *lease_ms),
-            Call::Postpone { .. } | Call::Fire(_) | Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } => {
+            Call::Postpone { .. }
+            | Call::Fire(_)
+            | Call::Bury(_)
+            | Call::Redrive(_)
+            | Call::Purge { .. }
+            | Call::Limit { .. } => {
                 return None;
             }
         })
@@ -476,10 +481,10 @@ fn read(call: &Call, value: &Value) -> Option<Heard> {
     let word = list.first().and_then(Value::text);
     Some(match (call, word.as_deref()) {
         (Call::Enqueue(_), Some("created")) => {
-            Heard::Done(Answer::Enqueued { id: id(1)?, created: true, replaced: id(2) })
+            Heard::Done(Answer::Enqueued { id: id(1)?, created: true, replaced: id(2), due_at_ms: None })
         }
         (Call::Enqueue(_), Some("kept")) => {
-            Heard::Done(Answer::Enqueued { id: id(1)?, created: false, replaced: None })
+            Heard::Done(Answer::Enqueued { id: id(1)?, created: false, replaced: None, due_at_ms: None })
         }
         (Call::Enqueue(_), Some("exists")) => Heard::Refused(Refusal::KeyExists),
         (Call::Enqueue(_) | Call::Cancel(_), Some("leased")) => Heard::Refused(Refusal::Leased),
@@ -510,6 +515,7 @@ fn read_grant(fields: &[Value]) -> Option<Grant> {
         key: key.text().filter(|key| !key.is_empty()),
         body: Seen::of(body),
         lateness_ms: late.number()?,
+        late: false,
     })
 }
 
@@ -528,5 +534,6 @@ fn read_held(fields: &[Value]) -> Option<Held> {
         state,
         attempt: attempt.number()?,
         body: Some(Seen::of(body)),
+        death: None,
     })
 }

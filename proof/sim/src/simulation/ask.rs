@@ -8,14 +8,17 @@ use duewheel_core::engine::{
     View,
 };
 use duewheel_core::id::Epoch;
-use duewheel_core::message::{MaxAttempts, Options};
+use duewheel_core::message::{DeadReason, Expiry, MaxAttempts, Options};
+use duewheel_core::policy::{GrantLimits, GrantRate, OnExpiry, QueueSettings};
 use duewheel_core::record::{Created, Totals};
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, WallMs};
 use duewheel_judge::history;
 use duewheel_judge::history::{
-    Answer, Call, Grant, Held, IfExists, MsgId, OpId, Payload, Proof, Refusal, Seen, State, Target, Token,
-    What, When, body,
+    Answer, Call, Death, Grant, Held, IfExists, MsgId, OpId, Payload, Proof, QueueLimits, Refusal, Seen,
+    State, Target, Token, What, When, body,
 };
+
+use super::style::RULES;
 
 /// A body for a request.
 pub(super) fn payload(tag: history::Tag, len: usize) -> Payload {
@@ -40,6 +43,11 @@ pub(super) fn op(call: &Call) -> Op {
             },
             dedupe_id: e.dedupe_id.as_deref().map(Into::into),
             options: Options {
+                spread_ms: (e.spread_ms > 0).then_some(e.spread_ms),
+                expiry: e.expiry.map(|expiry| match expiry {
+                    history::Expiry::InMs(ms) => Expiry::In(ms),
+                    history::Expiry::AtMs(ms) => Expiry::At(WallMs(ms)),
+                }),
                 lease_ms: e.lease_ms,
                 max_attempts: e
                     .max_attempts
@@ -71,7 +79,30 @@ pub(super) fn op(call: &Call) -> Op {
         Call::Bury(p) => Op::Bury { id: MessageId(p.id.0), proof: proof(p), priority: None, note: "".into() },
         Call::Redrive(id) => Op::Redrive { id: MessageId(id.0), delay_ms: None },
         Call::Purge { queue: q } => Op::Purge { queue: queue(q) },
+        Call::Limit { queue: q, limits } => Op::Configure { queue: queue(q), settings: settings(limits) },
         Call::Reserve { queue: q, .. } => Op::Queue { queue: queue(q) },
+    }
+}
+
+/// The settings of a queue with these limits.
+pub(super) fn settings(limits: &QueueLimits) -> QueueSettings {
+    let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let rate =
+        limits.rate.map(|rate| GrantRate { per_second: number(rate), burst: limits.burst.map(number) });
+    QueueSettings {
+        lease_ms: Some(RULES.lease_ms),
+        limits: GrantLimits {
+            rate,
+            catchup_rate: limits.catchup_rate.map(number),
+            concurrency: limits.concurrency.map(number),
+        },
+        expires_in_ms: limits.expires_in_ms,
+        on_expiry: Some(match limits.on_expiry {
+            history::OnExpiry::DeliverLate => OnExpiry::DeliverLate,
+            history::OnExpiry::Dead => OnExpiry::Dead,
+            history::OnExpiry::Drop => OnExpiry::Drop,
+        }),
+        ..QueueSettings::default()
     }
 }
 
@@ -126,6 +157,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
                 Created::Replacing(id) => Some(MsgId(id.0)),
                 Created::New | Created::Kept => None,
             },
+            due_at_ms: Some(enqueued.due_at.0),
         }),
         Reply::Enqueue(Err(refusal)) => Err(match refusal {
             EnqueueRefusal::KeyExists(_) => Refusal::KeyExists,
@@ -154,7 +186,11 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
             SettleRefusal::TooLong(_) => Refusal::Other(format!("{refusal:?}")),
         }),
         Reply::Reserve(Reserved::Grants(grants)) => Ok(Answer::Grants(grants.iter().map(grant).collect())),
-        Reply::Reserve(Reserved::HeldBack(_)) => Ok(Answer::Grants(Vec::new())),
+        Reply::Reserve(Reserved::HeldBack(why)) => Ok(Answer::HeldBack(match why {
+            engine::HeldBack::Rate => history::HeldBack::Rate,
+            engine::HeldBack::Leases => history::HeldBack::Leases,
+        })),
+        Reply::Configured(_) => Ok(Answer::Limited),
         Reply::Count(purged) => Ok(Answer::Purged(*purged)),
         other => Err(Refusal::Other(format!("{other:?}"))),
     }
@@ -168,6 +204,7 @@ fn grant(grant: &engine::Grant) -> Grant {
         key: grant.message.key.as_ref().map(|key| key.as_str().to_owned()),
         body: Seen::of(&grant.message.body),
         lateness_ms: grant.lateness_ms,
+        late: grant.late,
     }
 }
 
@@ -185,6 +222,11 @@ pub(super) fn held(view: &View) -> Held {
         },
         attempt: u64::from(view.attempt),
         body: Some(Seen::of(&view.message.body)),
+        death: view.dead.map(|(reason, _)| match reason {
+            DeadReason::MaxAttempts => Death::MaxAttempts,
+            DeadReason::Buried => Death::Buried,
+            DeadReason::Expired => Death::Expired,
+        }),
     }
 }
 
@@ -196,5 +238,6 @@ pub(super) fn totals(totals: &Totals) -> history::Totals {
         cancelled: totals.cancelled,
         replaced: totals.replaced,
         purged: totals.purged,
+        expired: totals.expired,
     }
 }

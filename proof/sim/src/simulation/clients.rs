@@ -88,11 +88,16 @@ impl Gossip {
             95.. => rng.range(300, 900),
             _ => rng.range(30, 120),
         };
+        let when = when(style, wall, rng);
+        let spread_ms = style.bounds.spread_ms(rng);
+        let expiry = style.bounds.expiry(&when, spread_ms, wall, rng);
         Call::Enqueue(Enqueue {
             queue: queue(style, rng),
             key: rng.percent(style.keyed).then(|| key(style, rng)),
             body: payload(tag, usize::try_from(len).unwrap_or(40)),
-            when: when(style, wall, rng),
+            when,
+            spread_ms,
+            expiry,
             if_exists: match rng.below(5) {
                 0 => IfExists::Keep,
                 1 => IfExists::Reject,
@@ -113,6 +118,9 @@ impl Gossip {
     }
 
     fn change_mind(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Option<Call> {
+        if style.bounds.changes(rng) {
+            return Some(Call::Limit { queue: queue(style, rng), limits: style.bounds.limits(rng) });
+        }
         let target = self.target(style, rng);
         Some(match rng.below(20) {
             0..11 => Call::Cancel(target),

@@ -6,11 +6,10 @@ use std::task::{Context, Poll, Waker};
 use duewheel::Pending;
 use duewheel_core::State;
 use duewheel_core::engine::{ListCursor, Op, Reply, View};
-use duewheel_core::policy::QueueSettings;
-use duewheel_judge::history::What;
+use duewheel_judge::history::{Answer, Call, OpId, What};
 
 use super::clients::Stage;
-use super::style::{FITTING, RULES};
+use super::style::FITTING;
 use super::{Action, MS, Sim, ask};
 
 /// Messages that are due later than this stay.
@@ -39,7 +38,7 @@ pub(super) struct Manager {
 enum Configured {
     #[default]
     No,
-    Asked(Pending),
+    Asked(Pending, Vec<OpId>),
     Yes,
 }
 
@@ -52,7 +51,7 @@ impl Manager {
     /// Drops the request in progress. Returns whether that was a listing.
     pub(super) fn forget(&mut self) -> bool {
         let listing = self.asked.is_some();
-        if let Configured::Asked(_) = self.configured {
+        if let Configured::Asked(..) = self.configured {
             self.configured = Configured::No;
         }
         self.asked = None;
@@ -97,18 +96,29 @@ impl Sim {
             Configured::Yes => {}
             Configured::No => {
                 let Some(client) = self.serving() else { return };
-                let settings = QueueSettings { lease_ms: Some(RULES.lease_ms), ..QueueSettings::default() };
-                let queues = self.style.queues.iter();
-                let ops = queues
-                    .map(|queue| Op::Configure { queue: ask::queue(queue), settings: settings.clone() });
-                if let Ok(pending) = client.submit(ops.collect()) {
-                    self.manager.configured = Configured::Asked(pending);
+                let mut calls = Vec::new();
+                for queue in &self.style.queues {
+                    let limits = self.style.bounds.limits(&mut self.rng);
+                    calls.push(Call::Limit { queue: queue.clone(), limits });
                 }
+                let Ok(pending) = client.submit(calls.iter().map(ask::op).collect()) else { return };
+                let mut ops = Vec::new();
+                for call in calls {
+                    let op = self.next_op();
+                    self.note(0, What::Invoke { op, call });
+                    ops.push(op);
+                }
+                self.manager.configured = Configured::Asked(pending, ops);
             }
-            Configured::Asked(pending) => {
-                if let Poll::Ready(answers) = std::pin::Pin::new(pending).poll(&mut context) {
-                    let done = answers.iter().all(|answer| matches!(answer, Ok(Reply::Configured(_))));
-                    self.manager.configured = if done { Configured::Yes } else { Configured::No };
+            Configured::Asked(pending, ops) => {
+                let Poll::Ready(answers) = std::pin::Pin::new(pending).poll(&mut context) else { return };
+                let ops = std::mem::take(ops);
+                let done = answers.iter().all(|answer| matches!(answer, Ok(Reply::Configured(_))));
+                self.manager.configured = if done { Configured::Yes } else { Configured::No };
+                for (op, answer) in ops.into_iter().zip(answers) {
+                    if let Ok(Reply::Configured(_)) = answer {
+                        self.note(0, What::Ok { op, answer: Answer::Limited });
+                    }
                 }
             }
         }

@@ -11,6 +11,7 @@
 //! the clients see becomes a history, which the judge looks at.
 
 mod ask;
+mod bounds;
 mod clients;
 mod clock;
 mod cluster;
@@ -76,7 +77,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 24] = [
+pub const BUGS: [(&str, Bug); 29] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -100,6 +101,11 @@ pub const BUGS: [(&str, Bug); 24] = [
     ("books folded before success", Bug(Inside::Code(Mutant::BooksFolded))),
     ("reserve without indexes", Bug(Inside::Code(Mutant::ReserveWithoutIndexes))),
     ("a window by number of queues", Bug(Inside::Code(Mutant::WindowByQueues))),
+    ("expired granted under drop", Bug(Inside::Code(Mutant::ExpiredGranted))),
+    ("expiry counted from enqueue", Bug(Inside::Code(Mutant::ExpiryFromEnqueue))),
+    ("retry moves the expiry", Bug(Inside::Code(Mutant::RetryMovesExpiry))),
+    ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
+    ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 
@@ -364,6 +370,11 @@ impl Sim {
         self.at(time, action);
     }
 
+    fn next_op(&mut self) -> OpId {
+        self.ops += 1;
+        OpId(self.ops - 1)
+    }
+
     fn note(&mut self, client: usize, what: What) {
         let at = Stamp { mono_ns: self.now, wall_ms: self.clock.wall_ms() };
         self.events.push(Event { at, client: u32::try_from(client).unwrap_or(u32::MAX), what });
@@ -444,8 +455,7 @@ impl Sim {
         }
         let mut ops = Vec::new();
         for call in calls {
-            let op = OpId(self.ops);
-            self.ops += 1;
+            let op = self.next_op();
             self.note(i + 1, What::Invoke { op, call: call.clone() });
             if let Call::Enqueue(e) = &call {
                 self.facts.at_the_limit += u64::from(e.body.len == style::MAX_BODY as u64);

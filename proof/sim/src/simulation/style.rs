@@ -7,6 +7,7 @@ use duewheel_judge::history::{Downtime, Rules};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Options, Workers};
 
+use super::bounds::Bounds;
 use super::clients::Role;
 
 const MS: u64 = 1_000_000;
@@ -41,6 +42,8 @@ pub(super) struct Style {
     /// The percentage of messages that are due at once.
     pub(super) at_once: u64,
     pub(super) queues: Vec<String>,
+    /// What messages have of expiry and spread, and queues of limits.
+    pub(super) bounds: Bounds,
     /// Whether all messages of the run fit into the memory for ready ones, up to [`FITTING`].
     pub(super) fits: bool,
     pub(super) policy: Policy,
@@ -189,6 +192,7 @@ impl Style {
                 workers: Workers::ByHand,
                 ..Options::default()
             },
+            bounds: Bounds::of(rng, fits || crowded),
         }
     }
 }

@@ -35,6 +35,7 @@ use duewheel_judge::history::{
 };
 use duewheel_judge::rng::Rng;
 
+use super::bounds::Bounds;
 use super::clients::{Gossip, Role, Stage};
 use super::style::{RULES, Style};
 use super::{Trace, ask, said_by};
@@ -191,6 +192,7 @@ impl Cluster {
         let mut style = Style::of(&mut rng);
         style.queues.truncate(2);
         style.fits = false;
+        style.bounds = Bounds::default();
         style.work_ns = rng.range(4_000, 7_000) * MS;
         style.pause_ns = rng.range(20, 120) * MS;
         style.wait_ms = 400;
