@@ -5,6 +5,7 @@
 //! is missed: the messages of the burst come in their order; in each span of five seconds their number is within 2 % of
 //! the rate; and the p99 of the calm queue's lateness, the median of the rounds, is at most twice that alone.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,6 +25,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
 const SPAN: Duration = Duration::from_secs(5);
 /// How long the calm queue is measured, alone and beside the burst, in ms.
 const CALM_MS: u64 = 8_000;
+/// Groups of acks that the burst's consumer does not wait for.
+const ACKS_IN_FLIGHT: usize = 64;
 /// Longer than a round.
 const LEASE_MS: u64 = 600_000;
 
@@ -120,7 +123,7 @@ async fn measure(args: &Args, dir: &Path) -> Round {
 async fn drain(client: &Client, count: u64) -> (Vec<(Instant, u64)>, u64) {
     let (mut times, mut taken, mut out_of_order) = (Vec::new(), 0, 0);
     let mut last = None;
-    let mut acks: Option<duewheel::Pending> = None;
+    let mut acks: VecDeque<duewheel::Pending> = VecDeque::new();
     while taken < count {
         let grants = take(client, name("burst"), 1_000, 1_000, LEASE_MS).await;
         let now = Instant::now();
@@ -131,12 +134,17 @@ async fn drain(client: &Client, count: u64) -> (Vec<(Instant, u64)>, u64) {
         }
         times.push((now, grants.len() as u64));
         taken += grants.len() as u64;
-        if let Some(acks) = acks.take() {
-            acks.await;
+        if !grants.is_empty() {
+            acks.push_back(ack(client, &grants));
         }
-        acks = (!grants.is_empty()).then(|| ack(client, &grants));
+        // The next messages are asked for while acks are synced.
+        if acks.len() > ACKS_IN_FLIGHT
+            && let Some(oldest) = acks.pop_front()
+        {
+            oldest.await;
+        }
     }
-    if let Some(acks) = acks {
+    for acks in acks {
         acks.await;
     }
     (times, out_of_order)
