@@ -27,13 +27,7 @@ impl Engine {
     ///
     /// A retry does not move it. An instant that was over when the message was last made due, by a redrive or a fire,
     /// does not count any more: then that time was kept by the wall clock ([`Engine::past_expiry`]).
-    pub(super) fn expires(
-        &self,
-        now: Now,
-        idx: QueueIdx,
-        message: &MessageContent,
-        life: &Life,
-    ) -> Option<Due> {
+    pub(super) fn expires(&self, idx: QueueIdx, message: &MessageContent, life: &Life) -> Option<Due> {
         let mut asked = life.marks.asked.unwrap_or(life.due);
         if mutant::is(Mutant::RetryMovesExpiry) {
             asked = life.due;
@@ -56,7 +50,7 @@ impl Engine {
     /// Whether a message has expired.
     pub(super) fn has_expired(&self, now: Now, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
-        let expires = self.expires(now, entry.queue, &entry.message, &entry.life);
+        let expires = self.expires(entry.queue, &entry.message, &entry.life);
         // At the instant itself it may still be granted.
         expires.is_some_and(|expires| now.since(expires) > 0)
     }

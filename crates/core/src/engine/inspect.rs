@@ -62,7 +62,7 @@ impl Engine {
             marks: life.marks,
             delay_ms: asked_delay(now, message, life),
             history: life.history.clone(),
-            expires_at: self.expires(now, queue, message, life).map(|expires| now.wall_of(expires)),
+            expires_at: self.expires(queue, message, life).map(|expires| now.wall_of(expires)),
         }
     }
 
