@@ -16,12 +16,13 @@ impl World<'_> {
     /// The limits of a queue that may have been in force between two points.
     pub(super) fn limits_between(&self, queue: &str, from: usize, to: usize) -> Vec<QueueLimits> {
         let changes = self.limits.get(queue).map_or(&[][..], Vec::as_slice);
-        let superseded = |since: usize| {
-            changes.iter().map(|&c| &self.ops[c]).any(|op| {
-                let done = op.done().filter(|_| !self.undone(op, usize::MAX));
-                op.inv.idx >= since && done.is_some_and(|done| done.idx < from)
-            })
-        };
+        // A change supersedes those that had ended before it was asked for.
+        let done = changes
+            .iter()
+            .map(|&c| &self.ops[c])
+            .filter(|op| op.done().is_some_and(|done| done.idx < from) && !self.undone(op, usize::MAX));
+        let last = done.map(|op| op.inv.idx).max();
+        let superseded = |since: usize| last.is_some_and(|last| last >= since);
         let mut all = Vec::new();
         if !superseded(0) {
             all.push(QueueLimits::default());

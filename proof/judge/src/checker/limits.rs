@@ -129,11 +129,14 @@ fn pace(
 ) {
     let starts = world.downs.iter().map(|(_, up)| up.idx).chain(world.stalls.iter().map(|at| at.idx));
     let starts: Vec<usize> = starts.collect();
+    let in_force: Vec<Vec<QueueLimits>> =
+        grants.iter().map(|(_, g)| world.limits_between(queue, g.least.idx, g.most.idx)).collect();
     for (j, (life, last)) in grants.iter().enumerate() {
         for i in (j.saturating_sub(TOGETHER)..=j).rev() {
             let first = grants[i].1;
             let within = |from: usize, to: usize| from < last.most.idx && to > first.least.idx;
-            let mut paces = world.limits_between(queue, first.least.idx, last.most.idx);
+            // What was in force at the first or the last of them, or was changed between.
+            let mut paces = [&in_force[i][..], &in_force[j][..]].concat();
             let changed =
                 changes.iter().map(|&c| &world.ops[c]).filter(|op| within(op.inv.idx, op.latest.idx));
             let mut times = 0;
