@@ -33,6 +33,11 @@ impl Bounds {
         }
     }
 
+    /// Whether queues have limits of their grants.
+    pub(super) fn limit_grants(&self) -> bool {
+        self.limited > 0
+    }
+
     /// Whether a change of mind changes limits.
     pub(super) fn changes(&self, rng: &mut Rng) -> bool {
         self.changing > 0 && rng.percent(self.changing)

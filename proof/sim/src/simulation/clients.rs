@@ -163,6 +163,8 @@ impl Gossip {
         let draining = stage == Stage::Drain;
         // A consumer that waits in one of many queues would let the others wait.
         let wait_ms = if draining { style.wait_ms * 2 / style.queues.len() as u64 } else { style.wait_ms };
+        // A queue with a rate gives few messages to each reserve.
+        let wait_ms = if draining && style.bounds.limit_grants() { wait_ms.min(1_000) } else { wait_ms };
         // Where everything fits, the first queue is to become much longer than an equal part for each queue would be.
         let from = match style.fits && !draining {
             true => rng.pick(&style.queues).unwrap_or(&style.queues[0]).clone(),
