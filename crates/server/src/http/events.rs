@@ -19,7 +19,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use duewheel::core::QueueName;
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, ShardEvents, Typed};
 use duewheel::core::id::{Lsn, ShardId};
 use http_body_util::channel::Channel;
 
@@ -43,14 +43,15 @@ pub(crate) async fn events(call: Call) -> Answer {
         let what = format!("{} clients follow events already", feed::READERS);
         Problem::new(ErrorCode::Overloaded, what)
     })?;
-    // Before the positions are known, so that nothing is between them and the first page.
-    let pages = feed::subscribe(&app);
+    let began = app.client.now().wall;
+    let now = now(&app).await;
+    let pages = feed::subscribe(&app, now.as_ref().ok());
     let position = match since {
         Some(since) => since,
-        None => now(&app).await?,
+        None => now?,
     };
     let (sender, body) = Channel::<Bytes>::new(1);
-    let stream = EventStream::new(app, call.headers().clone(), queue, position, sender);
+    let stream = EventStream::new(app, call.headers().clone(), queue, (began, position), sender);
     tokio::spawn(async move {
         stream.run(pages).await;
         drop(place);
@@ -98,10 +99,6 @@ async fn now(app: &App) -> Result<EventPosition, Problem> {
 const PAGE: usize = 250;
 
 /// The events of a shard behind a position. Events that only those see who follow are wanted behind the number `fired`.
-fn page(
-    shard: usize,
-    after: Option<Lsn>,
-    fired: Option<u64>,
-) -> duewheel::core::engine::Typed<Box<duewheel::core::engine::ShardEvents>> {
+fn page(shard: usize, after: Option<Lsn>, fired: Option<u64>) -> Typed<Box<ShardEvents>> {
     Op::events(ShardId(u32::try_from(shard).unwrap_or(u32::MAX)), after, PAGE, fired)
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::ShardEvents;
+use duewheel::core::id::Lsn;
+use duewheel::core::store::More;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use super::{App, page};
-use duewheel::core::store::More;
+use super::{App, EventPosition, page};
 
 /// The largest number of readers.
 pub(super) const READERS: usize = 100;
@@ -71,24 +72,26 @@ pub(super) fn has_ended(app: &App) -> bool {
     app.refuses_new() && !app.drain.is_on()
 }
 
-/// Adds a reader; the first one lets all shards be followed.
-pub(super) fn subscribe(app: &App) -> broadcast::Receiver<FeedPage> {
+/// Adds a reader; the first one lets all shards be followed, from this position on, if it is known.
+pub(super) fn subscribe(app: &App, now: Option<&EventPosition>) -> broadcast::Receiver<FeedPage> {
     let mut running = app.events.running.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(sender) = &*running {
         return sender.subscribe();
     }
     let (sender, receiver) = broadcast::channel(RING);
     for shard in 0..app.client.shards() as usize {
-        tokio::spawn(follow(app.clone(), shard, sender.clone()));
+        let after = now.map(|now| now.of(shard));
+        tokio::spawn(follow(app.clone(), shard, after, sender.clone()));
     }
     *running = Some(sender);
     receiver
 }
 
 /// Follows a shard until nobody reads, or the server stops.
-async fn follow(app: App, shard: usize, sender: broadcast::Sender<FeedPage>) {
+async fn follow(app: App, shard: usize, mut after: Option<Lsn>, sender: broadcast::Sender<FeedPage>) {
     let pause = PAUSE.max(PAUSE_EACH * app.client.shards());
-    let (mut after, mut fired) = (None, None);
+    // What became due earlier is nothing to a reader.
+    let mut fired = 0;
     loop {
         if has_ended(&app) {
             *app.events.running.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -97,7 +100,7 @@ async fn follow(app: App, shard: usize, sender: broadcast::Sender<FeedPage>) {
         if app.events.end_unread(&sender) {
             return;
         }
-        let events = match app.ask(page(shard, after, fired)).await {
+        let events = match app.ask(page(shard, after, Some(fired))).await {
             Ok(events) => events,
             Err(problem) => {
                 tracing::debug!(shard, problem = %problem.detail, "no events; the shard is asked again");
@@ -107,7 +110,7 @@ async fn follow(app: App, shard: usize, sender: broadcast::Sender<FeedPage>) {
         };
         let (more, is_news) = (events.page.more, !events.page.events.is_empty());
         let has_moved = after != Some(events.page.upto);
-        (after, fired) = (Some(events.page.upto), Some(events.fired));
+        (after, fired) = (Some(events.page.upto), events.fired);
         if is_news || has_moved {
             // Without a reader it is for nobody.
             let _ = sender.send(FeedPage { shard, events: Arc::from(events) });

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use duewheel::core::QueueName;
 use duewheel::core::event::{EventKind, MessageEvent};
 use duewheel::core::id::Lsn;
 use duewheel::core::store::{EventPage, More};
+use duewheel::core::{QueueName, WallMs};
 use http_body_util::channel::Sender;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -31,6 +31,8 @@ pub(super) struct EventStream {
     /// The headers of its request, whose token must stay valid.
     headers: HeaderMap,
     queue: Option<QueueName>,
+    /// When it began: what became due before is not live.
+    began: WallMs,
     position: EventPosition,
     sender: Sender<Bytes>,
 }
@@ -51,10 +53,10 @@ impl EventStream {
         app: App,
         headers: HeaderMap,
         queue: Option<QueueName>,
-        position: EventPosition,
+        (began, position): (WallMs, EventPosition),
         sender: Sender<Bytes>,
     ) -> Self {
-        EventStream { app, headers, queue, position, sender }
+        EventStream { app, headers, queue, began, position, sender }
     }
 
     /// Sends events until the stream ends.
@@ -124,7 +126,7 @@ impl EventStream {
         for event in &page.events {
             let at = self.position.of(shard);
             if is_live_only(event) {
-                if event.position >= at && self.wants(&caller, event) {
+                if event.position >= at && event.at >= self.began && self.wants(&caller, event) {
                     push_event(&mut text, event, None);
                 }
             } else if event.position > at {

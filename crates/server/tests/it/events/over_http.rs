@@ -60,11 +60,11 @@ async fn a_stream_goes_on_where_it_was_left() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
     let began = {
-        server.enqueue("q", r#"{"body": ""}"#).await;
+        server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
         reader.next().await.expect("an event")
     };
     for _ in 0..600 {
-        server.enqueue("q", r#"{"body": ""}"#).await;
+        server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     }
     let id = began.id.expect("an id");
     drop(reader);
@@ -78,7 +78,7 @@ async fn a_stream_goes_on_where_it_was_left() {
     let mut again = follow(&server, &format!("/v1/events?since={id}")).await;
     assert_eq!(brief(&again.up_to(|event| event.text("id") == "601").await), wanted);
     // It goes on live.
-    server.enqueue("q", r#"{"body": ""}"#).await;
+    server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     assert_eq!(again.next().await.expect("an event").brief(), "accepted 602");
 }
 
@@ -86,14 +86,14 @@ async fn a_stream_goes_on_where_it_was_left() {
 async fn what_was_not_kept_is_said() {
     let server = Server::start().await;
     for _ in 0..3 {
-        server.enqueue("q", r#"{"body": ""}"#).await;
+        server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     }
     // The store in memory keeps events from the first reader on.
     let mut reader = follow(&server, "/v1/events?since=1").await;
     let missed = reader.next().await.expect("an event");
     assert_eq!((&*missed.name, missed.text("from"), missed.text("to")), ("missed", "1", "3"));
     assert_eq!(missed.id.as_deref(), Some("3"));
-    server.enqueue("q", r#"{"body": ""}"#).await;
+    server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     assert_eq!(reader.next().await.expect("an event").brief(), "accepted 4");
     // A position that this store has not reached: its folder is another one.
     let mut reader = follow(&server, "/v1/events?since=77").await;
@@ -125,7 +125,11 @@ async fn a_position_has_all_shards() {
     let mut reader = follow(&server, "/v1/events").await;
     let mut ids = BTreeSet::new();
     for n in 0..60 {
-        ids.insert(server.enqueue("q", &json!({"body": "", "key": format!("k{n}")}).to_string()).await);
+        ids.insert(
+            server
+                .enqueue("q", &json!({"body": "", "delay_ms": 0, "key": format!("k{n}")}).to_string())
+                .await,
+        );
     }
     let mut events = Vec::new();
     for _ in 0..60 {
@@ -170,7 +174,7 @@ async fn a_limited_token_sees_the_queues_that_it_reaches() {
     let mut of_one = EventReader::open(&address, "/v1/events?queue=shop/b", &shop).await;
     for queue in ["bank", "shop/a", "bank", "shop/b"] {
         let path = format!("/v1/queues/{}/messages", queue.replace('/', "%2F"));
-        let body = r#"{"body": ""}"#;
+        let body = r#"{"body": "", "delay_ms": 0}"#;
         let head = format!("{all}content-type: application/json\r\ncontent-length: {}\r\n", body.len());
         assert_eq!(server.raw("POST", &path, &head, body.as_bytes()).await.status, 201);
     }
@@ -192,7 +196,7 @@ async fn system_queues_are_invisible() {
     let put = json!({"queue": "q", "every": "1h", "body": "x"});
     server.ok("PUT", "/v1/schedules/hourly", &put.to_string()).await;
     server.ok("DELETE", "/v1/schedules/hourly", "").await;
-    server.enqueue("q", r#"{"body": ""}"#).await;
+    server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     let event = reader.next().await.expect("an event");
     assert_eq!((&*event.name, event.text("queue")), ("accepted", "q"));
     assert_ne!(event.id.as_deref(), Some("1"), "records of schedules came before");
@@ -207,7 +211,7 @@ async fn a_slow_reader_holds_nobody_up() {
     let server = Server::start_with(Policy::default(), limits).await;
     let slow = EventReader::unread(&server.address.to_string(), "/v1/events", "").await;
     let mut quick = follow(&server, "/v1/events").await;
-    let lines = r#"{"body": ""}
+    let lines = r#"{"body": "", "delay_ms": 0}
 "#
     .repeat(1_000);
     // A connection and the ring hold far less than that.
@@ -247,7 +251,7 @@ async fn the_number_of_readers_is_bounded() {
     // Their places become free when the server sees that they have gone: with the next event.
     let admitted = async {
         loop {
-            server.enqueue("q", r#"{"body": ""}"#).await;
+            server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
             let mut reader = EventReader::unread(&server.address.to_string(), "/v1/events", "").await;
             if reader.head().await.starts_with("HTTP/1.0 200") {
                 return;
@@ -261,7 +265,7 @@ async fn the_number_of_readers_is_bounded() {
 async fn streams_end_when_the_server_stops_and_not_in_drain_mode() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
-    let id = server.enqueue("q", r#"{"body": ""}"#).await;
+    let id = server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
     server.drain.turn_on();
     server.ok("DELETE", &format!("/v1/messages/{id}"), "").await;
     let events = reader.up_to(|event| event.name == "cancelled").await;
@@ -283,7 +287,7 @@ async fn streams_end_when_the_server_stops_and_not_in_drain_mode() {
 async fn events_are_as_described() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
-    server.enqueue("q", r#"{"body": "", "key": "k"}"#).await;
+    server.enqueue("q", r#"{"body": "", "key": "k", "delay_ms": 0}"#).await;
     server.ok("POST", "/v1/queues/q/purge", "").await;
     let schema: &'static Value = crate::schema::of_component("Event");
     for event in reader.up_to(|event| event.name == "purged").await {
