@@ -224,9 +224,9 @@ impl MessageEvent {
     }
 }
 
-type Told = (EventKind, Option<EventReason>);
+type KindAndReason = (EventKind, Option<EventReason>);
 
-fn put(life: &Life, was: Option<&Was>, now: Now) -> Told {
+fn put(life: &Life, was: Option<&Was>, now: Now) -> KindAndReason {
     match (was, &life.stage) {
         (Some(was), _) => changed(life, was, now),
         (None, Stage::Dead { reason, .. }) => (EventKind::Dead, Some(EventReason::Dead(*reason))),
@@ -234,7 +234,7 @@ fn put(life: &Life, was: Option<&Was>, now: Now) -> Told {
     }
 }
 
-fn changed(life: &Life, was: &Was, now: Now) -> Told {
+fn changed(life: &Life, was: &Was, now: Now) -> KindAndReason {
     match (was.kind, &life.stage) {
         (Kind::Waiting | Kind::Leased, Stage::Dead { reason, .. }) => {
             (EventKind::Dead, Some(EventReason::Dead(*reason)))
@@ -253,7 +253,7 @@ fn changed(life: &Life, was: &Was, now: Now) -> Told {
 }
 
 /// A change of a message that waits and waited before.
-fn moved(life: &Life, was: &Was, now: Now) -> Told {
+fn moved(life: &Life, was: &Was, now: Now) -> KindAndReason {
     // A consumer may nack after its lease ran out, as long as no other one has the message.
     let late_nack = just_ended(life, now).filter(|past| past.how == Ended::Nacked && now.is_due(was.due));
     if let Some(past) = late_nack {

@@ -1,7 +1,6 @@
 //! The store itself: every change goes to the journal and to the active memtable, which is cut off from time to time.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +8,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use duewheel_core::EngineMs;
-use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups, Progress,
@@ -21,7 +19,7 @@ use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
-use crate::flush;
+use crate::hands::{Hands, PoisonOnPanic};
 use crate::journal::events::{self, JournalPart, JournalRequest};
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
@@ -32,12 +30,11 @@ use crate::load::{LoadRequest, LoadResult};
 use crate::loading;
 use crate::manifest::Manifest;
 use crate::mem::Mem;
-use crate::merging;
 use crate::options::{Options, SyncMode, Workers};
 use crate::owner::take_lock;
 use crate::readers::ReadPriority;
 use crate::reserve;
-use crate::shared::{DiskSpace, Start, StoreShared, Worked};
+use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
 use crate::work::Work;
 
@@ -137,12 +134,6 @@ const SLOW: u64 = 4;
 const TELL_MS: u64 = 1_000;
 /// Frozen memtables that wait for room are joined up to this number of records.
 const JOINED: u64 = 128 * 1024;
-
-/// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
-///
-/// A hand may outlive its store; it then does nothing.
-#[derive(Clone, Debug)]
-pub struct Hands(Arc<StoreShared>);
 
 impl LogStore {
     /// Opens the folder, which is created if it is missing. `waker` is called when something became durable or a page
@@ -746,58 +737,6 @@ impl Store for LogStore {
             ("start_complete", u64::from(self.start.was_complete)),
         ]);
         figures
-    }
-}
-
-impl Hands {
-    /// Syncs the journal once, if a sync was requested.
-    pub fn sync(&self) -> Worked {
-        self.guarded(syncing::step, "duewheel-sync")
-    }
-
-    /// Prepares one journal segment, if one is missing.
-    pub fn prepare(&self) -> Worked {
-        self.guarded(preparer::step, "duewheel-prep")
-    }
-
-    /// Writes the frozen memtable to a run, if there is one.
-    pub fn flush(&self) -> Worked {
-        self.guarded(flush::flush, "duewheel-merge")
-    }
-
-    /// Does a slice of a merge, or plans one, if it is worthwhile.
-    pub fn merge(&self) -> Worked {
-        self.guarded(merging::merge, "duewheel-merge")
-    }
-
-    /// Loads one page, if one was requested. [`Store::loaded`] does so by itself.
-    pub fn load(&self) -> Worked {
-        self.guarded(loading::step, "duewheel-load")
-    }
-
-    /// Bytes that the store believes to be reserved for the next state file.
-    pub fn reserved(&self) -> u64 {
-        self.0.reserve.reserved.load(Relaxed)
-    }
-
-    /// Runs a step like a thread of the store: a panic ends the store before it is passed on.
-    fn guarded(&self, step: fn(&StoreShared) -> Worked, name: &str) -> Worked {
-        let _guard = PoisonOnPanic(&self.0, name);
-        step(&self.0)
-    }
-}
-
-/// Poisons the store when its worker panics, so that the owner does not wait. The store has ended permanently: a panic
-/// would repeat.
-struct PoisonOnPanic<'a>(&'a StoreShared, &'a str);
-
-impl Drop for PoisonOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() && !mutant::is(Mutant::PanicSwallowed) {
-            let error = StoreError::new(ErrorKind::Closed, format_args!("a bug: {} has panicked", self.1));
-            // It may be the waker that panics: a second time here would take the process down.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
-        }
     }
 }
 

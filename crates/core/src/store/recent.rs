@@ -61,11 +61,11 @@ pub struct RecentEvents {
     /// The memory of the events, in bytes.
     bytes: usize,
     most_bytes: usize,
-    kept: Kept,
+    kept: KeptSince,
 }
 
 #[derive(Debug)]
-enum Kept {
+enum KeptSince {
     Nothing,
     /// All events behind a position, which grows when the oldest are forgotten.
     Behind {
@@ -89,12 +89,12 @@ impl Default for RecentEvents {
 impl RecentEvents {
     /// Room for events of this many bytes.
     pub fn new(most_bytes: usize) -> Self {
-        RecentEvents { events: VecDeque::new(), bytes: 0, most_bytes, kept: Kept::Nothing }
+        RecentEvents { events: VecDeque::new(), bytes: 0, most_bytes, kept: KeptSince::Nothing }
     }
 
     /// Takes the events of a group that was appended.
     pub fn take(&mut self, group: &Group) {
-        let Kept::Behind { floor, unasked_since } = &mut self.kept else { return };
+        let KeptSince::Behind { floor, unasked_since } = &mut self.kept else { return };
         let now = group.clock.engine;
         let since = unasked_since.get_or_insert(now);
         if now.0.saturating_sub(since.0) > ASKED_MS {
@@ -116,10 +116,10 @@ impl RecentEvents {
     /// The page for a request to a store whose last record is `applied`, and whose last durable one is `durable`.
     pub fn page(&mut self, asked: EventRequest, applied: Lsn, durable: Lsn) -> EventPage {
         let floor = match self.kept {
-            Kept::Behind { floor, .. } => floor,
-            Kept::Nothing => applied,
+            KeptSince::Behind { floor, .. } => floor,
+            KeptSince::Nothing => applied,
         };
-        self.kept = Kept::Behind { floor, unasked_since: None };
+        self.kept = KeptSince::Behind { floor, unasked_since: None };
         let EventRequest { ticket, after, events: most, .. } = asked;
         let from = after.filter(|after| *after <= durable).unwrap_or(durable).max(floor);
         if from >= durable {

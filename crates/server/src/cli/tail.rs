@@ -49,7 +49,7 @@ impl ClientCommand for TailArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let interrupt = Interrupt::watch()?;
-        let mut tail = Tail { position: self.since.clone(), args: self, remote };
+        let mut tail = TailSession { position: self.since.clone(), args: self, remote };
         // A wrong address, token or id is an error of the command. Later the server may be away.
         let mut lines = tail.connect()?;
         loop {
@@ -64,7 +64,7 @@ impl ClientCommand for TailArgs {
 type StreamLines = Receiver<String>;
 
 /// What is followed, and how far it is known.
-struct Tail {
+struct TailSession {
     args: TailArgs,
     remote: Remote,
     position: Option<String>,
@@ -77,7 +77,7 @@ struct StreamPart {
     data: String,
 }
 
-impl Tail {
+impl TailSession {
     fn connect(&self) -> Result<StreamLines, ApiError> {
         let mut path = "/v1/events".to_owned();
         // The server filters one queue; of several, this command does.
