@@ -27,6 +27,8 @@ fn some_of_each() -> BTreeMap<&'static str, Vec<Op>> {
             Op::Reserve(reserve) => reserve.wait_ms = 0,
             // A place in the listing of one shard is none in that of several.
             Op::List { after, .. } => *after = None,
+            // None are asked for no queues.
+            Op::Queues { limit, .. } => *limit = (*limit).max(1),
             _ => {}
         }
         let of = all.entry(op.operation().name).or_default();
