@@ -11,6 +11,7 @@ use duewheel::core::{QueueName, WallMs};
 use http_body_util::channel::Sender;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 
 use super::feed::{FeedPage, has_ended};
 use super::view::{push_event, push_missed, push_position};
@@ -35,6 +36,8 @@ pub(super) struct EventStream {
     began: WallMs,
     position: EventPosition,
     sender: Sender<Bytes>,
+    /// When something was sent last.
+    sent: Instant,
 }
 
 /// Why a stream ends.
@@ -56,7 +59,7 @@ impl EventStream {
         (began, position): (WallMs, EventPosition),
         sender: Sender<Bytes>,
     ) -> Self {
-        EventStream { app, headers, queue, began, position, sender }
+        EventStream { app, headers, queue, began, position, sender, sent: Instant::now() }
     }
 
     /// Sends events until the stream ends.
@@ -77,7 +80,13 @@ impl EventStream {
             self.catch_up(shard).await?;
         }
         loop {
-            match tokio::time::timeout(HEARTBEAT, pages.recv()).await {
+            let silent_at = self.sent + HEARTBEAT;
+            // Also while there are events that this reader does not want.
+            if Instant::now() >= silent_at {
+                self.send_position().await?;
+                continue;
+            }
+            match tokio::time::timeout_at(silent_at, pages.recv()).await {
                 Ok(Ok(FeedPage { shard, events })) => {
                     if events.page.from > self.position.of(shard) {
                         self.catch_up(shard).await?;
@@ -87,7 +96,7 @@ impl EventStream {
                 // Pages have gone by, which shows in those that follow.
                 Ok(Err(RecvError::Lagged(_))) => {}
                 Ok(Err(RecvError::Closed)) => return Err(StreamEnd::Stopped),
-                Err(_) => self.send_position().await?,
+                Err(_) => {}
             }
         }
     }
@@ -157,6 +166,7 @@ impl EventStream {
 
     /// Sends, as fast as the client reads.
     async fn send(&mut self, text: String) -> Result<(), StreamEnd> {
+        self.sent = Instant::now();
         let app = self.app.clone();
         let stops = async {
             while !has_ended(&app) {
