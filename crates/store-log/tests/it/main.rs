@@ -6,6 +6,7 @@ mod conformance;
 mod counting;
 mod crash;
 mod damage;
+mod events;
 mod failure;
 mod flush;
 mod folder;

@@ -1,0 +1,61 @@
+//! Events that are read while the journal is cut and its segments are used again.
+
+use duewheel_core::Lsn;
+use duewheel_core::event::MessageEvent;
+use duewheel_core::record::Group;
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{EventPage, EventRequest, Store};
+use duewheel_sim_disk::SimDisk;
+use duewheel_store_log::Worked;
+
+use crate::rig::{Rig, by_hand, figure, work_all};
+
+/// Appends so many groups, and does all the work that follows from it.
+fn go_on(rig: &mut Rig, groups: &mut Vec<Group>, count: u64) {
+    let hands = rig.store.hands();
+    for _ in 0..count {
+        let group = rig.history.group(9);
+        rig.store.append(&group).expect("append");
+        groups.push(group);
+        rig.sync();
+        work_all(&hands);
+        while hands.prepare() == Worked::Done {}
+    }
+}
+
+/// Whether a page has the events between its positions, and no others.
+fn is_right(page: &EventPage, groups: &[Group]) -> bool {
+    let all = groups.iter().flat_map(MessageEvent::of_group);
+    all.filter(|event| event.position > page.from && event.position <= page.upto).eq(page.events.clone())
+}
+
+/// The segments that a request names are often used again before it is read.
+#[test]
+fn a_segment_that_is_used_again_gives_no_wrong_events() {
+    let (mut cut, mut whole) = (0, 0);
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+        let mut groups = Vec::new();
+        go_on(&mut rig, &mut groups, 10);
+        for _ in 0..6 {
+            let applied = rig.history.model().applied().0;
+            let after = rig.history.dice().below(applied);
+            let asked = EventRequest { ticket: seed, after: Some(Lsn(after)), events: 40, bytes: 1 << 20 };
+            if let Some(page) = rig.store.read_events(asked).expect("a request") {
+                assert!(is_right(&page, &groups) && page.from == page.upto, "seed {seed}: {page:?}");
+                continue;
+            }
+            // By the time it is read the journal is another one.
+            let churn = rig.history.dice().below(30);
+            go_on(&mut rig, &mut groups, churn);
+            let page = rig.store.events_read().expect("a page").expect("no error");
+            assert!(page.from.0 >= after && page.from <= page.upto, "seed {seed}: {page:?}");
+            assert!(page.upto.0 > after, "seed {seed}: progress");
+            assert!(is_right(&page, &groups), "seed {seed}: {page:?}");
+            if page.from.0 > after { cut += 1 } else { whole += 1 }
+        }
+        assert!(figure(&rig.store, "segment_rotations_total") > 5, "segments are used again");
+    }
+    assert!(cut > 20 && whole > 20, "{cut} pages begin later than asked for, {whole} do not");
+}
