@@ -17,6 +17,33 @@ impl Kind {
     }
 }
 
+/// A histogram of the store: its columns are figures of their own, one for each upper edge.
+#[derive(Debug)]
+pub(super) struct StoreHistogram {
+    /// The family of its columns.
+    pub(super) columns: &'static str,
+    /// Its name in `/metrics`, without prefix.
+    pub(super) name: &'static str,
+    /// The figure that is the sum of all values.
+    pub(super) sum: &'static str,
+    pub(super) help: &'static str,
+}
+
+pub(super) const HISTOGRAMS: [StoreHistogram; 2] = [
+    StoreHistogram {
+        columns: "sync_duration_bucket_total",
+        name: "sync_duration_seconds",
+        sum: "sync_microseconds_total",
+        help: "How long syncs of the journal have taken, since the start of this process.",
+    },
+    StoreHistogram {
+        columns: "group_records_bucket_total",
+        name: "group_records",
+        sum: "records_total",
+        help: "Records of the groups appended, since the start of this process.",
+    },
+];
+
 /// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described
 /// by its name alone.
 pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
@@ -72,13 +99,14 @@ const COUNTERS: [(&str, &str); 35] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 18] = [
+const GAUGES: [(&str, &str); 19] = [
     ("messages", "Unsettled messages in the store."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
     ("journal_bytes", "Bytes of records in journal segments that are still needed."),
     ("journal_segments", "Journal segments that are in use or ready to be used."),
     ("journal_spare_segments", "Journal segments that are needed no more and kept to be used again."),
+    ("journal_file_bytes", "Size of all journal segments, in use or not."),
     ("runs", "Runs: sorted files of messages."),
     ("run_bytes", "Bytes of all runs."),
     ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),
@@ -114,6 +142,10 @@ mod tests {
         let options = duewheel_store_log::Options { segment_bytes: 65_536, ..Default::default() };
         let store = LogStore::open(dir.path(), options, Arc::new(|| {})).unwrap();
         for (name, _) in store.figures() {
+            if let Some((columns, _)) = name.split_once('.') {
+                assert!(HISTOGRAMS.iter().any(|histogram| histogram.columns == columns), "{name}");
+                continue;
+            }
             let (kind, help) = of_store(name);
             assert_ne!(help, UNNAMED, "{name}");
             assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");

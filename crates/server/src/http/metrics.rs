@@ -50,6 +50,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     write_quotas(&mut page, &shards);
     write_cluster(&mut page, app);
     write_stores(&mut page, &shards);
+    write_store_histograms(&mut page, &shards);
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into_text()))
 }
 
@@ -305,6 +306,41 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
     }
 }
 
+/// Writes the histograms of the stores.
+fn write_store_histograms(page: &mut MetricsPage, shards: &[LocalShard]) {
+    for histogram in &figures::HISTOGRAMS {
+        let name = format!("duewheel_store_{}", histogram.name);
+        let mut is_first = true;
+        for shard in shards {
+            let figures = shard.counted().store;
+            let mut columns: Vec<(f64, &str, u64)> = figures
+                .iter()
+                .filter_map(|(figure, count)| {
+                    let (family, edge) = figure.split_once('.')?;
+                    (family == histogram.columns).then_some((edge.parse().ok()?, edge, *count))
+                })
+                .collect();
+            if columns.is_empty() {
+                continue; // a store of another kind
+            }
+            columns.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+            if std::mem::take(&mut is_first) {
+                page.head(&name, "histogram", histogram.help);
+            }
+            let mut all = 0;
+            for (_, edge, count) in columns {
+                all += count;
+                page.line(&format!("{name}_bucket"), &labels(shard, &format!("le=\"{edge}\"")), all);
+            }
+            let sum = figures.get(histogram.sum).copied().unwrap_or(0);
+            let is_time = histogram.sum.ends_with("_microseconds_total");
+            let sum = if is_time { micros(sum) } else { sum.to_string() };
+            page.text(&format!("{name}_sum"), &labels(shard, ""), &sum);
+            page.line(&format!("{name}_count"), &labels(shard, ""), all);
+        }
+    }
+}
+
 /// Writes the figures of the stores: counters of all reigns of this process, and states of the shards that it owns.
 fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
     // Sorted by family, and within it by shard and reason.
@@ -315,6 +351,9 @@ fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
                 Some((family, reason)) => (family, format!("reason=\"{reason}\"")),
                 None => (name, String::new()),
             };
+            if figures::HISTOGRAMS.iter().any(|histogram| histogram.columns == family) {
+                continue;
+            }
             families.entry(family).or_default().push((labels(shard, &reason), value));
         }
     }
