@@ -102,6 +102,8 @@ pub(super) fn settings(limits: &QueueLimits) -> QueueSettings {
             history::OnExpiry::Dead => OnExpiry::Dead,
             history::OnExpiry::Drop => OnExpiry::Drop,
         }),
+        // What has ended is kept beside the rest, and seen by none of these operations.
+        keep_done_ms: Some(20_000),
         ..QueueSettings::default()
     }
 }
@@ -226,6 +228,7 @@ pub(super) fn held(view: &View) -> Held {
             DeadReason::MaxAttempts => Death::MaxAttempts,
             DeadReason::Buried => Death::Buried,
             DeadReason::Expired => Death::Expired,
+            DeadReason::Done(_) => unreachable!("only a recall shows done messages"),
         }),
     }
 }
