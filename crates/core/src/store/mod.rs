@@ -196,6 +196,7 @@ pub trait Store: Send {
 
     /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. Names of counters
     /// end with `_total`, and a word behind a dot is a reason: `fences_total.gap`.
+    /// In a family that ends with `_bucket_total` it is the upper edge of a histogram's column: `waits_bucket_total.0.5`.
     fn figures(&self) -> Vec<(&'static str, u64)>;
 }
 

@@ -99,14 +99,13 @@ const COUNTERS: [(&str, &str); 35] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 19] = [
+const GAUGES: [(&str, &str); 18] = [
     ("messages", "Unsettled messages in the store."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
     ("journal_bytes", "Bytes of records in journal segments that are still needed."),
     ("journal_segments", "Journal segments that are in use or ready to be used."),
     ("journal_spare_segments", "Journal segments that are needed no more and kept to be used again."),
-    ("journal_file_bytes", "Size of all journal segments, in use or not."),
     ("runs", "Runs: sorted files of messages."),
     ("run_bytes", "Bytes of all runs."),
     ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),

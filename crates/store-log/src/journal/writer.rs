@@ -174,8 +174,7 @@ impl JournalWriter {
         }
         self.next.0 += u64::from(records);
         self.last_group = Some(group.clock);
-        self.shared.counters.groups.fetch_add(1, Relaxed);
-        self.shared.counters.records.fetch_add(u64::from(records), Relaxed);
+        self.shared.counters.appended(records);
         Ok(())
     }
 
