@@ -10,9 +10,11 @@
 //! | `syncing` | makes the journal durable |
 //! | `preparer` | the segments that come next, and room |
 //! | `replay` | the content of a journal that is read |
-//! | `events` | events out of a journal in use |
+//! | `event_pages` | requests for events, and their results |
+//! | `events` | reads events out of a journal in use |
 //! | `reign` | the takeover by a new owner |
 
+pub(crate) mod event_pages;
 pub(crate) mod events;
 pub(crate) mod frame;
 pub(crate) mod preparer;

@@ -16,7 +16,7 @@ use crate::budget::MemoryShare;
 use crate::disk::Disk;
 use crate::figures::Counters;
 use crate::folder::FileNo;
-use crate::journal::events::EventReader;
+use crate::journal::event_pages::EventReader;
 use crate::journal::segment::{Prepared, Sealed};
 use crate::journal::syncer::Syncer;
 use crate::load::Loader;

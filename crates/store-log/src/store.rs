@@ -20,7 +20,8 @@ use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
 use crate::hands::{Hands, PoisonOnPanic};
-use crate::journal::events::{self, JournalPart, JournalRequest};
+use crate::journal::event_pages::{JournalPart, JournalRequest};
+use crate::journal::events;
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
@@ -250,7 +251,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Starts the worker that reads events, which exists once somebody has asked for some.
+    /// Starts the worker that reads events, at the first request for some.
     fn start_event_reader(&mut self) -> Result<(), StoreError> {
         if self.shared.options.workers == Workers::Threads && !std::mem::replace(&mut self.reads_events, true)
         {

@@ -11,12 +11,11 @@ use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
 
-use super::events::ShardEvents;
 use super::input::{Attempt, Edit, Enqueue, Hold, ListCursor, Op, Proof, Reserve, Target};
 use super::quota::QuotaUse;
 use super::reply::{
     Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
-    Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    Reserved, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
 };
 
 /// An operation whose answer has a type.

@@ -1,9 +1,7 @@
-//! Events: questions of those who follow, which the store answers, and what became due while somebody follows.
+//! Events: requests for pages, which the store answers, and messages that became due while a caller follows.
 //!
 //! Events of records come from the store, which has the durable ones. That a message has become due is no record: it is
-//! kept here for a moment, with the position of the record before it, while somebody has asked lately.
-
-use std::collections::{BTreeMap, VecDeque};
+//! kept here for a moment, with the position of the record before it, while a caller has asked lately.
 
 use crate::event::MessageEvent;
 use crate::id::{Lsn, ReplyTo};
@@ -12,82 +10,17 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{Effect, Effects};
+use super::following::EventQuestion;
 use super::question::GivenUp;
-use super::reply::Reply;
+use super::reply::{Reply, ShardEvents};
 use super::rows::RowIdx;
 
-/// Most events of messages that became due that are kept.
-const FIRED: usize = 1_024;
-/// They are kept for this long after somebody has asked for them, in ms of engine time.
+/// They are kept for this long after a caller has asked for them, in ms of engine time.
 const FOLLOWED_MS: u64 = 10_000;
 /// Largest number of events of a page.
 const PAGE: usize = 1_000;
 /// Bytes of records that are read for a page.
 const PAGE_BYTES: usize = 1024 * 1024;
-
-/// What is followed, and who waits for events.
-#[derive(Debug, Default)]
-pub(super) struct Following {
-    questions: BTreeMap<u64, EventQuestion>,
-    next_ticket: u64,
-    fired: VecDeque<MessageEvent>,
-    /// The number of the last one of `fired`, counted since the start.
-    last_fired: u64,
-    /// Until when what becomes due is kept.
-    until: Option<EngineMs>,
-}
-
-/// A caller that waits for a page.
-#[derive(Debug)]
-struct EventQuestion {
-    to: ReplyTo,
-    fired_after: Option<u64>,
-}
-
-/// The answer to [`super::Op::Events`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct ShardEvents {
-    /// The events, with those of messages that became due among them, in order.
-    pub page: EventPage,
-    /// The number of the last event of a message that became due that this or an earlier answer has.
-    pub fired: u64,
-}
-
-impl Following {
-    pub(super) fn is_asked(&self) -> bool {
-        !self.questions.is_empty()
-    }
-
-    /// Whether what becomes due is kept now.
-    fn is_followed(&mut self, now: Now) -> bool {
-        if self.until.is_some_and(|until| until < now.engine) {
-            self.until = None;
-            self.fired = VecDeque::new();
-        }
-        self.until.is_some()
-    }
-
-    fn push(&mut self, event: MessageEvent) {
-        if self.fired.len() == FIRED {
-            self.fired.pop_front();
-        }
-        self.fired.push_back(event);
-        self.last_fired += 1;
-    }
-
-    /// What became due behind the number `after`, up to a position; and the number of the last of these.
-    fn fired_since(&self, after: u64, upto: Lsn) -> (Vec<MessageEvent>, u64) {
-        let before = self.last_fired - self.fired.len() as u64;
-        // The number of an engine that was replaced may be higher.
-        let after = after.min(self.last_fired).max(before);
-        let skip = usize::try_from(after - before).unwrap_or(usize::MAX);
-        let fired = self.fired.iter().skip(skip).take_while(|event| event.position <= upto);
-        let fired: Vec<MessageEvent> = fired.cloned().collect();
-        let last = after + fired.len() as u64;
-        (fired, last)
-    }
-}
 
 impl Engine {
     /// Asks the store for a page of events.
@@ -133,7 +66,7 @@ impl Engine {
         self.following.questions.remove(&ticket).map(|question| GivenUp::Untouched(question.to))
     }
 
-    /// Keeps that a message has become due, if somebody follows.
+    /// Keeps that a message has become due, if a caller follows.
     pub(super) fn note_fired(&mut self, now: Now, slot: RowIdx) {
         if !self.following.is_followed(now) {
             return;

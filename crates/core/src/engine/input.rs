@@ -261,7 +261,7 @@ pub enum Op {
         /// Largest number of events of records.
         limit: usize,
         /// Events of messages that have become due are wanted, too, behind this number ([`super::ShardEvents::fired`]);
-        /// they are kept for some seconds, while somebody asks for them.
+        /// they are kept for some seconds after a caller has asked for them.
         fired_after: Option<u64>,
     },
 }

@@ -35,6 +35,7 @@ mod effect;
 mod enqueue;
 mod events;
 mod expiry;
+mod following;
 mod fresh;
 mod gather;
 mod growing;
@@ -74,7 +75,6 @@ pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
-pub use events::ShardEvents;
 pub use ids::Ids;
 pub use input::{
     Attempt, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve, Target,
@@ -85,7 +85,7 @@ pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
     LATENESS_MS, Limit, Outline, Page, QueueView, Rates, RecordedCounts, RefusedPart, Reply, Reserved,
-    SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    SettingsField, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
@@ -100,7 +100,7 @@ use crate::time::{EngineMs, Now};
 
 use acked::Acked;
 use dedupe::Dedupe;
-use events::Following;
+use following::Following;
 use fresh::Fresh;
 use horizon::Horizon;
 use limiter::GrantLimiter;

@@ -8,10 +8,9 @@ use crate::message::{DeadReason, Marks, MessageContent, PastAttempt, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
-use crate::store::Level;
+use crate::store::{EventPage, Level};
 use crate::time::WallMs;
 
-use super::events::ShardEvents;
 use super::input::ListCursor;
 use super::quota::{OverQuota, QuotaUse};
 
@@ -145,6 +144,16 @@ impl Reply {
             | Reply::Configured(_) => 0,
         }
     }
+}
+
+/// The answer to [`super::Op::Events`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ShardEvents {
+    /// The events, with those of messages that became due among them, in order.
+    pub page: EventPage,
+    /// The number of the last event of a message that became due that this or an earlier answer has.
+    pub fired: u64,
 }
 
 /// The result of a change, and the durability level that it reached. It dereferences to the result.

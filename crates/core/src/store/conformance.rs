@@ -44,6 +44,7 @@ use crate::time::{Due, WallMs};
 mod events;
 mod history;
 
+use events::EventProbe;
 pub use history::{Dice, History};
 
 /// A place where stores are opened, and the faults that a test can inject there.
@@ -121,7 +122,7 @@ pub fn run<F: Fixture>(fixture: &mut F) {
         durable_survives(fixture, case(2));
         reads_see_appends(fixture, case(3));
         loads_are_snapshots(fixture, case(4));
-        events::events_are_of_durable_records(fixture, case(8));
+        events_are_of_durable_records(fixture, case(8));
     }
     look_ups_are_bounded(fixture, Case { obligation: 3, seed: 0 });
     epochs_grow(fixture, Case { obligation: 5, seed: 0 });
@@ -243,6 +244,16 @@ impl<S: Store> OpenedStore<S> {
         }
     }
 
+    fn events<T>(&mut self, use_it: impl FnOnce(&mut EventProbe<'_, S>) -> T) -> T {
+        let (case, bell, deadline) = (self.case, &self.bell, Instant::now() + PATIENCE);
+        let mut wait = || {
+            case.check(Instant::now() < deadline, "events that were asked for come");
+            bell.wait();
+        };
+        let check = |holds: bool, what: &str| case.check(holds, what);
+        use_it(&mut EventProbe { store: &mut self.store, wait: &mut wait, check: &check })
+    }
+
     /// Compares everything that can be read with the model.
     fn compare(&mut self, history: &History, model: &Table) {
         let lookups = history.lookups();
@@ -294,6 +305,36 @@ impl<S: Store> OpenedStore<S> {
             is.clock.map(|c| c.engine) >= should.clock.map(|c| c.engine),
             "the clock pair is not older than that of the last group",
         );
+    }
+}
+
+fn events_are_of_durable_records<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut groups: Vec<Group> = Vec::new();
+    for _ in 0..3 {
+        let mut opened = OpenedStore::open(fixture, case);
+        opened.make_durable(history.model().applied());
+        let page = opened.events(|events| events.page(1, None));
+        let nothing = page.events.is_empty() && page.more == More::No && page.from == page.upto;
+        case.check(nothing && page.upto == history.model().applied(), "without a position: from now on");
+        opened.events(|events| events.follow(&groups, Lsn(0)));
+        for _ in 0..30 {
+            let group = history.group(9);
+            opened.append(&group);
+            groups.push(group);
+            if history.dice().once_in(4) {
+                let applied = history.model().applied().0;
+                let after = history.dice().below(applied + 1);
+                opened.events(|events| events.follow(&groups, Lsn(after)));
+            }
+        }
+        opened.make_durable(history.model().applied());
+        opened.events(|events| events.follow(&groups, page.upto));
+        let ahead = Lsn(history.model().applied().0 + 1_000);
+        let page = opened.events(|events| events.page(1, Some(ahead)));
+        case.check(page.from == history.model().applied(), "a position that is not one of the store");
+        fixture.kill(opened.store);
     }
 }
 

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::event::MessageEvent;
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
 use crate::name::{Key, QueueName};
@@ -32,7 +33,7 @@ pub use coordinator::{
 };
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
-pub use recent::{EventPage, EventRequest, RECENT_EVENTS_BYTES, RecentEvents};
+pub use recent::{RECENT_EVENTS_BYTES, RecentEvents};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
 
 /// Keeps the records of one shard.
@@ -523,6 +524,49 @@ pub struct Loaded {
     pub upto: Option<Cursor>,
     /// Whether there are rows behind `upto`.
     pub more: More,
+}
+
+/// A request for the events behind a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventRequest {
+    /// Identifies the page; chosen by the caller.
+    pub ticket: u64,
+    /// The page starts behind this position; `None`: behind the last durable record, so that it has no events and says
+    /// where those to come begin.
+    pub after: Option<Lsn>,
+    /// Largest number of events.
+    pub events: usize,
+    /// The page ends after about this many bytes of records that were read for it.
+    pub bytes: usize,
+}
+
+/// Events in the order of their records, without a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EventPage {
+    /// The ticket of the request.
+    pub ticket: u64,
+    /// The page has all events behind this position. Another one than was asked for: what is between was not kept, or
+    /// the position asked for is not one of this store.
+    pub from: Lsn,
+    /// The page has all events up to this position, which is durable.
+    pub upto: Lsn,
+    /// Whether there are durable records behind `upto`.
+    pub more: More,
+    /// The events.
+    pub events: Vec<MessageEvent>,
+}
+
+impl EventPage {
+    /// The page of a store that keeps no events: there is none before `durable`.
+    pub fn nothing_kept(ticket: u64, durable: Lsn) -> Self {
+        EventPage { ticket, from: durable, upto: durable, more: More::No, events: Vec::new() }
+    }
+
+    /// Memory that its events need, in bytes.
+    pub fn weight(&self) -> usize {
+        self.events.iter().map(MessageEvent::weight).sum()
+    }
 }
 
 /// Whether a page was the last.

@@ -1,55 +1,12 @@
-//! Events that a store gives back: the request, the page, and a ring of recent events for stores without a journal.
+//! A ring of recent events, for stores without a journal.
 
 use std::collections::VecDeque;
 
+use super::{EventPage, EventRequest, More};
 use crate::event::MessageEvent;
 use crate::id::Lsn;
 use crate::record::Group;
-use crate::store::More;
 use crate::time::EngineMs;
-
-/// A request for the events behind a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventRequest {
-    /// Identifies the page; chosen by the caller.
-    pub ticket: u64,
-    /// The page starts behind this position; `None`: behind the last durable record, so that it has no events and says
-    /// where those to come begin.
-    pub after: Option<Lsn>,
-    /// Largest number of events.
-    pub events: usize,
-    /// The page ends after about this many bytes of records that were read for it.
-    pub bytes: usize,
-}
-
-/// Events in the order of their records, without a gap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct EventPage {
-    /// The ticket of the request.
-    pub ticket: u64,
-    /// The page has all events behind this position. Another one than was asked for: what is between was not kept, or
-    /// the position asked for is not one of this store.
-    pub from: Lsn,
-    /// The page has all events up to this position, which is durable.
-    pub upto: Lsn,
-    /// Whether there are durable records behind `upto`.
-    pub more: More,
-    /// The events.
-    pub events: Vec<MessageEvent>,
-}
-
-impl EventPage {
-    /// The page of a store that keeps no events: there is none before `durable`.
-    pub fn nothing_kept(ticket: u64, durable: Lsn) -> Self {
-        EventPage { ticket, from: durable, upto: durable, more: More::No, events: Vec::new() }
-    }
-
-    /// Memory that its events need, in bytes.
-    pub fn weight(&self) -> usize {
-        self.events.iter().map(MessageEvent::weight).sum()
-    }
-}
 
 /// Recent events in memory, for a store that cannot read its groups again.
 ///

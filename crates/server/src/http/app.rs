@@ -58,7 +58,7 @@ pub struct AppState {
     pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while somebody reads them.
     pub(super) feed: Feed,
-    /// Events of messages, while somebody reads them.
+    /// Events of messages, while a client reads them.
     pub(super) events: EventFeed,
     /// Held by a request that changes the settings of a queue: a change is made of what was read before.
     pub(super) settings: tokio::sync::Mutex<()>,

@@ -10,6 +10,7 @@
 //! makes anybody else wait, and its memory is bounded.
 
 mod feed;
+mod follow;
 mod position;
 mod reader;
 mod view;
@@ -19,8 +20,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use duewheel::core::QueueName;
-use duewheel::core::engine::{Op, ShardEvents, Typed};
-use duewheel::core::id::{Lsn, ShardId};
+use duewheel::core::engine::Op;
+use duewheel::core::id::ShardId;
 use http_body_util::channel::Channel;
 
 pub(crate) use feed::EventFeed;
@@ -45,7 +46,7 @@ pub(crate) async fn events(call: Call) -> Answer {
     })?;
     let began = app.client.now().wall;
     let now = now(&app).await;
-    let pages = feed::subscribe(&app, now.as_ref().ok());
+    let pages = follow::subscribe(&app, now.as_ref().ok());
     let position = match since {
         Some(since) => since,
         None => now?,
@@ -93,12 +94,4 @@ async fn now(app: &App) -> Result<EventPosition, Problem> {
         position.push(events?.page.upto);
     }
     Ok(EventPosition::new(position))
-}
-
-/// The largest number of events of a page.
-const PAGE: usize = 250;
-
-/// The events of a shard behind a position. Events that only those see who follow are wanted behind the number `fired`.
-fn page(shard: usize, after: Option<Lsn>, fired: Option<u64>) -> Typed<Box<ShardEvents>> {
-    Op::events(ShardId(u32::try_from(shard).unwrap_or(u32::MAX)), after, PAGE, fired)
 }

@@ -7,7 +7,7 @@ use duewheel_core::Lsn;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
 use duewheel_core::store::{Capacity, ErrorKind, StoreError};
 
-use super::events::JournalPart;
+use super::event_pages::JournalPart;
 use super::frame::{self, FrameHead};
 use super::preparer;
 use super::segment::{BLOCK, Header, Prepared, Sealed};

@@ -1,81 +1,65 @@
-//! Obligation 8: events are those of durable records, in order, without a gap that a page does not say.
+//! Reads events as one who follows does, and compares them with the records.
 
-use super::{Case, Fixture, OpenedStore, PATIENCE};
 use crate::event::MessageEvent;
 use crate::id::Lsn;
 use crate::record::Group;
-use crate::store::{EventPage, EventRequest, More, Store};
-use std::time::Instant;
+use crate::store::{EventPage, EventRequest, More, Store, StoreError};
 
 /// Events of a page.
 const PAGE: usize = 7;
 
-impl<S: Store> OpenedStore<S> {
-    fn read_events(&mut self, ticket: u64, after: Option<Lsn>) -> EventPage {
+/// A store whose events are read, and what to do when a page is awaited or a check is made.
+pub(super) struct EventProbe<'a, S> {
+    pub(super) store: &'a mut S,
+    /// Waits for the store's waker; ends the test when that takes too long.
+    pub(super) wait: &'a mut dyn FnMut(),
+    pub(super) check: &'a dyn Fn(bool, &str),
+}
+
+impl<S: Store> EventProbe<'_, S> {
+    pub(super) fn page(&mut self, ticket: u64, after: Option<Lsn>) -> EventPage {
         let asked = EventRequest { ticket, after, events: PAGE, bytes: 4_096 };
-        let asked = self.store.read_events(asked);
-        if let Some(page) = self.case.ok(asked, "events") {
-            return page;
-        }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(page) = self.store.events_read() {
-                return self.case.ok(page, "events");
+        let mut page = self.ok(|store| store.read_events(asked));
+        while page.is_none() {
+            page = self.ok(|store| store.events_read().transpose());
+            if page.is_none() {
+                (self.wait)();
             }
-            self.case.check(Instant::now() < deadline, "events that were asked for come");
-            self.bell.wait();
+        }
+        page.unwrap_or(EventPage::nothing_kept(ticket, Lsn(0)))
+    }
+
+    fn durable(&mut self) -> Lsn {
+        self.ok(|store| store.progress().map(|progress| Some(progress.durable))).unwrap_or_default()
+    }
+
+    fn ok<T>(&mut self, call: impl FnOnce(&mut S) -> Result<Option<T>, StoreError>) -> Option<T> {
+        match call(self.store) {
+            Ok(answer) => answer,
+            Err(error) => {
+                (self.check)(false, &format!("events: {error:?}"));
+                None
+            }
         }
     }
 
     /// Reads from a position to the last durable record.
-    fn follow(&mut self, groups: &[Group], after: Lsn) {
-        let (case, mut at) = (self.case, after);
+    pub(super) fn follow(&mut self, groups: &[Group], after: Lsn) {
+        let (check, mut at) = (self.check, after);
         for ticket in 0.. {
-            let durable = self.progress().durable;
-            let page = self.read_events(ticket, Some(at));
-            case.check(page.ticket == ticket, "a page answers its request");
-            case.check(page.from >= at.min(durable) && page.from <= page.upto, "pages follow each other");
-            case.check(page.upto <= self.progress().durable.max(at), "events are of durable records");
+            let durable = self.durable();
+            let page = self.page(ticket, Some(at));
+            check(page.ticket == ticket, "a page answers its request");
+            check(page.from >= at.min(durable) && page.from <= page.upto, "pages follow each other");
+            check(page.upto <= self.durable().max(at), "events are of durable records");
             let all = groups.iter().flat_map(MessageEvent::of_group);
             let of_page = all.filter(|event| event.position > page.from && event.position <= page.upto);
-            case.check(of_page.eq(page.events), "a page has all events between its positions");
-            case.check(page.more == More::No || page.upto > at, "each page makes progress");
+            check(of_page.eq(page.events), "a page has all events between its positions");
+            check(page.more == More::No || page.upto > at, "each page makes progress");
             at = page.upto;
             if page.more == More::No {
-                case.check(at >= durable, "the last page reaches what was durable");
-                return;
+                return check(at >= durable, "the last page reaches what was durable");
             }
         }
-    }
-}
-
-pub(super) fn events_are_of_durable_records<F: Fixture>(fixture: &mut F, case: Case) {
-    fixture.clear();
-    let mut history = case.history();
-    let mut groups: Vec<Group> = Vec::new();
-    for _ in 0..3 {
-        let mut opened = OpenedStore::open(fixture, case);
-        opened.make_durable(history.model().applied());
-        let page = opened.read_events(1, None);
-        let nothing = page.events.is_empty() && page.more == More::No && page.from == page.upto;
-        case.check(nothing && page.upto == history.model().applied(), "without a position: from now on");
-        let now = page.upto;
-        opened.follow(&groups, Lsn(0));
-        for _ in 0..30 {
-            let group = history.group(9);
-            opened.append(&group);
-            groups.push(group);
-            if history.dice().once_in(4) {
-                let applied = history.model().applied().0;
-                let after = history.dice().below(applied + 1);
-                opened.follow(&groups, Lsn(after));
-            }
-        }
-        opened.make_durable(history.model().applied());
-        opened.follow(&groups, now);
-        let ahead = Lsn(history.model().applied().0 + 1_000);
-        let page = opened.read_events(1, Some(ahead));
-        case.check(page.from == history.model().applied(), "a position that is not one of the store");
-        fixture.kill(opened.store);
     }
 }

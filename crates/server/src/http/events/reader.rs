@@ -13,10 +13,12 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use super::feed::{FeedPage, has_ended};
+use super::feed::FeedPage;
+use super::follow::{has_ended, page};
+use super::position::EventPosition;
 use super::view::{push_event, push_missed, push_position};
-use super::{App, EventPosition, page};
 use crate::auth::{Caller, Scope};
+use crate::http::App;
 
 /// A reader that hears nothing else gets its position this often, so that the connection stays in use.
 const HEARTBEAT: Duration = Duration::from_secs(15);

@@ -6,7 +6,7 @@ use duewheel::core::event::MessageEvent;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::EventPosition;
+use super::position::EventPosition;
 use crate::json::{InstantText, written};
 
 /// An event of a message's life.
