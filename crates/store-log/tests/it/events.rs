@@ -32,7 +32,7 @@ fn is_right(page: &EventPage, groups: &[Group]) -> bool {
 /// The segments that a request names are often used again before it is read.
 #[test]
 fn a_segment_that_is_used_again_gives_no_wrong_events() {
-    let (mut cut, mut whole) = (0, 0);
+    let (mut cut, mut whole, mut rotations) = (0, 0, 0);
     for seed in 0..40 {
         let disk = SimDisk::new(seed);
         let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
@@ -47,7 +47,7 @@ fn a_segment_that_is_used_again_gives_no_wrong_events() {
                 continue;
             }
             // By the time it is read the journal is another one.
-            let churn = rig.history.dice().below(30);
+            let churn = rig.history.dice().below(60);
             go_on(&mut rig, &mut groups, churn);
             let page = rig.store.events_read().expect("a page").expect("no error");
             assert!(page.from.0 >= after && page.from <= page.upto, "seed {seed}: {page:?}");
@@ -55,7 +55,9 @@ fn a_segment_that_is_used_again_gives_no_wrong_events() {
             assert!(is_right(&page, &groups), "seed {seed}: {page:?}");
             if page.from.0 > after { cut += 1 } else { whole += 1 }
         }
-        assert!(figure(&rig.store, "segment_rotations_total") > 5, "segments are used again");
+        rotations += figure(&rig.store, "segment_rotations_total");
     }
-    assert!(cut > 20 && whole > 20, "{cut} pages begin later than asked for, {whole} do not");
+    let seen = format!("{cut} pages begin later than asked for, {whole} do not, {rotations} segments");
+    println!("{seen}");
+    assert!(cut > 20 && whole > 20 && rotations > 100, "{seen}");
 }
