@@ -244,7 +244,7 @@ mod tests {
         }));
         let (time, rest) = said.split_once("  ").unwrap();
         assert!(time.ends_with(":00.125"), "{said}");
-        assert_eq!(rest, "dead          q\u{fffd}[2J  17  attempt 3, max_attempts");
+        assert_eq!(rest, r"dead          q\u{1b}[2J  17  attempt 3, max_attempts");
         let missed = line(&json!({"event": "missed", "from": "1.2", "to": "7.2"}));
         assert_eq!(missed, "missed: the events behind 1.2 up to 7.2 were not kept");
         let purged = line(&json!({"event": "purged", "queue": "q", "at": "x", "count": 4}));
