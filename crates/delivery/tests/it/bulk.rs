@@ -201,7 +201,8 @@ async fn each_message_is_moved_once(shards: u32) {
             let _inside = node.enter();
             BulkWorker::start(&rig.jobs)
         };
-        tokio::time::sleep(Duration::from_millis(3 + n * 7 % 40)).await;
+        // Short lives, so that some end in the middle of each step; slowly longer ones, so that the job comes to its end.
+        tokio::time::sleep(Duration::from_millis(1 + n * 3 % 14 + n / 16)).await;
         node.shutdown_background();
         drop(worker);
         if rig.jobs.get(&job.id).await.unwrap().ended_ms.is_some() {
