@@ -221,7 +221,7 @@ pub(crate) fn enqueue_rules(schema: &mut Schema) {
 
 /// The rules of the settings of a queue.
 pub(crate) fn config_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["expires_in_ms", "expires_in"])]);
+    forbid(schema, vec![all(&["expires_in_ms", "expires_in"]), all(&["keep_done_ms", "keep_done"])]);
 }
 
 /// The rules of a change.
@@ -296,5 +296,5 @@ pub(crate) fn filter_rules(schema: &mut Schema) {
 
 /// The rules of a redrive.
 pub(crate) fn redrive_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["ids", "max"])]);
+    forbid(schema, vec![all(&["ids", "max"]), json!({ "allOf": [given("to_queue"), none(&["ids"])] })]);
 }

@@ -103,6 +103,9 @@ pub(super) struct RedriveArgs {
     /// At most this number of messages, in the order in which they died
     #[arg(long, value_name = "N")]
     max: Option<u64>,
+    /// With --id: the messages become new ones of this queue
+    #[arg(long, value_name = "QUEUE", requires = "ids", value_parser = queue_name)]
+    to_queue: Option<QueueName>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -119,6 +122,9 @@ impl ClientCommand for RedriveArgs {
         }
         if let Some(max) = self.max {
             request.insert("max".into(), max.into());
+        }
+        if let Some(to) = &self.to_queue {
+            request.insert("to_queue".into(), to.as_str().into());
         }
         let mut refused = Vec::new();
         operate(&self.queue, "redrive", &Value::Object(request), &self.server, |answer| {

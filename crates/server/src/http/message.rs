@@ -306,7 +306,7 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 pub(crate) struct Nothing {}
 
 /// Memory for an answer with one message.
-async fn room(app: &App) -> Result<AnswerPermit, Problem> {
+pub(super) async fn room(app: &App) -> Result<AnswerPermit, Problem> {
     app.rooms.take(app.policy.max_body + app.policy.max_headers).await
 }
 

@@ -45,6 +45,7 @@ mod queue_view;
 mod quota;
 mod reach;
 mod reading;
+mod redrive_to;
 mod request_id;
 mod reserve;
 mod routes;

@@ -15,6 +15,7 @@ use super::cancel::level_of;
 use super::message::Nothing;
 use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
+use super::redrive_to::{MovedMessage, redrive_to};
 use super::reserve::at_most;
 use super::settle::RefusedId;
 use super::strict::{self, Id, Positive, Text, Whole};
@@ -137,6 +138,10 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
 pub(crate) struct Redrive {
     ids: Option<Vec<Id>>,
     max: Option<Positive>,
+    /// Each of the messages with these ids becomes a new one of this queue, with its key, headers and options; the old one
+    /// is removed when the new one is durable.
+    #[schemars(with = "Option<QueueSchema>")]
+    to_queue: Option<String>,
 }
 
 /// The number of messages made ready.
@@ -161,18 +166,26 @@ pub(crate) enum RedriveResult<'a> {
     Refused(RefusedId<'a>),
 }
 
-/// The message with this id is ready.
-#[derive(Debug, JsonSchema, Serialize)]
+/// The message with this id is ready, or has become another one.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct RedrivenId {
     pub(super) id: IdText,
     pub(super) result: RedrivenWord,
+    /// The new message, with `to_queue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) new_id: Option<IdText>,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
 }
 
 impl RedrivenId {
     pub(super) fn of(id: MessageId, level: Level) -> Self {
-        RedrivenId { id: IdText(id), result: RedrivenWord::Redriven, durability: level.as_str() }
+        let result = RedrivenWord::Redriven;
+        RedrivenId { id: IdText(id), result, new_id: None, durability: level.as_str() }
+    }
+
+    fn moved(id: MessageId, moved: &MovedMessage) -> Self {
+        RedrivenId { new_id: Some(IdText(moved.id)), ..RedrivenId::of(id, moved.level) }
     }
 }
 
@@ -187,6 +200,12 @@ pub(crate) enum RedrivenWord {
 pub(crate) async fn redrive(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: Redrive = call.json(call.app.policy.max_batch_bytes).await?;
+    if let (Some(_), None) = (&asked.to_queue, &asked.ids) {
+        let why = "goes with ids; for many messages at once begin a job: POST /v1/queues/{queue}/bulk";
+        return Err(Problem::field("to_queue", why));
+    }
+    let to = asked.to_queue.map(|name| QueueName::new(&name)).transpose();
+    let to = to.map_err(|what| Problem::field("to_queue", what))?;
     let ids = match (asked.ids, asked.max) {
         (Some(_), Some(_)) => return Err(Problem::field("max", "only one of ids and max may be given")),
         (Some(ids), None) => ids,
@@ -197,15 +216,30 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     };
     check_batch(ids.len(), &call.app.policy)?;
     let ids: Vec<_> = ids.into_iter().map(|id| id.0).collect();
-    let results = of_queue(&call.app, &queue, &ids, Op::redrive).await?;
-    let results: Vec<_> = results.into_iter().map(level_of).collect();
+    let results: Vec<Result<RedrivenId, Problem>> = match to {
+        None => {
+            let results = of_queue(&call.app, &queue, &ids, Op::redrive).await?;
+            let done = |(id, result)| level_of(result).map(|level| RedrivenId::of(id, level));
+            ids.iter().copied().zip(results).map(done).collect()
+        }
+        Some(to) => {
+            call.caller.need_queue(&to)?;
+            call.app.accepts()?;
+            let mut results = Vec::with_capacity(ids.len());
+            for id in &ids {
+                let moved = redrive_to((&call.app, &call.caller), &queue, *id, &to).await;
+                results.push(moved.map(|moved| RedrivenId::moved(*id, &moved)));
+            }
+            results
+        }
+    };
     let redriven = results.iter().filter(|result| result.is_ok()).count() as u64;
-    let results = ids.iter().zip(&results).map(|(id, result)| match result {
-        Ok(level) => RedriveResult::Done(RedrivenId::of(*id, *level)),
+    let results: Vec<(MessageId, Result<RedrivenId, Problem>)> = ids.into_iter().zip(results).collect();
+    let shown = results.iter().map(|(id, result)| match result {
+        Ok(done) => RedriveResult::Done(done.clone()),
         Err(problem) => RedriveResult::Refused(RefusedId::of(*id, problem)),
     });
-    let results = Some(results.collect());
-    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results, durability: None }))
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: Some(shown.collect()), durability: None }))
 }
 
 /// The engine redrives a bounded number at a time, so that other requests are served in between.

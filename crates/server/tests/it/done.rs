@@ -158,6 +158,69 @@ async fn a_dead_message_is_replayed_without_the_setting() {
     assert_eq!(server.ok("GET", "/v1/queues/q/keys/k", "").await["id"], again["id"]);
 }
 
+async fn dead(server: &Server, key: &str) -> String {
+    let message =
+        json!({"body": "x", "key": key, "delay": "0s", "headers": {"shop": "eu"}, "max_attempts": 1});
+    let id = server.enqueue("q", &message.to_string()).await;
+    let grant = server.reserve("q", "{}").await.remove(0);
+    let nack = json!({"lease_token": grant["lease_token"]}).to_string();
+    server.ok("POST", &format!("/v1/messages/{id}/nack"), &nack).await;
+    id
+}
+
+/// The answer names both messages, and the same call again makes no third one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_into_another_queue_names_the_old_message_and_the_new_one() {
+    for shards in [1, 4] {
+        let server = Server::start_shards(shards).await;
+        let (first, second) = (dead(&server, "a").await, dead(&server, "b").await);
+        let waiting = server.enqueue("q", r#"{"body": "y", "delay": "1h"}"#).await;
+        let asked = json!({"ids": [first, waiting, second, "999983"], "to_queue": "again"}).to_string();
+        let answer = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
+        assert_eq!(answer["redriven"], 2, "{answer}");
+        let results = answer["results"].as_array().expect("results");
+        assert_eq!(
+            (&results[1]["code"], &results[3]["code"]),
+            (&json!("not_dead"), &json!("message_not_found"))
+        );
+        for (result, (old, key)) in
+            [&results[0], &results[2]].into_iter().zip([(&first, "a"), (&second, "b")])
+        {
+            assert_eq!((&result["id"], &result["result"]), (&json!(old), &json!("redriven")));
+            let new = result["new_id"].as_str().expect("the new one");
+            let shown = server.ok("GET", &format!("/v1/messages/{new}"), "").await;
+            assert_eq!(
+                (
+                    &shown["queue"],
+                    &shown["state"],
+                    &shown["key"],
+                    &shown["headers"]["shop"],
+                    &shown["max_attempts"]
+                ),
+                (&json!("again"), &json!("ready"), &json!(key), &json!("eu"), &json!(1))
+            );
+            assert_eq!(server.call("GET", &format!("/v1/messages/{old}"), "").await.status, 404);
+        }
+        let again = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
+        assert_eq!(again["redriven"], 0);
+        assert_eq!(server.ok("GET", "/v1/queues/again", "").await["totals"]["enqueued"], 2);
+        // A key that is taken there: the dead message stays.
+        let third = dead(&server, "a").await;
+        let asked = json!({"ids": [third], "to_queue": "again"}).to_string();
+        let taken = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
+        assert_eq!(taken["results"][0]["code"], "key_exists");
+        assert_eq!(server.ok("GET", &format!("/v1/messages/{third}"), "").await["state"], "dead");
+        for (body, field) in [
+            (json!({"to_queue": "again"}), "to_queue"),
+            (json!({"to_queue": "again", "max": 1}), "to_queue"),
+            (json!({"to_queue": "#done", "ids": ["1"]}), "to_queue"),
+        ] {
+            let refused = server.call("POST", "/v1/queues/q/redrive", &body.to_string()).await;
+            assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{body}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_setting_is_checked_by_its_name() {
     let server = Server::start().await;
@@ -185,6 +248,7 @@ async fn tokens_see_the_done_messages_of_their_queues() {
     let file = dir.path().join("tokens.toml");
     let all = new_token(&file, &["--name", "all", "--scope", "admin,cancel,enqueue"]);
     let shop = new_token(&file, &["--name", "shop", "--scope", "admin,cancel,enqueue", "--queue", "shop/"]);
+    let away = json!({"ids": ["1"], "to_queue": "other/q"}).to_string();
     let looks = new_token(&file, &["--name", "looks", "--scope", "cancel", "--queue", "shop/"]);
     let guard = Arc::new(Guard::of(file).expect("tokens"));
     let server =
@@ -195,6 +259,7 @@ async fn tokens_see_the_done_messages_of_their_queues() {
         let answer = server.raw(method, path, &head, body.as_bytes()).await;
         (answer.status, answer.json())
     };
+    assert_eq!(call(&shop, "POST", "/v1/queues/shop%2Fq/redrive", &away).await.0, 403, "it must reach both");
     let mut done = Vec::new();
     for queue in ["shop%2Fq", "other%2Fq"] {
         let queue = format!("/v1/queues/{queue}");
