@@ -39,7 +39,7 @@ impl Hands {
         self.guarded(merging::merge, "duewheel-merge")
     }
 
-    /// Loads one page, if one was requested. [`Store::loaded`] does so by itself.
+    /// Loads one page, if one was requested. `Store::loaded` does so by itself.
     pub fn load(&self) -> Worked {
         self.guarded(loading::step, "duewheel-load")
     }

@@ -32,7 +32,7 @@ pub struct QueueLimits {
     pub rate: Option<u64>,
     /// Grants that may come at once after a pause; `None`: those of 10 ms.
     pub burst: Option<u64>,
-    /// Grants a second of messages that have been due for more than [`BEHIND_MS`].
+    /// Grants a second of messages that have been due for more than 10 s.
     pub catchup_rate: Option<u64>,
     /// Leases at a time.
     pub concurrency: Option<u64>,
