@@ -581,7 +581,15 @@ impl<S: Store> Driver<S> {
         let lateness = lateness.to_vec();
         let stats = self.engine.stats(now);
         let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
-        Figures { stats, quotas, store: self.store.figures() }
+        let mut store = self.store.figures();
+        let done = self.engine.done_counts();
+        store.extend([
+            ("done_messages", done.kept),
+            ("done_bytes", done.bytes),
+            ("done_not_kept_total", done.not_kept),
+            ("done_given_up_total", done.given_up),
+        ]);
+        Figures { stats, quotas, store }
     }
 
     /// The counts of groups that the store has not reported yet.

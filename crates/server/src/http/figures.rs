@@ -58,7 +58,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 const UNNAMED: &str = "A figure of the store.";
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 35] = [
+const COUNTERS: [(&str, &str); 37] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -94,12 +94,22 @@ const COUNTERS: [(&str, &str); 35] = [
     ("renewals_total", "Renewals of the lease on the shard."),
     ("swept_total", "Purged messages removed from Redis."),
     ("answers_forgotten_total", "Answers to dedupe ids removed from Redis after their window."),
+    (
+        "done_not_kept_total",
+        "Messages that ended and could not be kept as done: no room, a store that is behind, or a limit.",
+    ),
+    (
+        "done_given_up_total",
+        "Done messages that were removed before their time, because of a limit or for want of room.",
+    ),
     ("fences_total", "Reigns that ended because the shard was not this node's any more, by reason."),
     ("wait_failures_total", "Changes that too few replicas had in time (--redis-wait)."),
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 18] = [
+const GAUGES: [(&str, &str); 20] = [
+    ("done_messages", "Messages that have ended and are kept as done."),
+    ("done_bytes", "Weight of the messages that are kept as done."),
     ("messages", "Unsettled messages in the store."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
