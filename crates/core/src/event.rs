@@ -152,18 +152,7 @@ impl MessageEvent {
             return None;
         }
         let now = Now::whole(clock.engine.0, clock.wall.0);
-        let event = |kind, id| MessageEvent {
-            position,
-            at: clock.wall,
-            queue: record.queue().clone(),
-            kind,
-            id: Some(id),
-            key: None,
-            due_at: None,
-            attempt: None,
-            reason: None,
-            count: None,
-        };
+        let event = |kind, id| MessageEvent::new(kind, record.queue().clone(), id, position, clock.wall);
         Some(match record {
             Record::Put { message, life, was } => {
                 let (kind, reason) = put(life, was.as_ref(), now);
@@ -177,23 +166,25 @@ impl MessageEvent {
                 MessageEvent { attempt: Some(*attempt), ..event(EventKind::Granted, *id) }
             }
             Record::Removed { id, why, .. } => event(removed(*why), *id),
-            Record::Purged { queue, purged, .. } => MessageEvent {
-                queue: queue.clone(),
-                id: None,
-                count: Some(*purged),
-                ..event(EventKind::Purged, MessageId(0))
-            },
+            Record::Purged { purged, .. } => {
+                MessageEvent { id: None, count: Some(*purged), ..event(EventKind::Purged, MessageId(0)) }
+            }
             Record::Queue { .. } | Record::Deduped(_) => return None,
         })
     }
 
     /// The event of a message that has become due, after the record at `position`.
     pub fn fired(queue: QueueName, id: MessageId, position: Lsn, at: WallMs) -> Self {
+        Self::new(EventKind::Fired, queue, id, position, at)
+    }
+
+    /// An event that has nothing besides.
+    fn new(kind: EventKind, queue: QueueName, id: MessageId, position: Lsn, at: WallMs) -> Self {
         MessageEvent {
             position,
             at,
             queue,
-            kind: EventKind::Fired,
+            kind,
             id: Some(id),
             key: None,
             due_at: None,

@@ -74,20 +74,14 @@ impl Tally {
         }
     }
 
-    /// Moves a message; returns its weight before and after.
-    pub(crate) fn take(
-        &mut self,
-        was: Option<TallyState>,
-        is: Option<TallyState>,
-        columns: usize,
-    ) -> (Option<u64>, Option<u64>) {
+    /// Takes a message from its former state to its present one.
+    pub(crate) fn take(&mut self, was: Option<TallyState>, is: Option<TallyState>, columns: usize) {
         if let Some(was) = was {
             self.sub(was.kind, was.due, was.weight);
         }
         if let Some(is) = is {
             self.add(is.kind, is.due, is.weight, columns);
         }
-        (was.map(|was| was.weight), is.map(|is| is.weight))
     }
 
     /// Removes waiting and dead messages, and returns their counts.

@@ -3,7 +3,8 @@
 use duewheel_core::engine::{Enqueue, Op, Target, View, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{Expiry, Options, State};
-use duewheel_core::name::Key;
+use duewheel_core::name::{Key, QueueName};
+use duewheel_core::time::WallMs;
 
 use crate::Queue;
 use crate::enqueue::{EnqueueError, Receipt};
@@ -12,27 +13,37 @@ use crate::queue::QueueError;
 /// The header of a replayed message: the id of the message whose content it has.
 const REPLAY_OF: &str = "duewheel-replay-of";
 
-/// A new message with the content of a done or dead one, due now; `None` if that is neither. It has no key but the one
-/// given, and the header `duewheel-replay-of`. A spread and an expiry at an instant are left out: they were for the due
-/// time that the message had.
-pub fn replay_of(view: &View, key: Option<Key>) -> Option<Enqueue> {
+/// A new message of the queue `to` with the content of another one, due `delay_ms` after `now`, without a key: body,
+/// headers, priority and options. A spread is left out, and an expiry at an instant that would be over: they were for
+/// the due time that the other message had.
+pub fn same_content(view: &View, to: QueueName, now: WallMs, delay_ms: u64) -> Enqueue {
+    let message = &view.message;
+    let due = now.0.saturating_add(delay_ms);
+    let expiry = message.options.expiry.filter(|expiry| match expiry {
+        Expiry::In(_) => true,
+        Expiry::At(at) => at.0 >= due,
+    });
+    Enqueue {
+        headers: message.headers.clone(),
+        when: When::After(delay_ms),
+        priority: Some(view.priority),
+        options: Options { spread_ms: None, expiry, ..message.options.clone() },
+        ..Enqueue::new(to, message.body.clone())
+    }
+}
+
+/// A new message with the content of a done or dead one ([`same_content`]), due at `now`; `None` if that is neither. It
+/// has no key but the one given, and the header `duewheel-replay-of`.
+pub fn replay_of(view: &View, key: Option<Key>, now: WallMs) -> Option<Enqueue> {
     match view.state {
         State::Scheduled | State::Ready | State::Leased => return None,
         State::Dead | State::Done => {}
     }
-    let message = &view.message;
-    let mut headers = message.headers.clone();
-    headers.retain(|(name, _)| !name.eq_ignore_ascii_case(REPLAY_OF));
-    headers.push((REPLAY_OF.into(), message.id.0.to_string().into()));
-    let expiry = message.options.expiry.filter(|expiry| matches!(expiry, Expiry::In(_)));
-    Some(Enqueue {
-        key,
-        headers,
-        when: When::After(0),
-        priority: Some(view.priority),
-        options: Options { spread_ms: None, expiry, ..message.options.clone() },
-        ..Enqueue::new(message.queue.clone(), message.body.clone())
-    })
+    let mut again = same_content(view, view.message.queue.clone(), now, 0);
+    again.key = key;
+    again.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(REPLAY_OF));
+    again.headers.push((REPLAY_OF.into(), view.message.id.0.to_string().into()));
+    Some(again)
 }
 
 impl Queue {
@@ -81,7 +92,8 @@ impl Queue {
         let client = self.wheel.client();
         let found = client.ask(Op::recall(Target::Id(id))).await?;
         let found = found.filter(|view| view.message.queue == queue);
-        let Some(again) = found.and_then(|view| replay_of(&view, key)) else { return Ok(None) };
+        let now = client.now().wall;
+        let Some(again) = found.and_then(|view| replay_of(&view, key, now)) else { return Ok(None) };
         client.ask(again).await?.map(Receipt::from).map(Some).map_err(EnqueueError::Refused)
     }
 }

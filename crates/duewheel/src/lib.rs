@@ -83,7 +83,7 @@ use std::time::Duration;
 
 pub use backup::BackupError;
 pub use builder::{Builder, Durability, OpenError};
-pub use done::replay_of;
+pub use done::{replay_of, same_content};
 #[cfg(feature = "cluster")]
 pub use duewheel_cluster::{
     BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,

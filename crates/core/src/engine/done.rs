@@ -168,9 +168,8 @@ impl Engine {
     pub(super) fn resolve_done(&self, now: Now, target: &Target) -> Option<RowIdx> {
         match target {
             Target::Id(id) => {
-                let name = QueueName::done_ids();
-                let found = self.dedupe.find(&name, &id.0.to_string(), now.engine)?.id;
-                self.live(found).filter(|&slot| self.is_still_done(now, slot))
+                let found = self.live(self.done_id(now, *id)?);
+                found.filter(|&slot| self.is_still_done(now, slot))
             }
             Target::Own(_) => None,
             Target::Key(queue, key) => {
@@ -180,6 +179,11 @@ impl Engine {
                 self.is_still_done(now, newest).then_some(newest)
             }
         }
+    }
+
+    /// The id that a done message has now, by the one that it had, if this batch has looked it up.
+    fn done_id(&self, now: Now, was: MessageId) -> Option<MessageId> {
+        self.dedupe.find(&QueueName::done_ids(), &was.0.to_string(), now.engine).map(|row| row.id)
     }
 
     /// Whether a row is a done message whose time is not over.
@@ -198,9 +202,8 @@ impl Engine {
     pub(super) fn look_up_done(&self, now: Now, target: &Target, lookups: &mut Lookups) {
         match target {
             Target::Id(id) if self.done.kept > 0 && self.live(*id).is_none() => {
-                let (name, id) = (QueueName::done_ids(), id.0.to_string());
-                match self.dedupe.find(&name, &id, now.engine).map(|row| row.id) {
-                    None => lookups.answers.push((name, id.into())),
+                match self.done_id(now, *id) {
+                    None => lookups.answers.push((QueueName::done_ids(), id.0.to_string().into())),
                     Some(done) if self.rows.slot(done).is_none() => self.look_up_id(done, lookups),
                     Some(_) => {}
                 }
@@ -213,10 +216,7 @@ impl Engine {
     /// Whether what [`Engine::look_up_done`] has asked for was looked up.
     pub(super) fn is_done_looked_up(&self, target: &Target) -> bool {
         match target {
-            Target::Id(id) => {
-                let found = self.dedupe.find(&QueueName::done_ids(), &id.0.to_string(), self.now.engine);
-                found.is_none_or(|row| !self.unmade.has_id(row.id))
-            }
+            Target::Id(id) => self.done_id(self.now, *id).is_none_or(|done| !self.unmade.has_id(done)),
             Target::Own(_) => true,
             Target::Key(queue, key) => !self.unmade.has_key(&queue.of_done(), key),
         }
@@ -225,11 +225,7 @@ impl Engine {
     /// Brings a done message of this batch into memory if a look names it.
     pub(super) fn meet_done(&mut self, target: &Target) {
         let found = match target {
-            Target::Id(id) => {
-                let name = QueueName::done_ids();
-                let row = self.dedupe.find(&name, &id.0.to_string(), self.now.engine);
-                row.and_then(|row| self.fresh.by_id(row.id))
-            }
+            Target::Id(id) => self.done_id(self.now, *id).and_then(|done| self.fresh.by_id(done)),
             Target::Own(_) => None,
             Target::Key(queue, key) => self.fresh.by_key(&queue.of_done(), key),
         };
@@ -240,10 +236,9 @@ impl Engine {
     pub(super) fn view_of_done(&self, now: Now, idx: QueueIdx, row: &Row) -> View {
         let message = &row.message;
         let mut content = (**message).clone();
-        if let Some((name, id)) = content.headers.pop_if(|(name, _)| **name == *ID_HEADER)
+        if let Some((_, id)) = content.headers.pop_if(|(name, _)| **name == *ID_HEADER)
             && let Ok(id) = id.parse()
         {
-            debug_assert_eq!(*name, *ID_HEADER);
             content.id = MessageId(id);
         }
         let mut settings_of = idx;

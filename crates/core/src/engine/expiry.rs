@@ -70,11 +70,12 @@ impl Engine {
                 self.notice_death(slot, fx);
             }
             OnExpiry::Drop => {
-                // What is kept of it is more than a few bytes of a step.
-                let kept =
-                    self.ended(slot, Gone::Expired).map_or(0, |_| self.rows.get(slot).message.weight());
+                let before = self.decided;
                 self.remove_from(slot, Gone::Expired, 0, fx);
-                self.granted += kept * self.policy.max_step / self.policy.max_step_bytes.max(1);
+                // What is kept of it takes as much of a step as its bytes are of a step's.
+                let bytes = usize::try_from(self.decided - before).unwrap_or(usize::MAX);
+                let step_bytes = self.policy.max_step_bytes.max(1);
+                self.granted += bytes.saturating_mul(self.policy.max_step) / step_bytes;
             }
         }
         GrantVerdict::Ended

@@ -196,14 +196,13 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         queue.totals.count(record);
         let (was, is) = record.moves();
+        queue.tally.take(was, is, columns);
         if queue.is_done {
-            let (was, is) = queue.tally.take(was, is, columns);
-            return self.count_done(was, is);
+            return self.count_done(was.map(|was| was.weight), is.map(|is| is.weight));
         }
         self.totals.count(record);
         let tenant = queue.tenant;
         if let Some(was) = was {
-            queue.tally.sub(was.kind, was.due, was.weight);
             self.kinds[was.kind as usize] -= 1;
             self.pending.count -= 1;
             self.pending.weight = self.pending.weight.saturating_sub(was.weight);
@@ -212,7 +211,6 @@ impl Engine {
             }
         }
         if let Some(is) = is {
-            queue.tally.add(is.kind, is.due, is.weight, columns);
             self.kinds[is.kind as usize] += 1;
             self.pending.count += 1;
             self.pending.weight += is.weight;

@@ -162,15 +162,14 @@ impl Ledger {
         let Some(books) = self.queues.get_mut(name) else { return };
         books.totals.count(record);
         let (was, is) = record.moves();
-        if let Some(was) = was {
-            books.tally.sub(was.kind, was.due, was.weight);
-            if was.kind == Kind::Waiting {
-                self.due.sub(was.due);
-            }
+        books.tally.take(was, is, columns);
+        if let Some(was) = was
+            && was.kind == Kind::Waiting
+        {
+            self.due.sub(was.due);
         }
         match is {
             Some(is) => {
-                books.tally.add(is.kind, is.due, is.weight, columns);
                 if is.kind == Kind::Waiting {
                     self.due.add(is.due, ALL_COLUMNS);
                 }

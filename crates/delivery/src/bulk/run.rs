@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Outline, Past, Target, Typed, View,
-    When,
+    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Op, Outline, Past, Target, Typed, View, When,
 };
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
-use duewheel::{CallError, ListPositions};
+use duewheel::{CallError, ListPositions, same_content};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -349,16 +348,12 @@ impl<'a> BulkRun<'a> {
 
     /// The message that enters another queue, once for each job.
     fn copy(&self, view: &View, to: &QueueName, delay_ms: Option<u64>) -> Enqueue {
-        let message = &view.message;
-        let id = message.id.0;
+        let delay_ms = delay_ms.map_or(0, |ms| self.left_of(ms));
+        let now = WallMs(self.jobs.jobs.now());
         Enqueue {
-            key: message.key.clone(),
-            headers: message.headers.clone(),
-            when: When::After(delay_ms.map_or(0, |ms| self.left_of(ms))),
-            if_exists: IfExists::Reject,
-            dedupe_id: Some(format!("{OWN_DEDUPE}job/{}/{id}", self.id).into()),
-            options: message.options.clone(),
-            ..Enqueue::new(to.clone(), message.body.clone())
+            key: view.message.key.clone(),
+            dedupe_id: Some(format!("{OWN_DEDUPE}job/{}/{}", self.id, view.message.id.0).into()),
+            ..same_content(view, to.clone(), now, delay_ms)
         }
     }
 

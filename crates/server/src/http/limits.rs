@@ -91,18 +91,14 @@ pub(super) fn either(
     }
 }
 
-/// When the messages of a queue expire, by at most one of two fields; 0 is refused by the name of its field.
-pub(super) fn expires_in(ms: Option<Positive>, text: Option<&Text<'_>>) -> Result<Option<u64>, Problem> {
-    match either(ms.map(|ms| ms.0), text, "expires_in")? {
-        Some(0) => Err(Problem::field("expires_in", "must be longer than 0")),
-        ms => Ok(ms),
-    }
-}
-
-/// How long done messages of a queue are kept, by at most one of two fields; 0 is refused by the name of its field.
-pub(super) fn keep_done(ms: Option<Positive>, text: Option<&Text<'_>>) -> Result<Option<u64>, Problem> {
-    match either(ms.map(|ms| ms.0), text, "keep_done")? {
-        Some(0) => Err(Problem::field("keep_done", "must be longer than 0; null keeps none")),
+/// A time above 0, by at most one of two fields; 0 is refused by the name of its field.
+pub(super) fn positive(
+    ms: Option<Positive>,
+    text: Option<&Text<'_>>,
+    field: &'static str,
+) -> Result<Option<u64>, Problem> {
+    match either(ms.map(|ms| ms.0), text, field)? {
+        Some(0) => Err(Problem::field(field, "must be longer than 0")),
         ms => Ok(ms),
     }
 }

@@ -186,7 +186,7 @@ fn expiry(
     expires_in: Option<&Text<'_>>,
     expires_at: Option<&Text<'_>>,
 ) -> Result<Option<Expiry>, Problem> {
-    let after = limits::expires_in(expires_in_ms, expires_in)?;
+    let after = limits::positive(expires_in_ms, expires_in, "expires_in")?;
     match (after, expires_at) {
         (Some(_), Some(_)) => Err(Problem::field("expires_at", "goes instead of expires_in, not with it")),
         (after, None) => Ok(after.map(Expiry::In)),

@@ -91,27 +91,22 @@ async fn recall(app: &App, caller: &Caller, target: Target) -> Result<Box<View>,
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Replay")]
-pub(crate) struct ReplayRequest<'a> {
+pub(crate) struct ReplayRequest {
     /// The key of the new message; without it, it has none.
-    #[serde(borrow)]
     #[schemars(with = "Option<KeySchema>")]
-    key: Option<Text<'a>>,
+    key: Option<String>,
 }
 
 pub(crate) async fn replay(mut call: Call) -> Answer {
     call.caller.need(Scope::Enqueue)?;
     call.app.accepts()?;
     let id = call.id()?;
-    let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-    let key = match bytes.trim_ascii() {
-        b"" => None,
-        _ => strict::parse::<ReplayRequest<'_>>(&bytes)?.key.map(|key| Key::new(&key.0)),
-    };
-    let key = key.transpose().map_err(|what| Problem::field("key", what))?;
-    drop(bytes);
+    let asked: ReplayRequest = call.json(call.app.policy.max_batch_bytes).await?;
+    let key = asked.key.map(|key| Key::new(&key)).transpose();
+    let key = key.map_err(|what| Problem::field("key", what))?;
     let _room = room(&call.app).await?;
     let found = recall(&call.app, &call.caller, Target::Id(id)).await?;
-    let Some(message) = duewheel::replay_of(&found, key.clone()) else {
+    let Some(message) = duewheel::replay_of(&found, key.clone(), call.app.client.now().wall) else {
         return Err(Problem::new(
             ErrorCode::NotDone,
             "only a done or dead message can be replayed; this one is pending",

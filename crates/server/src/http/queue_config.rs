@@ -97,9 +97,9 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
             catchup_rate: asked.catchup_rate.map(Whole::get),
             concurrency: asked.concurrency.map(Whole::get),
         },
-        expires_in_ms: limits::expires_in(asked.expires_in_ms, asked.expires_in.as_ref())?,
+        expires_in_ms: limits::positive(asked.expires_in_ms, asked.expires_in.as_ref(), "expires_in")?,
         on_expiry: asked.on_expiry.map(OnExpiry::from),
-        keep_done_ms: limits::keep_done(asked.keep_done_ms, asked.keep_done.as_ref())?,
+        keep_done_ms: limits::positive(asked.keep_done_ms, asked.keep_done.as_ref(), "keep_done")?,
     };
     let _alone = call.app.settings.lock().await;
     set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
@@ -345,12 +345,12 @@ impl ConfigChange<'_> {
         put(&mut to.limits.concurrency, self.concurrency.map(|n| n.map(Whole::get)));
         if self.expires_in_ms.is_some() || self.expires_in.is_some() {
             let (ms, text) = (self.expires_in_ms.flatten(), self.expires_in.flatten());
-            to.expires_in_ms = limits::expires_in(ms, text.as_ref())?;
+            to.expires_in_ms = limits::positive(ms, text.as_ref(), "expires_in")?;
         }
         put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));
         if self.keep_done_ms.is_some() || self.keep_done.is_some() {
             let (ms, text) = (self.keep_done_ms.flatten(), self.keep_done.flatten());
-            to.keep_done_ms = limits::keep_done(ms, text.as_ref())?;
+            to.keep_done_ms = limits::positive(ms, text.as_ref(), "keep_done")?;
         }
         to.lasting = Lasting::Always;
         Ok(())

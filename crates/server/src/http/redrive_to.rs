@@ -1,9 +1,10 @@
 //! Redrive into another queue: each dead message becomes a new one there.
 
-use duewheel::core::engine::{Enqueue, IfExists, Op, Target, View, When};
+use duewheel::core::engine::{Enqueue, EnqueueRefusal, Op, Target};
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::store::Level;
 use duewheel::core::{MessageId, QueueName, State};
+use duewheel::same_content;
 
 use super::message::room;
 use super::{App, target_url};
@@ -32,27 +33,22 @@ pub(super) async fn redrive_to(
     if found.state != State::Dead {
         return Err(Problem::new(ErrorCode::NotDead, "the message is not dead"));
     }
-    let copy = copy(&found, to);
+    let copy = Enqueue {
+        key: found.message.key.clone(),
+        dedupe_id: Some(format!("{OWN_DEDUPE}redrive/{}", id.0).into()),
+        ..same_content(&found, to.clone(), app.client.now().wall, 0)
+    };
     if target_url::is_in(&copy) {
         target_url::check(app, caller, to).await?;
     }
-    let done = app.ask(copy).await?.map_err(|refusal| Problem::from_enqueue(refusal, "to_queue"))?;
+    let moved = match app.ask(copy).await? {
+        Ok(done) => MovedMessage { id: done.id, level: done.level },
+        // It is there since an earlier call, before a setting of the old queue has changed.
+        Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
+        Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
+    };
     // Whatever has happened to the old message since, the new one is there.
     let removed = app.ask(Op::cancel(Target::Id(id))).await?;
-    removed.map_err(|refusal| Problem::from_change(refusal, "to_queue"))?;
-    Ok(MovedMessage { id: done.id, level: done.level })
-}
-
-fn copy(dead: &View, to: &QueueName) -> Enqueue {
-    let message = &dead.message;
-    Enqueue {
-        key: message.key.clone(),
-        headers: message.headers.clone(),
-        when: When::After(0),
-        if_exists: IfExists::Reject,
-        dedupe_id: Some(format!("{OWN_DEDUPE}redrive/{}", message.id.0).into()),
-        priority: Some(dead.priority),
-        options: message.options.clone(),
-        ..Enqueue::new(to.clone(), message.body.clone())
-    }
+    let removed = removed.map_err(|refusal| Problem::from_change(refusal, "to_queue"))?;
+    Ok(MovedMessage { level: removed.level, ..moved })
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{PATIENCE, Server};
 use crate::process::Process;
-use crate::security::{bearer, new_token};
+use crate::security::new_token;
 use crate::shell::Shell;
 
 async fn put(server: &Server, queue: &str, key: &str, delay: &str) -> String {
@@ -96,11 +96,7 @@ async fn tokens_reach_the_jobs_of_their_queues() {
     let server =
         Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
     let call = async |token: &str, method: &str, path: &str, body: &Value| {
-        let body = body.to_string();
-        let head =
-            format!("{}content-type: application/json\r\ncontent-length: {}\r\n", bearer(token), body.len());
-        let answer = server.raw(method, path, &head, body.as_bytes()).await;
-        (answer.status, answer.json())
+        server.call_by(token, method, path, &body.to_string()).await
     };
     let (mine, theirs) = ("/v1/queues/shop%2Fq/bulk", "/v1/queues/other%2Fq/bulk");
     let fire = json!({"action": "fire", "all": true});

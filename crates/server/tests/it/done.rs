@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::fixture::Server;
 use crate::process::{BINARY, Process};
-use crate::redis::until;
-use crate::security::{bearer, new_token};
+use crate::redis::{node, until_each_has_two_shards};
+use crate::security::new_token;
 use crate::shell::Shell;
 
 const KEEP: &str = r#"{"keep_done": "24h"}"#;
@@ -158,11 +158,12 @@ async fn a_dead_message_is_replayed_without_the_setting() {
     assert_eq!(server.ok("GET", "/v1/queues/q/keys/k", "").await["id"], again["id"]);
 }
 
-async fn dead(server: &Server, key: &str) -> String {
-    let message =
-        json!({"body": "x", "key": key, "delay": "0s", "headers": {"shop": "eu"}, "max_attempts": 1});
+async fn dead(server: &Server, key: &str, expires_at: Option<&str>) -> String {
+    let message = json!({"body": "x", "key": key, "delay": "0s", "headers": {"shop": "eu"}, "max_attempts": 1,
+        "priority": 7, "spread": "1s", "expires_at": expires_at});
     let id = server.enqueue("q", &message.to_string()).await;
-    let grant = server.reserve("q", "{}").await.remove(0);
+    server.advance(1_000);
+    let grant = server.reserve("q", r#"{"wait_ms": 10000}"#).await.remove(0);
     let nack = json!({"lease_token": grant["lease_token"]}).to_string();
     server.ok("POST", &format!("/v1/messages/{id}/nack"), &nack).await;
     id
@@ -173,8 +174,11 @@ async fn dead(server: &Server, key: &str) -> String {
 async fn a_redrive_into_another_queue_names_the_old_message_and_the_new_one() {
     for shards in [1, 4] {
         let server = Server::start_shards(shards).await;
-        let (first, second) = (dead(&server, "a").await, dead(&server, "b").await);
-        let waiting = server.enqueue("q", r#"{"body": "y", "delay": "1h"}"#).await;
+        let soon = Some("2026-01-01T01:00:00Z");
+        let (first, second) = (dead(&server, "a", soon).await, dead(&server, "b", soon).await);
+        let waiting = server.enqueue("q", r#"{"body": "y", "delay": "9h"}"#).await;
+        // The instant at which they would have expired is over, and they are asked for now.
+        server.advance(7_200_000);
         let asked = json!({"ids": [first, waiting, second, "999983"], "to_queue": "again"}).to_string();
         let answer = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
         assert_eq!(answer["redriven"], 2, "{answer}");
@@ -199,13 +203,14 @@ async fn a_redrive_into_another_queue_names_the_old_message_and_the_new_one() {
                 ),
                 (&json!("again"), &json!("ready"), &json!(key), &json!("eu"), &json!(1))
             );
+            assert_eq!((&shown["priority"], &shown["own"]), (&json!(7), &json!({"max_attempts": 1})));
             assert_eq!(server.call("GET", &format!("/v1/messages/{old}"), "").await.status, 404);
         }
         let again = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
         assert_eq!(again["redriven"], 0);
         assert_eq!(server.ok("GET", "/v1/queues/again", "").await["totals"]["enqueued"], 2);
         // A key that is taken there: the dead message stays.
-        let third = dead(&server, "a").await;
+        let third = dead(&server, "a", None).await;
         let asked = json!({"ids": [third], "to_queue": "again"}).to_string();
         let taken = server.ok("POST", "/v1/queues/q/redrive", &asked).await;
         assert_eq!(taken["results"][0]["code"], "key_exists");
@@ -254,10 +259,7 @@ async fn tokens_see_the_done_messages_of_their_queues() {
     let server =
         Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
     let call = async |token: &str, method: &str, path: &str, body: &str| {
-        let head =
-            format!("{}content-type: application/json\r\ncontent-length: {}\r\n", bearer(token), body.len());
-        let answer = server.raw(method, path, &head, body.as_bytes()).await;
-        (answer.status, answer.json())
+        server.call_by(token, method, path, body).await
     };
     assert_eq!(call(&shop, "POST", "/v1/queues/shop%2Fq/redrive", &away).await.0, 403, "it must reach both");
     let mut done = Vec::new();
@@ -340,21 +342,9 @@ fn kill_9_loses_no_done_message() {
 #[test]
 fn nodes_show_what_others_keep() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
-    let node = |name: &str, host: &str| {
-        let mut command = Command::new(BINARY);
-        command.args(["serve", "--http", &format!("{host}:0"), "--store", &redis.url(0), "--node", name]);
-        command.args(["--shards", "4", "--shard-lease", "1s", "--settle-delay", "0s"]);
-        command.args(["--advertise", &format!("{host}:0")]);
-        Process::spawn(command)
-    };
-    let nodes = [node("a", "127.0.0.2"), node("b", "127.0.0.3")];
-    until("each has two shards", || {
-        nodes.iter().all(|server| {
-            let view = server.call("GET", "/v1/cluster", "").1;
-            let nodes = view["nodes"].as_array().cloned().unwrap_or_default();
-            nodes.len() == 2 && nodes.iter().all(|node| node["shards"] == 2)
-        })
-    });
+    let start = |name, host| node(&redis, name, host, &["--advertise", &format!("{host}:0")]);
+    let nodes = [start("a", "127.0.0.2"), start("b", "127.0.0.3")];
+    until_each_has_two_shards([&nodes[0], &nodes[1]]);
     assert_eq!(nodes[0].call("PATCH", "/v1/queues/q/config", KEEP).0, 200);
     let line = |n| format!("{{\"body\": \"x\", \"delay\": \"1h\", \"key\": \"k{n}\"}}\n");
     let put = nodes[0].lines("q", &(0..32).map(line).collect::<String>());

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::schema;
+use crate::security::bearer;
 
 /// Longer than anything here takes; reached only when a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,6 +121,14 @@ impl Server {
             &answer.body,
         );
         answer
+    }
+
+    /// A JSON request by the holder of a token: status and JSON.
+    pub(crate) async fn call_by(&self, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (by, length) = (bearer(token), body.len());
+        let head = format!("{by}content-type: application/json\r\ncontent-length: {length}\r\n");
+        let answer = self.raw(method, path, &head, body.as_bytes()).await;
+        (answer.status, answer.json())
     }
 
     /// One request with any headers, `name: value` with CRLF behind each.

@@ -46,11 +46,22 @@ fn redis_that_wants_a_certificate_is_shown_one_and_is_understood_without() {
 
 /// A node of a cluster of four shards, each on an address of its own: where it listens for the others, and what they
 /// call it.
-fn node(redis: &Redis, name: &str, host: &str, peers: &[&str]) -> Process {
+pub(crate) fn node(redis: &Redis, name: &str, host: &str, peers: &[&str]) -> Process {
     let mut command = Command::new(BINARY);
     command.args(["serve", "--http", &format!("{host}:0"), "--store", &redis.url(0), "--node", name]);
     command.args(["--shards", "4", "--shard-lease", "1s", "--settle-delay", "0s"]).args(peers);
     Process::spawn(command)
+}
+
+/// Waits until two nodes have two shards each, and both know it.
+pub(crate) fn until_each_has_two_shards(nodes: [&Process; 2]) {
+    until("each has two shards", || {
+        nodes.iter().all(|server| {
+            let view = server.call("GET", "/v1/cluster", "").1;
+            let nodes = view["nodes"].as_array().cloned().unwrap_or_default();
+            nodes.len() == 2 && nodes.iter().all(|node| node["shards"] == 2)
+        })
+    });
 }
 
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
@@ -71,12 +82,7 @@ fn a_node_listens_at_one_address_and_is_reached_at_another() {
     let a = node(&redis, "a", "127.0.0.2", &["--advertise", &outside, "--peer-listen", &inside]);
     let b = node(&redis, "b", "127.0.0.3", &["--advertise", "127.0.0.3:0"]);
     let view = |server: &Process| server.call("GET", "/v1/cluster", "").1;
-    until("each has two shards", || {
-        [&a, &b].iter().all(|server| {
-            let nodes = view(server)["nodes"].as_array().cloned().unwrap_or_default();
-            nodes.len() == 2 && nodes.iter().all(|node| node["shards"] == 2)
-        })
-    });
+    until_each_has_two_shards([&a, &b]);
     let shown = view(&b)["nodes"][0]["advertise"].clone();
     assert_eq!(shown, Value::from(outside), "others are told the address where they reach it");
     // Enough for all shards; each node reaches those of the other.
@@ -275,13 +281,7 @@ fn a_redis_that_is_full_refuses_new_messages_and_nothing_else_and_has_room_after
         Process::spawn(serve(&redis, &more))
     };
     let nodes = [start("a"), start("b")];
-    let view = |server: &Process| server.call("GET", "/v1/cluster", "").1;
-    until("each has two shards", || {
-        nodes.iter().all(|server| {
-            let nodes = view(server)["nodes"].as_array().cloned().unwrap_or_default();
-            nodes.len() == 2 && nodes.iter().all(|node| node["shards"] == 2)
-        })
-    });
+    until_each_has_two_shards([&nodes[0], &nodes[1]]);
     let mut known = Known::default();
     known.enqueue(&nodes[0], "settled", 80);
     let mut leased = known.reserve(&nodes[1], 40);

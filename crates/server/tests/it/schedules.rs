@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{PATIENCE, Server};
 use crate::process::{BINARY, Process};
-use crate::security::{bearer, new_token};
+use crate::security::new_token;
 use crate::shell::Shell;
 
 const MINUTE: u64 = 60_000;
@@ -161,10 +161,7 @@ async fn tokens_reach_the_schedules_of_their_queues() {
     let server =
         Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
     let call = async |token: &str, method: &str, path: &str, body: &str| {
-        let head =
-            format!("{}content-type: application/json\r\ncontent-length: {}\r\n", bearer(token), body.len());
-        let answer = server.raw(method, path, &head, body.as_bytes()).await;
-        (answer.status, answer.json())
+        server.call_by(token, method, path, body).await
     };
     let of = |queue: &str| json!({"queue": queue, "every": "1m"}).to_string();
     assert_eq!(call(&all, "PUT", "/v1/schedules/theirs", &of("other/q")).await.0, 200);

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::fixture::{PATIENCE, Server};
 use crate::hook::Hook;
 use crate::process::{BINARY, Process, run};
-use crate::security::{bearer, new_token};
+use crate::security::new_token;
 use crate::shell::Shell;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -188,10 +188,7 @@ async fn a_limited_token_chooses_only_targets_that_are_for_its_queues() {
         Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
     server.app.set_sealing(Sealing::Open);
     let call = async |token: &str, method: &str, path: &str, body: &str| {
-        let head =
-            format!("{}content-type: application/json\r\ncontent-length: {}\r\n", bearer(token), body.len());
-        let answer = server.raw(method, path, &head, body.as_bytes()).await;
-        (answer.status, answer.json())
+        server.call_by(token, method, path, body).await
     };
     let target = |queues: Value| json!({"url": "https://example.com/", "queues": queues}).to_string();
     for (name, queues) in

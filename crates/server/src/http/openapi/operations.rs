@@ -172,7 +172,7 @@ pub(crate) fn replay() -> OperationDoc {
         durability: FSYNC,
     };
     OperationDoc::new(Tag::Produce, "replay", "Enqueue the content of a done or dead message again")
-        .may_take::<ReplayRequest<'_>>(r#"{"key": "order-42-again"}"#)
+        .may_take::<ReplayRequest>(r#"{"key": "order-42-again"}"#)
         .gives(201, "A new message, due now.", &answer)
         .refuses(&[MessageNotFound, NotDone, KeyExists, OverQuota, DiskFull])
 }
