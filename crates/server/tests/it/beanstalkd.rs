@@ -1,9 +1,11 @@
 //! The real beanstalkd, a private one for each test, and a small client of it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::fixture::PATIENCE;
@@ -19,6 +21,23 @@ pub(crate) struct Client {
     reader: BufReader<TcpStream>,
 }
 
+/// A free address that no other test is given, because beanstalkd cannot choose one itself.
+///
+/// Story: two tests found the same free port; the one whose beanstalkd could not have it looked whether its own answers,
+/// and the statistics of the other one counted that.
+pub(crate) fn free_address() -> SocketAddr {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    // Each process has an address of its own on the loopback interface, and never gives a port twice.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, high, low, 1);
+    loop {
+        let free = TcpListener::bind((own, 0)).expect("bind").local_addr().expect("address");
+        if GIVEN.lock().expect("ports").insert(free.port()) {
+            return free;
+        }
+    }
+}
+
 impl Beanstalkd {
     pub(crate) fn start() -> Beanstalkd {
         Beanstalkd::start_with(&[])
@@ -32,10 +51,9 @@ impl Beanstalkd {
     pub(crate) fn start_with(options: &[&str]) -> Beanstalkd {
         let begun = Instant::now();
         loop {
-            // It cannot choose a free port itself; somebody may take this one first.
-            let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+            let free = free_address();
             let spawned = Command::new("beanstalkd")
-                .args(["-l", "127.0.0.1", "-p", &free.port().to_string()])
+                .args(["-l", &free.ip().to_string(), "-p", &free.port().to_string()])
                 .args(options)
                 .stderr(Stdio::null())
                 .spawn();

@@ -1,7 +1,6 @@
 //! A running server: Debian's beanstalkd or ours, each a private process that dies with the test.
 
 use std::io::{BufRead, BufReader, ErrorKind};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::wire::{Address, Connection, Heard};
+use crate::beanstalkd::free_address;
 use crate::fixture::PATIENCE;
 use crate::process::BINARY;
 
@@ -137,8 +137,8 @@ fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address, Connection) {
         let mut command = Command::new(&program);
         let address = match setup {
             Setup::Tcp | Setup::SmallJobs => {
-                let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
-                command.args(["-l", "127.0.0.1", "-p", &free.port().to_string()]);
+                let free = free_address();
+                command.args(["-l", &free.ip().to_string(), "-p", &free.port().to_string()]);
                 Address::Tcp(free.to_string())
             }
             Setup::Unix => {
