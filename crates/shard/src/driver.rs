@@ -33,6 +33,7 @@ mod events;
 mod kinds;
 mod notices;
 mod remains;
+mod syncing;
 
 use self::calls::Calls;
 pub use self::calls::take_back;
@@ -194,7 +195,6 @@ impl<S: Store> Driver<S> {
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
         self.append_batch(now)?;
-        // One caller, and nobody waits: it can be no faster than its sync, and nobody is kept from anything by it.
         let alone = submissions.len() == 1 && !self.is_waiting_for_store();
         if self.is_open() {
             submissions.reverse();
@@ -203,12 +203,7 @@ impl<S: Store> Driver<S> {
             decided?;
         }
         self.pacing.plan(now, &mut self.engine);
-        if self.asked < self.appended {
-            if alone && self.undecided.is_empty() { self.store.sync_here() } else { self.store.sync() }?;
-            self.asked = self.appended;
-        } else if self.is_open() {
-            self.store.idle(clock(now))?;
-        }
+        self.ask_for_sync(now, alone)?;
         self.notices.look(now.engine, |queue| self.engine.unattended(now, queue));
         self.answer()
     }

@@ -411,6 +411,51 @@ fn the_driver_sleeps_until_something_is_due() {
     assert_eq!(rig.driver.next_wakeup(rig.now), None);
 }
 
+/// Counts the syncs that the driver makes on its own thread.
+struct Synced {
+    store: MemoryStore,
+    here: Arc<AtomicU64>,
+}
+
+impl Store for Synced {
+    pass_on!(store: recovered append sync progress room find_many load loaded idle close level figures);
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        self.here.fetch_add(1, Relaxed);
+        self.store.sync_here()
+    }
+}
+
+/// Story: a consumer of a calm queue acked alone, the driver synced on its own thread for 4 ms, and the queue's next
+/// messages, which were due in the meantime, were as late.
+#[test]
+fn the_driver_makes_no_sync_itself_while_something_is_due_soon() {
+    let (disk, here, mut now) = (MemoryDisk::default(), Arc::new(AtomicU64::new(0)), Now::whole(0, 1_000));
+    let mut store = Synced { store: MemoryStore::open(&disk, Arc::new(|| {})), here: here.clone() };
+    let recovered = store.recovered();
+    let mut driver = Driver::new(store, recovered, Config::default(), now).unwrap();
+    while !driver.is_open() {
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    // The delay of each message, which is put alone, and whether the driver's thread may sync it.
+    for (delay, itself) in [(500, true), (400, true), (2, false), (300, false)] {
+        let (answer, mut answers) = oneshot::channel();
+        let before = here.load(Relaxed);
+        let submission =
+            Submission { ops: vec![put(delay)], answer, patience: WhenBusy::Refuse, has_waited: false };
+        driver.step(now, &mut vec![submission]).unwrap();
+        assert!(matches!(answers.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
+        assert_eq!(here.load(Relaxed) - before, u64::from(itself), "a delay of {delay} ms");
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    now = Now::whole(10, 1_010); // the message that was due has fired
+    driver.step(now, &mut Vec::new()).unwrap();
+    let (answer, _answers) = oneshot::channel();
+    let submission =
+        Submission { ops: vec![put(200)], answer, patience: WhenBusy::Refuse, has_waited: false };
+    driver.step(now, &mut vec![submission]).unwrap();
+    assert_eq!(here.load(Relaxed), 3, "nothing is due soon any more");
+}
+
 /// Story: a page made the engine remove dead messages; a cancel of one of them in the same step looked it up before
 /// that was appended, found it, and removed it once more (review).
 #[test]
