@@ -10,6 +10,7 @@
 mod attempts;
 pub mod engine;
 pub mod event;
+pub mod growing;
 pub mod id;
 mod id_set;
 pub mod message;

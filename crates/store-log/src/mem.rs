@@ -26,12 +26,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use bytes::Bytes;
+use duewheel_core::growing::SplitTable;
 use duewheel_core::message::{Kind, Life, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
-use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
 use crate::run::hash::{self, QueueHash};
@@ -72,10 +72,10 @@ pub(crate) struct Mem {
     names: Vec<QueueName>,
     numbers: HashMap<QueueName, u32>,
     /// Records that put a message with a key, by a part of the key's hash.
-    keys: HashTable<(u32, ArenaOffset)>,
+    keys: SplitTable<(u32, ArenaOffset)>,
     /// The messages of crowded keys.
     crowds: Crowds,
-    answers: HashTable<(u32, ArenaOffset)>,
+    answers: SplitTable<(u32, ArenaOffset)>,
     /// Messages by due time; both classes, any stage.
     due: [TimeOrder; 2],
     leased: TimeOrder,
@@ -94,7 +94,7 @@ pub(crate) struct Mem {
     /// Number of ids that the purges of all queues keep.
     kept: u64,
     /// The weights of messages in older tables that a record in this table puts again, by id.
-    replaced: HashMap<u64, u64>,
+    replaced: SplitTable<(u64, u64)>,
     /// The first id of this table's own messages.
     next_id: u64,
     /// Number of records that bring back a dead message of an older table, whose key is not known here.
@@ -247,7 +247,7 @@ impl Mem {
         if place == 0 {
             return 0;
         }
-        if let Some(weight) = self.replaced.get(&id.0) {
+        if let Some((_, weight)) = self.replaced.find(ids::spread(id.0), |(known, _)| *known == id.0) {
             return *weight;
         }
         decode(self.record(place)).moves().0.map_or(0, |was| was.weight)
@@ -309,7 +309,7 @@ impl Mem {
             Record::Put { message, life, was } => {
                 let old = self.known(message.id);
                 if let Some(was) = was.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
-                    self.replaced.insert(message.id.0, was.weight);
+                    self.note_replaced(message.id.0, was.weight);
                 }
                 let stands = StageAfter::Is(life.stage.kind());
                 let node = self.add(&message.queue, RecordParts::Put, stands, life.due, bytes, 0)?;
@@ -589,6 +589,13 @@ impl Mem {
         }
     }
 
+    fn note_replaced(&mut self, id: u64, weight: u64) {
+        match self.replaced.find_mut(ids::spread(id), |(known, _)| *known == id) {
+            Some(known) => known.1 = weight,
+            None => self.replaced.insert(ids::spread(id), (id, weight), |(known, _)| ids::spread(*known)),
+        }
+    }
+
     fn note_revived(&mut self, was: Kind, is: Kind, put: ArenaOffset) {
         self.revived += u64::from(put == 0 && was == Kind::Dead && is != Kind::Dead);
     }
@@ -635,7 +642,7 @@ impl Mem {
         if looks == CROWD && self.crowds.begin(hash, queue, key.as_str().as_bytes()) {
             return self.gather_crowd(hash, queue, key);
         }
-        self.keys.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
+        self.keys.insert(spread(short), (short, place), |(known, _)| spread(*known));
     }
 
     /// Gathers the messages of a key that becomes crowded.
@@ -647,8 +654,9 @@ impl Mem {
             names.filter(|(_, q, k)| *q == name.as_bytes() && *k == key.as_bytes()).map(|(id, ..)| id)
         };
         let mut ids = Vec::new();
-        while let Ok(entry) = self.keys.find_entry(spread(short), |e| e.0 == short && named(e.1).is_some()) {
-            ids.extend(named(entry.remove().0.1));
+        while let Some((_, place)) = self.keys.remove(spread(short), |e| e.0 == short && named(e.1).is_some())
+        {
+            ids.extend(named(place));
         }
         for id in ids {
             if let Some(RecordNode { stands: StageAfter::Is(kind), .. }) = self.known(id) {
@@ -665,9 +673,7 @@ impl Mem {
         };
         match self.answers.find_mut(spread(short), is_it) {
             Some(known) => known.1 = place,
-            None => {
-                self.answers.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
-            }
+            None => self.answers.insert(spread(short), (short, place), |(known, _)| spread(*known)),
         }
     }
 

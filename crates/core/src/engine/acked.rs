@@ -3,10 +3,11 @@
 //! They are in memory only, bounded by number and by age. A forgotten ack is answered like any lost lease.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
 
+use crate::growing::SplitTable;
 use crate::id::{LeaseToken, MessageId};
 use crate::name::QueueName;
 use crate::policy::Policy;
@@ -22,11 +23,13 @@ pub(super) struct Acked {
     /// Acks in order of time, oldest first.
     order: VecDeque<(EngineMs, MessageId)>,
     /// An id is acked at most once, because ids are never used again.
-    by_id: HashMap<MessageId, PastAck, FixedState>,
+    by_id: SplitTable<PastAck>,
+    hasher: FixedState,
 }
 
 #[derive(Debug)]
 struct PastAck {
+    id: MessageId,
     token: LeaseToken,
     queue: QueueName,
     at: EngineMs,
@@ -34,7 +37,8 @@ struct PastAck {
 
 impl Acked {
     pub(super) fn new(seed: u64) -> Self {
-        Acked { order: VecDeque::new(), by_id: HashMap::with_hasher(FixedState::with_seed(seed ^ 0xacced)) }
+        let hasher = FixedState::with_seed(seed ^ 0xacced);
+        Acked { order: VecDeque::new(), by_id: SplitTable::new(), hasher }
     }
 
     /// Records an ack.
@@ -52,11 +56,12 @@ impl Acked {
                 break;
             }
             self.order.pop_front();
-            self.by_id.remove(&old);
+            self.by_id.remove(self.hasher.hash_one(old), |ack| ack.id == old);
         }
         if self.order.len() < policy.max_acked {
             self.order.push_back((now, id));
-            self.by_id.insert(id, PastAck { token, queue, at: now });
+            let (hasher, ack) = (&self.hasher, PastAck { id, token, queue, at: now });
+            self.by_id.insert(hasher.hash_one(id), ack, |ack| hasher.hash_one(ack.id));
         }
     }
 
@@ -68,7 +73,7 @@ impl Acked {
         id: MessageId,
         token: LeaseToken,
     ) -> Option<&QueueName> {
-        let done = self.by_id.get(&id)?;
+        let done = self.by_id.find(self.hasher.hash_one(id), |ack| ack.id == id)?;
         (done.token == token && is_recent(policy, now, done.at)).then_some(&done.queue)
     }
 }

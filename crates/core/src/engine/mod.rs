@@ -38,7 +38,6 @@ mod expiry;
 mod following;
 mod fresh;
 mod gather;
-mod growing;
 mod horizon;
 mod ids;
 mod index;

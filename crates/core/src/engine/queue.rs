@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 
+use crate::growing::{SplitTable, StableSlab};
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
 use crate::name::QueueName;
@@ -15,7 +16,6 @@ use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
 use super::backlog::Backlog;
-use super::growing::{SplitTable, StableSlab};
 pub(super) use super::index::QueueIdx;
 use super::index::TenantIdx;
 use super::index::{GrantRank, RowIdx};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use duewheel_wheel::Handle;
 use foldhash::fast::FixedState;
 
+use crate::growing::{SplitTable, StableSlab};
 use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Life, MessageContent, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
-use super::growing::{SplitTable, StableSlab};
 use super::index::QueueIdx;
 pub(super) use super::index::{GrantRank, RowIdx};
 

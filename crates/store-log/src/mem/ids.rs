@@ -3,7 +3,7 @@
 //! Ids are given in ascending order: those of a memtable's own time are a dense range, with four bytes for each. The
 //! others, older messages whose life has changed, are *strays* in a hash table.
 
-use hashbrown::HashTable;
+use duewheel_core::growing::{PieceVec, SplitTable};
 
 use super::arena::ArenaOffset;
 
@@ -13,12 +13,12 @@ const GAP: u64 = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct IdTable {
     base: u64,
-    dense: Vec<ArenaOffset>,
-    strays: HashTable<(u64, ArenaOffset)>,
+    dense: PieceVec<ArenaOffset>,
+    strays: SplitTable<(u64, ArenaOffset)>,
 }
 
 /// Fibonacci hashing: ids differ in their low bits, and the table uses the high ones, too.
-fn spread(id: u64) -> u64 {
+pub(super) fn spread(id: u64) -> u64 {
     let mixed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 29)
 }
@@ -49,20 +49,17 @@ impl IdTable {
             let at = usize::try_from(id - self.base).unwrap_or(usize::MAX);
             while self.dense.len() <= at {
                 let joins = self.base + self.dense.len() as u64;
-                let stray = match self.strays.find_entry(spread(joins), |(stray, _)| *stray == joins) {
-                    Ok(entry) => entry.remove().0.1,
-                    Err(_) => 0,
-                };
-                self.dense.push(stray);
+                let stray = self.strays.remove(spread(joins), |(stray, _)| *stray == joins);
+                self.dense.push(stray.map_or(0, |(_, place)| place));
             }
-            self.dense[at] = place;
+            if let Some(known) = self.dense.get_mut(at) {
+                *known = place;
+            }
             return;
         }
         match self.strays.find_mut(spread(id), |(stray, _)| *stray == id) {
             Some(known) => known.1 = place,
-            None => {
-                self.strays.insert_unique(spread(id), (id, place), |(stray, _)| spread(*stray));
-            }
+            None => self.strays.insert(spread(id), (id, place), |(stray, _)| spread(*stray)),
         }
     }
 
@@ -72,7 +69,7 @@ impl IdTable {
         strays.sort_unstable();
         let split = strays.partition_point(|(id, _)| *id < self.base);
         let above = strays.split_off(split);
-        let dense = (self.base..).zip(&self.dense).filter(|(_, place)| **place != 0);
+        let dense = (self.base..).zip(self.dense.iter()).filter(|(_, place)| **place != 0);
         strays.into_iter().chain(dense.map(|(id, place)| (id, *place))).chain(above)
     }
 

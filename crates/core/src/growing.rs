@@ -1,9 +1,9 @@
 //! Tables that grow in small steps, whatever their size: all callers wait for a step, and a table that doubles moves
-//! all that it holds.
+//! all that it holds. For the memory of one thread; nothing of them survives a crash.
 
 use hashbrown::HashTable;
 
-/// Number of values in a piece of [`StableSlab`].
+/// The number of values in a piece of [`StableSlab`] and of [`PieceVec`].
 const PIECE: usize = 1 << 12;
 
 /// The average number of entries of a part of [`SplitTable`]: a part has between half and twice as many, which fit into
@@ -12,8 +12,18 @@ const PART: usize = 1_600;
 
 /// Values with stable indices, which are used again. The memory grows by a piece at a time, and only the first piece
 /// grows in place: nothing behind it is ever moved.
+///
+/// ```
+/// use duewheel_core::growing::StableSlab;
+///
+/// let mut slab = StableSlab::new();
+/// let first = slab.insert("order-42").expect("an index");
+/// assert_eq!(slab.get(first), Some(&"order-42"));
+/// assert_eq!(slab.remove(first), Some("order-42"));
+/// assert_eq!(slab.insert("order-43"), Some(first));
+/// ```
 #[derive(Debug)]
-pub(super) struct StableSlab<T> {
+pub struct StableSlab<T> {
     pieces: Vec<Vec<Vacancy<T>>>,
     /// The first free index.
     free: Option<u32>,
@@ -27,23 +37,38 @@ enum Vacancy<T> {
     Free(Option<u32>),
 }
 
+impl<T> Default for StableSlab<T> {
+    fn default() -> Self {
+        StableSlab::new()
+    }
+}
+
 impl<T> StableSlab<T> {
-    pub(super) const fn new() -> Self {
+    /// An empty one, without memory.
+    pub const fn new() -> Self {
         StableSlab { pieces: Vec::new(), free: None, len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// The number of values.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&T> {
+    /// Whether it holds no value.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of an index, if there is one.
+    pub fn get(&self, index: u32) -> Option<&T> {
         match self.pieces.get(index as usize / PIECE)?.get(index as usize % PIECE)? {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    /// The value of an index, to be changed.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match self.cell(index)? {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
@@ -51,7 +76,7 @@ impl<T> StableSlab<T> {
     }
 
     /// Adds a value; `None` when there are no more indices.
-    pub(super) fn insert(&mut self, value: T) -> Option<u32> {
+    pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(index) = self.free {
             let cell = self.cell(index)?;
             let Vacancy::Free(next) = std::mem::replace(cell, Vacancy::Taken(value)) else { return None };
@@ -69,7 +94,8 @@ impl<T> StableSlab<T> {
         Some(index)
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
+    /// Takes a value out; its index is used again.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
         let free = self.free;
         let cell = self.cell(index).filter(|cell| matches!(cell, Vacancy::Taken(_)))?;
         let Vacancy::Taken(value) = std::mem::replace(cell, Vacancy::Free(free)) else { return None };
@@ -78,8 +104,8 @@ impl<T> StableSlab<T> {
         Some(value)
     }
 
-    /// All values, by index.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    /// All values, by index, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.pieces.iter_mut().flatten().filter_map(|cell| match cell {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
@@ -93,44 +119,122 @@ impl<T> StableSlab<T> {
 
 /// A hash table in parts, one of which is split at a time (linear hashing: Litwin, VLDB 1980). An insert moves the
 /// entries of one part at most.
+///
+/// The caller hashes; both halves of a hash must be spread well, because its lower bits find an entry in a part and its
+/// upper ones the part.
+///
+/// ```
+/// use std::hash::BuildHasher;
+///
+/// use duewheel_core::growing::SplitTable;
+/// use foldhash::fast::FixedState;
+///
+/// let hasher = FixedState::with_seed(1);
+/// let hash = |key: &u64| hasher.hash_one(key);
+/// let mut table = SplitTable::new();
+/// for key in 0..10_000u64 {
+///     table.insert(hash(&key), (key, key * 2), |(key, _)| hash(key));
+/// }
+/// assert_eq!(table.find(hash(&21), |(key, _)| *key == 21), Some(&(21, 42)));
+/// ```
 #[derive(Debug)]
-pub(super) struct SplitTable<T> {
+pub struct SplitTable<T> {
     parts: Vec<HashTable<T>>,
     len: usize,
+    capacity: usize,
+}
+
+impl<T> Default for SplitTable<T> {
+    fn default() -> Self {
+        SplitTable::new()
+    }
 }
 
 impl<T> SplitTable<T> {
-    pub(super) fn new() -> Self {
-        SplitTable { parts: vec![HashTable::new()], len: 0 }
+    /// An empty table.
+    pub fn new() -> Self {
+        SplitTable { parts: vec![HashTable::new()], len: 0, capacity: 0 }
     }
 
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number of entries for which it has memory: one byte more than its size for each.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Empties the table, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.capacity = 0;
+        for part in &mut self.parts {
+            part.clear(); // and marks of removed entries
+            self.capacity += part.capacity();
+        }
+    }
+
+    /// An entry with this hash that is the wanted one.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
+    pub fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
         self.parts[self.part(hash)].find(hash, is_it)
     }
 
+    /// The same, to be changed; its hash must stay.
+    #[inline]
+    pub fn find_mut(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let part = self.part(hash);
+        self.parts[part].find_mut(hash, is_it)
+    }
+
     /// The entries with this hash, and perhaps others.
-    pub(super) fn iter_hash(&self, hash: u64) -> impl Iterator<Item = &T> {
+    pub fn iter_hash(&self, hash: u64) -> impl Iterator<Item = &T> {
         self.parts[self.part(hash)].iter_hash(hash)
+    }
+
+    /// The same, to be changed; their hashes must stay.
+    pub fn iter_hash_mut(&mut self, hash: u64) -> impl Iterator<Item = &mut T> {
+        let part = self.part(hash);
+        self.parts[part].iter_hash_mut(hash)
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.parts.iter().flat_map(HashTable::iter)
     }
 
     /// Adds an entry that is not there. `hasher` returns the hash of any entry.
     #[inline]
-    pub(super) fn insert(&mut self, hash: u64, entry: T, hasher: impl Fn(&T) -> u64) {
+    pub fn insert(&mut self, hash: u64, entry: T, hasher: impl Fn(&T) -> u64) {
         let part = self.part(hash);
-        self.parts[part].insert_unique(hash, entry, &hasher);
+        let part = &mut self.parts[part];
+        let before = part.capacity();
+        part.insert_unique(hash, entry, &hasher);
+        self.capacity += part.capacity() - before;
         self.len += 1;
         if self.len > self.parts.len() * PART {
             self.split(hasher);
         }
     }
 
+    /// Takes an entry out; the memory stays.
     #[inline]
-    pub(super) fn remove(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+    pub fn remove(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let part = self.part(hash);
-        let held = self.parts[part].find_entry(hash, is_it).ok()?;
+        let part = &mut self.parts[part];
+        let before = part.capacity();
+        let removed = part.find_entry(hash, is_it).ok()?.remove().0;
+        // A removed entry may leave a mark in its place, which counts as taken until the part grows.
+        self.capacity = self.capacity + part.capacity() - before;
         self.len -= 1;
-        Some(held.remove().0)
+        Some(removed)
     }
 
     /// The part of a hash. With 2^k parts and some more, k + 1 bits number it, unless that part has not been split off
@@ -147,6 +251,7 @@ impl<T> SplitTable<T> {
         let new = self.parts.len();
         let old = new - (1 << new.ilog2());
         let both = std::mem::take(&mut self.parts[old]);
+        self.capacity -= both.capacity();
         self.parts.push(HashTable::new());
         for part in [old, new] {
             self.parts[part] = HashTable::with_capacity(both.len() / 2);
@@ -156,6 +261,88 @@ impl<T> SplitTable<T> {
             let part = self.part(hash);
             self.parts[part].insert_unique(hash, entry, &hasher);
         }
+        self.capacity += self.parts[old].capacity() + self.parts[new].capacity();
+    }
+}
+
+/// A vector in pieces: nothing but the first one is ever moved when it grows.
+///
+/// ```
+/// use duewheel_core::growing::PieceVec;
+///
+/// let mut offsets = PieceVec::new();
+/// (0..100_000u32).for_each(|n| offsets.push(n));
+/// assert_eq!(offsets.get(70_000), Some(&70_000));
+/// ```
+#[derive(Debug)]
+pub struct PieceVec<T> {
+    pieces: Vec<Vec<T>>,
+    len: usize,
+}
+
+impl<T> Default for PieceVec<T> {
+    fn default() -> Self {
+        PieceVec::new()
+    }
+}
+
+impl<T> PieceVec<T> {
+    /// An empty one, without memory.
+    pub const fn new() -> Self {
+        PieceVec { pieces: Vec::new(), len: 0 }
+    }
+
+    /// The number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds no value.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number of values for which it has memory.
+    pub fn capacity(&self) -> usize {
+        let first = self.pieces.first().map_or(0, Vec::capacity);
+        first + self.pieces.len().saturating_sub(1) * PIECE
+    }
+
+    /// Empties it, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        for piece in &mut self.pieces {
+            piece.clear();
+        }
+    }
+
+    /// The value at a place, if there is one.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.pieces.get(at / PIECE)?.get(at % PIECE)
+    }
+
+    /// The value at a place, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.pieces.get_mut(at / PIECE)?.get_mut(at % PIECE)
+    }
+
+    /// Adds a value behind the others.
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        let no = self.len / PIECE;
+        if no == self.pieces.len() {
+            let room = if no == 0 { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        self.pieces[no].push(value);
+        self.len += 1;
+    }
+
+    /// All values, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pieces.iter().flatten()
     }
 }
 
@@ -206,10 +393,37 @@ mod tests {
                 table.insert(hash, (id, n), |(id, _)| hasher.hash_one(id));
                 assert_eq!(model.insert(id, n), None);
             }
+            assert_eq!(table.len(), model.len());
             let there: Vec<_> = table.iter_hash(hash).filter(|entry| is_it(entry)).map(|(_, n)| n).collect();
             assert_eq!(there, model.get(&id).into_iter().collect::<Vec<_>>());
         }
         assert!(table.parts.len() > 4, "{} parts", table.parts.len());
+        assert_eq!(table.capacity(), table.parts.iter().map(HashTable::capacity).sum::<usize>());
+        assert_eq!(table.iter().copied().collect::<BTreeMap<_, _>>(), model);
+        let (parts, memory) = (table.parts.len(), table.capacity());
+        table.clear();
+        assert!(table.is_empty() && table.iter().next().is_none());
+        for id in 0..5_000 {
+            table.insert(hasher.hash_one(id), (id, 1), |(id, _)| hasher.hash_one(id));
+        }
+        assert_eq!((table.len(), table.parts.len()), (5_000, parts));
+        let sum = table.parts.iter().map(HashTable::capacity).sum::<usize>();
+        assert!(table.capacity() == sum && sum >= memory, "{memory} were kept of {sum}");
+    }
+
+    #[test]
+    fn a_vector_in_pieces_is_a_vector() {
+        let mut vec = PieceVec::new();
+        for round in 0..2 {
+            assert!(vec.is_empty() && vec.get(0).is_none());
+            (0..3 * PIECE + 7).for_each(|n| vec.push(n + round));
+            *vec.get_mut(2 * PIECE).unwrap() = 9;
+            let expected = |n: usize| if n == 2 * PIECE { 9 } else { n + round };
+            assert!(vec.iter().copied().eq((0..vec.len()).map(expected)));
+            assert_eq!((vec.get(vec.len()), vec.len()), (None, 3 * PIECE + 7));
+            assert_eq!(vec.capacity(), vec.pieces.iter().map(Vec::capacity).sum::<usize>());
+            vec.clear();
+        }
     }
 
     /// Story: a vector of a million rows that doubled copied 200 MB in one step.
