@@ -16,6 +16,11 @@ pub fn describe() -> String {
     )
 }
 
+/// Memory without huge pages, as the server has it: their first use makes single messages late.
+pub fn without_huge_pages() {
+    rustix::thread::disable_transparent_huge_pages(true).expect("a setting of Linux");
+}
+
 fn processor() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("model name"))?;

@@ -55,6 +55,7 @@ struct Round {
 
 fn main() {
     let args = Args::parse();
+    duewheel_bench::machine::without_huge_pages();
     println!("{}", duewheel_bench::machine::describe());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let mut rounds = Vec::new();

@@ -88,6 +88,7 @@ struct Figures {
 
 fn main() {
     let args = Args::parse();
+    duewheel_bench::machine::without_huge_pages();
     println!("{}", duewheel_bench::machine::describe());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let mut cases = vec![Case::Alone, Case::Many, Case::Idle, Case::Limits, Case::Leases];

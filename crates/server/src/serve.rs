@@ -62,6 +62,7 @@ pub async fn serve(
     mut bugs: Bugs,
     out: &mut impl Write,
 ) -> Result<(), ServeError> {
+    without_huge_pages();
     let manager = ServiceManager::from_environment();
     let is_given = !given.is_empty();
     given.put_into(&mut settings)?;
@@ -461,6 +462,14 @@ impl Listeners {
         }
         // A failure is known by now, or does not matter any more.
         while self.running.join_next().await.is_some() {}
+    }
+}
+
+/// Memory comes in pages of 4 KiB. The allocator asks for huge pages, and the first use of one stops its thread until all
+/// of it is there: for 5 ms in a virtual machine whose host has to find 2 MiB, and then everything that is due waits.
+fn without_huge_pages() {
+    if let Err(why) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%why, "transparent huge pages stay enabled for this process");
     }
 }
 

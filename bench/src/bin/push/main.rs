@@ -77,6 +77,7 @@ fn main() -> io::Result<ExitCode> {
         return direct::run(address, args.messages, args.concurrency).map(|()| ExitCode::SUCCESS);
     }
     duewheel_bench::server::build()?;
+    duewheel_bench::machine::without_huge_pages();
     println!("{}\n", duewheel_bench::machine::describe());
     let receiver = PushReceiver::start()?;
     let dir = tempfile::tempdir()?;
