@@ -269,6 +269,9 @@ pub struct QueueSettings {
     /// Messages that have ended are kept as done for this time, in ms. `None`: not kept.
     #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub keep_done_ms: Option<u64>,
+    /// How the trace of a delivery belongs to the one in which its message was created.
+    #[cfg_attr(feature = "serde", serde(skip))] // the same
+    pub trace: Option<TraceMode>,
 }
 
 /// Limits of the grants of one queue, for all its consumers together. `None`: no limit.
@@ -326,6 +329,28 @@ impl OnExpiry {
             OnExpiry::DeliverLate => "deliver_late",
             OnExpiry::Dead => "dead",
             OnExpiry::Drop => "drop",
+        }
+    }
+}
+
+/// How the trace of a delivery belongs to the one in which its message was created. The engine keeps the setting, and does
+/// nothing with it: programs that make spans read it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum TraceMode {
+    /// The delivery is a trace of its own with a link to the creation of the message.
+    #[default]
+    Link,
+    /// The delivery is a child of the creation of the message, in the same trace.
+    Child,
+}
+
+impl TraceMode {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TraceMode::Link => "link",
+            TraceMode::Child => "child",
         }
     }
 }

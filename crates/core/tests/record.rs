@@ -12,7 +12,7 @@ use duewheel_core::message::{
     Options, PastAttempt, Row, Stage,
 };
 use duewheel_core::policy::{
-    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder,
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
 use duewheel_core::record::{
     ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, StageKind, Totals, Was,
@@ -190,10 +190,11 @@ fn settings() -> BoxedStrategy<QueueSettings> {
         Some(OnExpiry::Dead),
         Some(OnExpiry::Drop),
     ]);
-    let order = (order, lasting, limits, number(), (on_expiry, number()));
+    let trace = proptest::sample::select(vec![None, Some(TraceMode::Link), Some(TraceMode::Child)]);
+    let order = (order, lasting, limits, number(), (on_expiry, number(), trace));
     (number(), attempts(), proptest::option::of(any::<u32>()), backoff(), number(), number(), order)
         .prop_map(|(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order)| {
-            let (order, lasting, limits, expires_in_ms, (on_expiry, keep_done_ms)) = order;
+            let (order, lasting, limits, expires_in_ms, (on_expiry, keep_done_ms, trace)) = order;
             QueueSettings {
                 lease_ms,
                 max_attempts,
@@ -207,6 +208,7 @@ fn settings() -> BoxedStrategy<QueueSettings> {
                 expires_in_ms,
                 on_expiry,
                 keep_done_ms,
+                trace,
             }
         })
         .boxed()
@@ -334,6 +336,7 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
         expires_in_ms: lease_ms,
         on_expiry: Some(OnExpiry::Drop),
         keep_done_ms: lease_ms,
+        trace: Some(TraceMode::Child),
     };
     let pause = Pause::Until { end: until, length_ms: u64::MAX };
     for record in [

@@ -34,6 +34,7 @@ mod signing;
 mod supervised;
 mod target;
 mod targets;
+mod trace;
 mod trust;
 mod url_targets;
 mod workers;
@@ -69,4 +70,5 @@ pub use targets::{
     BadSealKey, SealKeys, Sealing, ShownTarget, TargetChoice, TargetError, TargetPause, TargetService,
     TargetState, TargetView, Targets,
 };
+pub use trace::{PushSpan, PushStart, PushTracer, TRACEPARENT, TRACESTATE, TraceContext};
 pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};

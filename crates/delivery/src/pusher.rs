@@ -23,12 +23,16 @@ use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
+use crate::trace::PushTracer;
 use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 
 mod to_url;
 #[cfg(test)]
 mod to_url_tests;
+mod traced;
+
+use traced::TraceModes;
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -157,6 +161,7 @@ impl Pusher {
             under_way: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             counters: PushCounters::default(),
+            modes: TraceModes::default(),
             wheel: wheel.client().clone(),
             parts,
         });
@@ -304,6 +309,8 @@ pub(crate) struct PusherParts {
     pub(crate) attempts: Option<AttemptLog>,
     /// What requests to URLs of messages share.
     pub(crate) urls: Arc<UrlGround>,
+    /// What makes spans of its deliveries.
+    pub(crate) tracer: Option<Arc<dyn PushTracer>>,
     /// For tests: bugs that are to happen.
     pub(crate) bugs: Arc<AtomicU64>,
 }
@@ -328,6 +335,7 @@ struct PushWorker {
     /// Requests of these that have not ended.
     requests: AtomicUsize,
     counters: PushCounters,
+    modes: TraceModes,
     parts: PusherParts,
 }
 
@@ -571,10 +579,15 @@ impl PushWorker {
     async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: Option<RequestMark>, hand: Hand) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
         let Some(mark) = mark else { return self.push_to_url(job, grant, hand, leased_until).await };
+        let span = self.span(&grant, &job.client.target().uri).await;
         let at = self.wheel.now().wall;
-        let request = PushRequest::of(&grant, &self.store, at.to_system_time());
+        let mut request = PushRequest::of(&grant, &self.store, at.to_system_time());
+        request.span = span.as_ref().and_then(|span| span.context());
         let outcome = job.client.deliver(&request).await;
         drop(request);
+        if let Some(span) = span {
+            span.end(&outcome);
+        }
         let charge = self.judge(job, &grant, mark, &outcome);
         drop(hand);
         self.conclude(job, &grant, at, &outcome, charge, leased_until).await;

@@ -15,6 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::message_url::TARGET_URL_HEADER;
 use crate::signing::signatures;
 use crate::target::PushTarget;
+use crate::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 /// What one attempt sends. `Debug` leaves out body and headers.
 #[derive(Clone)]
@@ -35,7 +36,12 @@ pub struct PushRequest {
     pub headers: Vec<(String, String)>,
     /// Its body, sent byte for byte.
     pub body: Bytes,
+    /// The span of this attempt. Without one, `traceparent` is that of the message's headers.
+    pub span: Option<TraceContext>,
 }
+
+/// With a span of the attempt: the span in which the message was created.
+const CREATION: &str = "duewheel-creation-traceparent";
 
 /// Characters that stand for themselves where a text is percent-encoded: the unreserved ones of RFC 3986.
 const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -69,6 +75,7 @@ impl PushRequest {
                 .map(|(name, value)| (name.to_string(), value.to_string()))
                 .collect(),
             body: message.body.clone(),
+            span: None,
         }
     }
 
@@ -83,8 +90,14 @@ impl PushRequest {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
         // Those of the target replace the agent's name.
         headers.extend(target.headers.clone());
+        let creation = TraceContext::among(self.headers.iter().map(|(name, value)| (&**name, &**value)));
         for (name, value) in &self.headers {
-            self.add(headers, name, value);
+            let is_parent = creation.is_some() && name.eq_ignore_ascii_case(TRACEPARENT);
+            let has_state = creation.as_ref().is_some_and(|creation| creation.tracestate().is_some());
+            // What is valid is sent below, under its own name.
+            if !is_parent && !(has_state && name.eq_ignore_ascii_case(TRACESTATE)) {
+                self.add(headers, name, value);
+            }
         }
         let timestamp = seconds(self.now);
         let mut set = |name: &'static str, value: &str| {
@@ -104,23 +117,25 @@ impl PushRequest {
         }
         set("duewheel-attempt", &self.attempt.to_string());
         set("duewheel-due-at", &rfc3339(self.due_at));
+        if let Some(context) = self.span.as_ref().or(creation.as_ref()) {
+            set(TRACEPARENT, context.traceparent());
+            if let Some(state) = context.tracestate() {
+                set(TRACESTATE, state);
+            }
+        }
+        if let (Some(_), Some(creation)) = (&self.span, &creation) {
+            set(CREATION, creation.traceparent());
+        }
         request
     }
 
-    /// Adds a header of the message: `content-type` and a valid `traceparent` as they are, others as `duewheel-h-NAME`.
+    /// Adds a header of the message: `content-type` as it is, others as `duewheel-h-NAME`.
     fn add(&self, headers: &mut HeaderMap, name: &str, value: &str) {
         let plain = is_plain(value).then(|| HeaderValue::from_str(value).ok()).flatten();
         if name.eq_ignore_ascii_case("content-type")
             && let Some(value) = &plain
         {
             headers.insert(CONTENT_TYPE, value.clone());
-            return;
-        }
-        if name.eq_ignore_ascii_case("traceparent")
-            && is_traceparent(value)
-            && let Some(value) = &plain
-        {
-            headers.insert("traceparent", value.clone());
             return;
         }
         let name = utf8_percent_encode(name, &ENCODED_IN_NAME);
@@ -161,17 +176,6 @@ fn encoded(text: &str) -> Cow<'_, str> {
 /// Whether a header can have this value as it is: visible ASCII, with spaces between.
 fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| matches!(b, b' '..=b'~')) && value.trim() == value
-}
-
-/// Whether this is a `traceparent` of W3C Trace Context, version 00.
-fn is_traceparent(value: &str) -> bool {
-    let parts: Vec<&str> = value.split('-').collect();
-    let hex = |part: &str, length: usize| {
-        part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let some = |part: &str| part.bytes().any(|b| b != b'0');
-    matches!(parts[..], ["00", trace, span, flags]
-        if hex(trace, 32) && some(trace) && hex(span, 16) && some(span) && hex(flags, 2))
 }
 
 /// Whole seconds since 1970.

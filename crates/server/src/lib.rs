@@ -22,6 +22,8 @@ pub mod fuzzing;
 pub mod http;
 mod json;
 mod log;
+#[cfg(feature = "otel")]
+mod otel;
 mod peer_files;
 mod private;
 mod reload;
@@ -35,3 +37,4 @@ pub mod span;
 pub mod stop;
 mod store;
 pub mod tls;
+mod traces;

@@ -28,6 +28,7 @@ use crate::service::{GivenSockets, ServiceManager};
 use crate::signals::Signals;
 use crate::store;
 use crate::tls::{Clients, Tls};
+use crate::traces::{self, Traces};
 
 mod error;
 
@@ -41,6 +42,9 @@ const SCHEDULES_STOP: Duration = Duration::from_secs(2);
 
 /// How long requests to targets may take to end before the wheel is closed; those that are dropped are sent again.
 const DELIVERY_STOP: Duration = Duration::from_secs(5);
+
+/// How long the spans that wait may take to reach their collector, behind everything else.
+const TRACES_STOP: Duration = Duration::from_secs(5);
 
 /// How long requests in progress may take before the drain begins, when a successor gets the new connections.
 const HAND_OVER: Duration = Duration::from_secs(2);
@@ -81,6 +85,7 @@ pub async fn serve(
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
+    let traces = traces::start(&settings)?;
     let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;
@@ -117,6 +122,9 @@ pub async fn serve(
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
     app.set_sealing(sealing);
+    if let Some(traces) = &traces {
+        app.set_traces(Arc::clone(traces));
+    }
     if let Some(clock) = clock {
         app.set_clock(clock);
     }
@@ -169,7 +177,7 @@ pub async fn serve(
     app.start_delivery();
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
-    let server = RunningServer { app, settings, wheel, drain, manager, is_given };
+    let server = RunningServer { app, settings, wheel, drain, manager, is_given, traces };
     server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
 }
 
@@ -182,6 +190,8 @@ struct RunningServer {
     manager: ServiceManager,
     /// Whether a successor gets the connections that this server does not accept any more.
     is_given: bool,
+    /// What makes spans, if spans are made.
+    traces: Option<Arc<dyn Traces>>,
 }
 
 impl RunningServer {
@@ -225,6 +235,13 @@ impl RunningServer {
         tokio::select! {
             () = listeners.stop() => {}
             () = stop.next(&self.drain) => {}
+        }
+        if let Some(traces) = &self.traces {
+            // The last answers have spans, too.
+            tokio::select! {
+                () = traces.stop(TRACES_STOP) => {}
+                () = stop.next(&self.drain) => {}
+            }
         }
         announce::stopped(result.is_ok(), since.elapsed());
         result

@@ -9,7 +9,7 @@ use duewheel_core::engine::{
 };
 use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
 use duewheel_core::policy::{
-    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder,
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
 use duewheel_core::time::{EngineMs, Partial};
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
@@ -415,8 +415,14 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         expires_in_ms: c.once_in(4).then(|| c.number()),
         on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
         keep_done_ms: None,
+        trace: None,
     };
     // No bytes of their own, so that inputs that were found before mean what they meant.
     settings.keep_done_ms = settings.expires_in_ms.filter(|ms| ms % 2 == 1);
+    settings.trace = settings.dead_ttl_ms.and_then(|ms| match ms % 4 {
+        1 => Some(TraceMode::Link),
+        3 => Some(TraceMode::Child),
+        _ => None,
+    });
     settings
 }

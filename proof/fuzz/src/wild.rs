@@ -7,7 +7,7 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
     PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use duewheel_core::record::{Created, DedupeRow, Gone, Pause, Record, Was};
 use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
 
@@ -168,9 +168,15 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         expires_in_ms: maybe(c),
         on_expiry: c.once_in(2).then(|| *c.pick(&[OnExpiry::DeliverLate, OnExpiry::Dead, OnExpiry::Drop])),
         keep_done_ms: None,
+        trace: None,
     };
     // No bytes of their own, so that inputs that were found before mean what they meant.
     settings.keep_done_ms = settings.expires_in_ms.filter(|ms| ms % 2 == 1);
+    settings.trace = settings.dead_ttl_ms.and_then(|ms| match ms % 4 {
+        1 => Some(TraceMode::Link),
+        3 => Some(TraceMode::Child),
+        _ => None,
+    });
     settings
 }
 

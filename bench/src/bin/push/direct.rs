@@ -42,6 +42,7 @@ async fn send(client: PushClient, left: Arc<AtomicU64>) -> io::Result<()> {
             due_at: SystemTime::now(),
             headers: Vec::new(),
             body: Bytes::from_static(&[b'.'; 100]),
+            span: None,
         };
         let outcome = client.deliver(&request).await;
         if outcome.verdict != PushVerdict::Delivered {

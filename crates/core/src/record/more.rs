@@ -4,11 +4,16 @@
 use super::codec::{Reader, Writer};
 use super::layout::{DecodeError, Decoded, EXPIRES_AT, EXPIRES_IN, MORE, SPREAD};
 use crate::message::{Expiry, Options};
-use crate::policy::{GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
+use crate::policy::{
+    GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use crate::time::WallMs;
 
 /// Added to a queue's "how long settings last": how long done messages are kept stands behind all other settings.
 const KEEP_DONE: u8 = 4;
+/// Added to it, too: how the traces of deliveries belong to those of the messages' creation. One of the two, or none.
+const TRACE_LINK: u8 = 8;
+const TRACE_CHILD: u8 = 16;
 
 /// Bits of the fields of settings that follow, in this order. The last two have no value behind them.
 mod setting_bits {
@@ -75,7 +80,12 @@ impl Writer {
         };
         let more = s.more();
         let keeps = if s.keep_done_ms.is_some() { KEEP_DONE } else { 0 };
-        self.byte(lasting | keeps | if more == 0 { 0 } else { MORE });
+        let trace = match s.trace {
+            None => 0,
+            Some(TraceMode::Link) => TRACE_LINK,
+            Some(TraceMode::Child) => TRACE_CHILD,
+        };
+        self.byte(lasting | keeps | trace | if more == 0 { 0 } else { MORE });
         if more != 0 {
             self.more_settings(more, s);
         }
@@ -125,10 +135,16 @@ impl Reader {
             ..QueueSettings::default()
         };
         let byte = self.byte()?;
-        settings.lasting = match byte & !(MORE | KEEP_DONE) {
+        settings.lasting = match byte & !(MORE | KEEP_DONE | TRACE_LINK | TRACE_CHILD) {
             0 => Lasting::Always,
             1 => Lasting::WhileUsed,
             _ => return Err(DecodeError::Unknown("how long settings last")),
+        };
+        settings.trace = match byte & (TRACE_LINK | TRACE_CHILD) {
+            0 => None,
+            TRACE_LINK => Some(TraceMode::Link),
+            TRACE_CHILD => Some(TraceMode::Child),
+            _ => return Err(DecodeError::Unknown("how traces belong to each other")),
         };
         if byte & MORE != 0 {
             self.more_settings(&mut settings)?;

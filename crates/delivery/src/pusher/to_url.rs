@@ -95,9 +95,14 @@ impl PushWorker {
         let (now, random) = (self.now(), self.random(grant, "begin"));
         let begun = ground.breakers().begin(&origin, now, client.target().timeout, random);
         let request = OriginRequest { worker: self, origin: &origin, mark: Some(begun.map_err(later)?) };
+        let span = self.span(grant, url.uri()).await;
         let at = self.wheel.now().wall;
-        let sent = PushRequest::of(grant, &self.store, at.to_system_time());
+        let mut sent = PushRequest::of(grant, &self.store, at.to_system_time());
+        sent.span = span.as_ref().and_then(|span| span.context());
         let outcome = without_disable(client.deliver_to(url.uri(), &sent).await);
+        if let Some(span) = span {
+            span.end(&outcome);
+        }
         let charge = request.end(grant, &outcome);
         Ok((at, outcome, charge))
     }

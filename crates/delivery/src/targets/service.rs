@@ -15,6 +15,7 @@ use super::stages::TargetState;
 use crate::book::{BookReport, TargetBook, TargetEntry};
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;
+use crate::trace::PushTracer;
 use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
 
 /// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
@@ -34,6 +35,7 @@ pub struct TargetService {
 struct ServiceInner {
     wheel: Duewheel,
     targets: Targets,
+    tracer: Option<Arc<dyn PushTracer>>,
     book: TargetBook,
     workers: Mutex<Option<PushWorkers>>,
     known: Mutex<Known>,
@@ -64,13 +66,24 @@ impl TargetService {
     /// Starts it on the runtime of the caller. It ends with [`TargetService::stop`], when it is dropped, or when the
     /// wheel is closed.
     pub fn start(wheel: &Duewheel, targets: &Targets) -> Self {
-        TargetService::with_bugs(wheel, targets, 0)
+        TargetService::with_bugs(wheel, targets, None, 0)
     }
 
-    fn with_bugs(wheel: &Duewheel, targets: &Targets, bugs: u64) -> Self {
+    /// The same, with spans of deliveries.
+    pub fn start_traced(wheel: &Duewheel, targets: &Targets, tracer: Arc<dyn PushTracer>) -> Self {
+        TargetService::with_bugs(wheel, targets, Some(tracer), 0)
+    }
+
+    fn with_bugs(
+        wheel: &Duewheel,
+        targets: &Targets,
+        tracer: Option<Arc<dyn PushTracer>>,
+        bugs: u64,
+    ) -> Self {
         let inner = Arc::new(ServiceInner {
             wheel: wheel.clone(),
             targets: targets.clone(),
+            tracer,
             book: TargetBook::new(),
             workers: Mutex::new(None),
             known: Mutex::default(),
@@ -219,7 +232,7 @@ impl ServiceInner {
             }
         };
         let report = Arc::new(PauseRecorder(self.clone()));
-        let start = PushWorkersStart { book: self.book.clone(), report, store };
+        let start = PushWorkersStart { book: self.book.clone(), report, store, tracer: self.tracer.clone() };
         let known = self.known();
         if known.stopped {
             return true;
@@ -323,7 +336,7 @@ mod tests {
     async fn a_bug_of_the_reader_is_counted_and_it_goes_on() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
-        let service = TargetService::with_bugs(&wheel, &targets, 2);
+        let service = TargetService::with_bugs(&wheel, &targets, None, 2);
         targets.put("shop", &TargetSettings::new("https://shop.example/")).await.unwrap();
         targets.choose(&QueueName::new("orders").unwrap(), Some("shop"), &|_| true).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

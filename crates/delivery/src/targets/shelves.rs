@@ -239,6 +239,7 @@ impl Targets {
             due_at: now,
             headers: vec![("content-type".to_owned(), "application/json".to_owned())],
             body: Bytes::from_static(TEST_BODY),
+            span: None,
         };
         let outcome = PushClient::new(target.into()).deliver(&request).await;
         Ok((outcome, request.webhook_id))

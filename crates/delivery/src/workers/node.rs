@@ -22,6 +22,7 @@ use crate::limits::{
     WORKERS_TICK, WORKERS_WAIT,
 };
 use crate::pusher::{PushCounts, PusherError, PusherParts, check_store};
+use crate::trace::PushTracer;
 
 /// What the workers of a node are started with.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct PushWorkersStart {
     pub report: Arc<dyn BookReport>,
     /// The random id of the store, part of `webhook-id`: 1 to 64 letters, digits and hyphens.
     pub store: String,
+    /// What makes spans of deliveries.
+    pub tracer: Option<Arc<dyn PushTracer>>,
 }
 
 /// Pushes to the targets of a book, until it is stopped or the wheel is closed. Each node of a cluster runs one; each
@@ -71,7 +74,8 @@ pub struct PushWorkersStart {
 ///
 /// let wheel = Duewheel::builder().in_memory().open().await?;
 /// let book = TargetBook::new();
-/// let start = PushWorkersStart { book: book.clone(), report: Arc::new(Printed), store: "main".into() };
+/// let (report, store) = (Arc::new(Printed), "main".into());
+/// let start = PushWorkersStart { book: book.clone(), report, store, tracer: None };
 /// let workers = PushWorkers::start(&wheel, start)?;
 /// book.set(vec![TargetEntry {
 ///     name: "shop".into(),
@@ -119,8 +123,12 @@ impl PushWorkers {
         check_store(&start.store)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
         let (log, writer) = AttemptLog::start(wheel.client())?;
-        let parts =
-            PusherParts { attempts: Some(log), urls: Arc::default(), bugs: Arc::new(AtomicU64::new(seats)) };
+        let parts = PusherParts {
+            attempts: Some(log),
+            urls: Arc::default(),
+            tracer: start.tracer.clone(),
+            bugs: Arc::new(AtomicU64::new(seats)),
+        };
         let ground = SeatGround { wheel: wheel.clone(), store: start.store.clone(), parts };
         let inner = Arc::new(WorkersInner {
             ground,
@@ -496,7 +504,7 @@ mod tests {
         let entry = TargetEntry { name: "t".into(), target: nowhere(), queues, paused: None, revision: 1 };
         let book = TargetBook::new();
         book.set(vec![entry]);
-        let start = PushWorkersStart { book, report: Arc::new(NoReport), store: "s1".into() };
+        let start = PushWorkersStart { book, report: Arc::new(NoReport), store: "s1".into(), tracer: None };
         let workers = PushWorkers::with_bugs(&wheel, start, 1, 2).unwrap();
         wheel.queue("q").body("x").enqueue().await.unwrap();
         let failed = async || workers.status("t").is_some_and(|status| status.counts.failed == 1);
@@ -539,7 +547,7 @@ mod tests {
     async fn a_store_with_a_dot_in_its_name_is_refused() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let start =
-            PushWorkersStart { book: TargetBook::new(), report: Arc::new(NoReport), store: "a.b".into() };
+            PushWorkersStart { book: TargetBook::new(), report: Arc::new(NoReport), store: "a.b".into(), tracer: None };
         assert_eq!(PushWorkers::start(&wheel, start).map(drop).unwrap_err(), PusherError::Store);
     }
 }

@@ -195,6 +195,7 @@ pub fn request() -> PushRequest {
         due_at: instant(1_614_265_329),
         headers: Vec::new(),
         body: Bytes::from_static(b"hello"),
+        span: None,
     }
 }
 

@@ -112,7 +112,7 @@ impl Rig {
     /// A node that gives its store another name than others do, so that its requests can be told apart.
     fn node_of(&self, store: &str) -> PushWorkers {
         let start =
-            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: store.into() };
+            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: store.into(), tracer: None };
         PushWorkers::start(&self.wheel, start).unwrap()
     }
 

@@ -94,7 +94,7 @@ fn spawn(folder: &Path, address: &str) -> Result<(Child, String), CommandFailure
     command.arg(folder.join("data"));
     // Options of another server are none of its business.
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("DUEWHEEL_") {
+        if ["DUEWHEEL_", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }

@@ -116,6 +116,7 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "spread" | "spread_ms" => "--spread",
         "target_url" => "--target-url",
         "to" => "--to",
+        "trace" => "--trace",
         "wait_ms" => "--wait",
         _ => return None,
     })

@@ -163,5 +163,6 @@ pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
         ("expires-in", time(&config["expires_in_ms"])),
         ("on-expiry", plain("on_expiry")),
         ("keep-done", time(&config["keep_done_ms"])),
+        ("trace", plain("trace")),
     ]
 }

@@ -75,6 +75,9 @@ struct ChangeArgs {
     /// How long messages that have ended can still be read and replayed
     #[arg(long, value_name = "TIME", value_parser = when::span)]
     keep_done: Option<TimeSpan>,
+    /// How the trace of a delivery belongs to that of its message's creation
+    #[arg(long, value_name = "HOW")]
+    trace: Option<TraceArg>,
     /// The target that messages are delivered to
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -96,6 +99,7 @@ enum SettingArg {
     ExpiresIn,
     OnExpiry,
     KeepDone,
+    Trace,
     Target,
 }
 
@@ -116,6 +120,7 @@ impl SettingArg {
             SettingArg::ExpiresIn => "expires_in_ms",
             SettingArg::OnExpiry => "on_expiry",
             SettingArg::KeepDone => "keep_done_ms",
+            SettingArg::Trace => "trace",
             SettingArg::Target => "target",
         }
     }
@@ -137,6 +142,14 @@ enum OnExpiryArg {
     Dead,
     /// It is removed
     Drop,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TraceArg {
+    /// A trace of its own, with a link
+    Link,
+    /// A span of the same trace
+    Child,
 }
 
 /// `MIN..MAX`, or one time for both.
@@ -187,6 +200,11 @@ impl ChangeArgs {
         });
         put("on_expiry", on_expiry.map(Value::from));
         put("keep_done_ms", self.keep_done.map(|time| time.0.into()));
+        let trace = self.trace.map(|how| match how {
+            TraceArg::Link => "link",
+            TraceArg::Child => "child",
+        });
+        put("trace", trace.map(Value::from));
         put("target", self.target.clone().map(Value::from));
         named
     }

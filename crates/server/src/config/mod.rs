@@ -24,6 +24,7 @@ mod exposure;
 #[cfg(test)]
 mod listener_tests;
 mod options;
+mod otlp;
 mod quota;
 mod store;
 mod values;
@@ -32,6 +33,7 @@ pub use beanstalk_settings::BeanstalkSettings;
 pub use error::ConfigError;
 pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
+pub use otlp::{ClientFiles, OtlpSettings, SamplerOption};
 pub use quota::QuotaTable;
 pub use store::{PeerFiles, RedisSettings, StoreChoice};
 pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
@@ -88,6 +90,8 @@ pub struct Settings {
     pub log: String,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// The collector that spans are sent to, if an option names it.
+    pub otlp_endpoint: Option<String>,
     /// Limits and defaults of the engine.
     pub policy: Policy,
     /// Limits of the HTTP listener.
@@ -199,6 +203,9 @@ impl Options {
                 "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
             return Err(ConfigError::Value(what.into()));
         }
+        if let Some(endpoint) = &self.otlp_endpoint {
+            otlp::check_endpoint("--otlp-endpoint", endpoint)?;
+        }
         Ok(Settings {
             data: self.data.unwrap_or_else(|| "duewheel-data".into()),
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
@@ -223,6 +230,7 @@ impl Options {
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
             log_format: self.log_format.unwrap_or(LogFormat::Text),
+            otlp_endpoint: self.otlp_endpoint,
             virtual_clock,
             quotas: quota::checked(self.quota, &policy)?,
             file: None,
@@ -395,6 +403,7 @@ impl Settings {
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
+            otlp_endpoint: self.otlp_endpoint.clone(),
             virtual_clock: match self.store {
                 StoreChoice::Log => Some(self.virtual_clock),
                 StoreChoice::Redis(_) => None,
@@ -452,7 +461,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\nsecrets_key = '/s'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\nsecrets_key = '/s'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\notlp_endpoint = 'http://c:4318'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\

@@ -196,6 +196,10 @@ options! {
         /// Format of log lines [default: text]
         #[arg(long, value_name = "FORMAT")]
         pub log_format: Option<LogFormat>,
+        /// Address of a collector that spans are sent to with OTLP over HTTP; the variables of OpenTelemetry
+        /// (OTEL_EXPORTER_OTLP_ENDPOINT, ...) count as well, and this one wins
+        #[arg(long, value_name = "URL")]
+        pub otlp_endpoint: Option<String>,
         /// For tests: time stands, and only `POST /v1/clock/advance` moves it. All is in memory, unless it is `force`;
         /// then messages of the data folder may come before their time [default: off]
         #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "WHEN")]

@@ -24,6 +24,7 @@ use super::reading::{BodyBudget, TIME_LIMIT};
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
+use crate::traces::Traces;
 
 /// How often the worker of schedules looks whether the server is in drain mode.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
@@ -70,6 +71,8 @@ pub struct AppState {
     pub(super) targets: OnceLock<Targets>,
     /// What delivers to them, while it runs.
     pub(super) delivery: Mutex<Option<TargetService>>,
+    /// What makes spans, if spans are made.
+    pub(super) traces: OnceLock<Arc<dyn Traces>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -159,8 +162,19 @@ impl App {
             jobs: Mutex::new(None),
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
+            traces: OnceLock::new(),
             description: OnceLock::new(),
         }))
+    }
+
+    /// Makes spans from now on: before requests are served.
+    pub(crate) fn set_traces(&self, traces: Arc<dyn Traces>) {
+        let _ = self.0.traces.set(traces); // there is one collector
+    }
+
+    /// What makes spans, if spans are made.
+    pub(super) fn traces(&self) -> Option<&Arc<dyn Traces>> {
+        self.0.traces.get()
     }
 
     /// Shows in `/metrics` how much room the disk of this folder has.
@@ -243,7 +257,10 @@ impl App {
     /// Delivers queues to their targets from now on.
     pub fn start_delivery(&self) {
         if let Some(targets) = self.targets() {
-            *self.delivery() = Some(TargetService::start(&self.wheel, targets));
+            *self.delivery() = Some(match self.traces() {
+                Some(traces) => TargetService::start_traced(&self.wheel, targets, Arc::clone(traces).tracer()),
+                None => TargetService::start(&self.wheel, targets),
+            });
         }
     }
 

@@ -1,11 +1,13 @@
 //! `POST /v1/queues/{queue}/messages`: enqueues one message, or one for each line.
 
 use axum::http::{HeaderMap, HeaderValue};
-use duewheel::core::engine::Answered;
+use duewheel::core::engine::{Answered, Enqueued};
+use duewheel::core::{Key, QueueName};
 
 use super::call::{BodyFormat, Call};
 use super::enqueued::{EnqueuedAnswer, status};
 use super::line::EnqueueLine;
+use super::traced::Sending;
 use super::{Answer, ndjson, reply, strict, target_url};
 use crate::error::Problem;
 
@@ -23,9 +25,31 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
         }
         return ndjson::enqueue(call, queue).await;
     }
+    let mut sending = Sending::begin(&call, &queue);
+    let done = enqueue_one(&mut call, &queue, idempotency_key, &mut sending).await;
+    match &done {
+        Ok((done, _)) => sending.accepted(done.id),
+        Err(problem) => sending.refused(problem),
+    }
+    let (done, key) = done?;
+    let mut response = reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref()));
+    if done.answered == Answered::Before {
+        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// Enqueues a single message; also gives its key.
+async fn enqueue_one(
+    call: &mut Call,
+    queue: &QueueName,
+    idempotency_key: Option<Box<str>>,
+    sending: &mut Sending,
+) -> Result<(Enqueued, Option<Key>), Problem> {
     let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-    let (mut message, time) = strict::parse::<EnqueueLine<'_>>(&bytes)?.into_enqueue(&queue)?;
+    let (mut message, time) = strict::parse::<EnqueueLine<'_>>(&bytes)?.into_enqueue(queue)?;
     drop(bytes);
+    sending.mark(&mut message);
     if let Some(id) = idempotency_key {
         if message.dedupe_id.as_ref().is_some_and(|given| *given != id) {
             return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
@@ -33,15 +57,11 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
         message.dedupe_id = Some(id);
     }
     if target_url::is_in(&message) {
-        target_url::check(&call.app, &call.caller, &queue).await?;
+        target_url::check(&call.app, &call.caller, queue).await?;
     }
     let key = message.key.clone();
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, time))?;
-    let mut response = reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref()));
-    if done.answered == Answered::Before {
-        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
-    }
-    Ok(response)
+    Ok((done, key))
 }
 
 /// The value of the header `Idempotency-Key`, as it is: quotes are a part of it.

@@ -1,6 +1,6 @@
 //! Limits of a queue's grants and the expiry of its messages, in JSON.
 
-use duewheel::core::policy::{GrantLimits, GrantRate, OnExpiry, QueueSettings};
+use duewheel::core::policy::{GrantLimits, GrantRate, OnExpiry, QueueSettings, TraceMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +67,34 @@ impl From<OnExpiry> for OnExpiryWord {
             OnExpiry::DeliverLate => OnExpiryWord::DeliverLate,
             OnExpiry::Dead => OnExpiryWord::Dead,
             OnExpiry::Drop => OnExpiryWord::Drop,
+        }
+    }
+}
+
+/// How the trace of a delivery belongs to that of its message's creation: `link`, which is the default, is a trace of its own
+/// with a link, `child` a span of the same trace.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "Trace")]
+pub(crate) enum TraceWord {
+    Link,
+    Child,
+}
+
+impl From<TraceWord> for TraceMode {
+    fn from(word: TraceWord) -> Self {
+        match word {
+            TraceWord::Link => TraceMode::Link,
+            TraceWord::Child => TraceMode::Child,
+        }
+    }
+}
+
+impl From<TraceMode> for TraceWord {
+    fn from(mode: TraceMode) -> Self {
+        match mode {
+            TraceMode::Link => TraceWord::Link,
+            TraceMode::Child => TraceWord::Child,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::error::Problem;
 mod engine;
 mod page;
 mod process;
+mod spans;
 
 use page::{MetricsPage, by_state, labels, micros, seconds};
 
@@ -38,6 +39,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     let mut page = MetricsPage::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192);
     process::write_process(&mut page);
     process::write_server(&mut page, app);
+    spans::write(&mut page, app);
     let waiters = app.client.waiting();
     page.one(
         "duewheel_waiters",

@@ -60,6 +60,7 @@ mod strict;
 mod target;
 mod target_url;
 mod target_view;
+mod traced;
 mod view;
 #[cfg(test)]
 mod walk;

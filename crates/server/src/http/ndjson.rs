@@ -28,6 +28,7 @@ use super::call::Call;
 use super::enqueued::{self, EnqueuedAnswer};
 use super::line::{EnqueueLine, TimeField};
 use super::reading::ReadBody;
+use super::traced::Sending;
 use super::{Answer, App, check_batch, strict, target_url};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, ItemProblem, Problem};
@@ -42,13 +43,29 @@ const RESULT_BYTES: usize = 192;
 
 pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
     let body = call.bytes(call.app.policy.max_batch_bytes).await?;
-    let mut slices = submit(&call.app, &call.caller, body, &queue).await?;
+    let mut sending = Sending::begin(&call, &queue);
+    let submitted = submit(&call.app, &call.caller, body, &queue, &mut sending).await;
+    let mut slices = match submitted {
+        Ok(slices) => slices,
+        Err(problem) => {
+            sending.refused(&problem);
+            return Err(problem);
+        }
+    };
+    let lines = slices.iter().map(|slice| slice.outcomes.len()).sum();
     let body = match (slices.pop_front(), slices.is_empty()) {
-        (None, _) => Body::empty(),
-        (Some(slice), true) => Body::from(slice.finish(&queue).await),
+        (None, _) => {
+            sending.taken(lines);
+            Body::empty()
+        }
+        (Some(slice), true) => {
+            let results = slice.finish(&queue).await;
+            sending.taken(lines);
+            Body::from(results)
+        }
         (Some(first), false) => {
             slices.push_front(first);
-            Body::new(Results { slices, queue })
+            Body::new(Results { slices, queue, sending: Some((sending, lines)) })
         }
     };
     let mut response: Response = (StatusCode::OK, body).into_response();
@@ -62,6 +79,7 @@ async fn submit(
     caller: &Caller,
     body: ReadBody,
     queue: &QueueName,
+    sending: &mut Sending,
 ) -> Result<VecDeque<Slice>, Problem> {
     let until = Instant::now() + body.time_limit();
     let lines = lines(&body);
@@ -80,6 +98,7 @@ async fn submit(
             before.settle().await;
         }
         let mut slice = Slice::parse(chunk, queue);
+        slice.mark(sending);
         if slice.has_urls() {
             if urls.is_none() {
                 urls = Some(target_url::check(app, caller, queue).await);
@@ -175,6 +194,15 @@ impl Slice {
             }
         }
         slice
+    }
+
+    /// Gives the valid lines the context of the request.
+    fn mark(&mut self, sending: &mut Sending) {
+        for op in &mut self.ops {
+            if let Op::Enqueue(message) = op {
+                sending.mark(message);
+            }
+        }
     }
 
     /// Whether a valid line has a URL.
@@ -306,6 +334,8 @@ fn failed(error: CallError) -> Problem {
 struct Results {
     slices: VecDeque<Slice>,
     queue: QueueName,
+    /// The trace, and the number of lines, until the last result is there.
+    sending: Option<(Sending, usize)>,
 }
 
 impl HttpBody for Results {
@@ -320,6 +350,11 @@ impl HttpBody for Results {
         let answers = ready!(slice.replies.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
         let bytes = slice.write(answers, &self.queue);
+        if self.slices.is_empty()
+            && let Some((sending, lines)) = self.sending.take()
+        {
+            sending.taken(lines);
+        }
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 

@@ -4,14 +4,14 @@ use axum::http::StatusCode;
 use duewheel::core::QueueName;
 use duewheel::core::engine::{Op, QueueView};
 use duewheel::core::message::MaxAttempts;
-use duewheel::core::policy::{Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder};
+use duewheel::core::policy::{Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use duewheel::core::record::Pause;
 use duewheel_delivery::{ShownTarget, TargetError, TargetView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::limits::{self, GrantRateFields, LimitsAnswer, OnExpiryWord};
+use super::limits::{self, GrantRateFields, LimitsAnswer, OnExpiryWord, TraceWord};
 use super::line::BackoffFields;
 use super::queue::is_unused_default;
 use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
@@ -65,6 +65,9 @@ pub(crate) struct ConfigRequest<'a> {
     #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
     keep_done: Option<Text<'a>>,
+    /// How the traces of deliveries belong to those of the messages' creation.
+    #[serde(default, deserialize_with = "strict::word")]
+    trace: Option<TraceWord>,
     /// The target that its messages are delivered to.
     target: Option<String>,
 }
@@ -100,6 +103,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         expires_in_ms: limits::positive(asked.expires_in_ms, asked.expires_in.as_ref(), "expires_in")?,
         on_expiry: asked.on_expiry.map(OnExpiry::from),
         keep_done_ms: limits::positive(asked.keep_done_ms, asked.keep_done.as_ref(), "keep_done")?,
+        trace: asked.trace.map(TraceMode::from),
     };
     let _alone = call.app.settings.lock().await;
     set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
@@ -185,6 +189,7 @@ pub(crate) struct EffectiveAnswer {
     pub(super) on_expiry: OnExpiryWord,
     /// `null`: messages that have ended are not kept.
     pub(super) keep_done_ms: Option<u64>,
+    pub(super) trace: TraceWord,
 }
 
 impl EffectiveAnswer {
@@ -200,6 +205,7 @@ impl EffectiveAnswer {
             limits: LimitsAnswer::of(settings),
             on_expiry: settings.on_expiry.unwrap_or_default().into(),
             keep_done_ms: settings.keep_done_ms,
+            trace: settings.trace.unwrap_or_default().into(),
         }
     }
 }
@@ -283,6 +289,10 @@ pub(crate) struct ConfigChange<'a> {
     #[serde(borrow, default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<DelaySchema>")]
     keep_done: Option<Option<Text<'a>>>,
+    /// How the traces of deliveries belong to those of the messages' creation.
+    #[serde(default, deserialize_with = "strict::given_word")]
+    #[schemars(with = "Option<TraceWord>")]
+    trace: Option<Option<TraceWord>>,
     /// The target that its messages are delivered to; `null` for none.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<String>")]
@@ -307,6 +317,7 @@ impl ConfigChange<'_> {
             on_expiry,
             keep_done_ms,
             keep_done,
+            trace,
             target,
         } = self;
         lease_ms.is_none()
@@ -324,6 +335,7 @@ impl ConfigChange<'_> {
             && on_expiry.is_none()
             && keep_done_ms.is_none()
             && keep_done.is_none()
+            && trace.is_none()
             && target.is_none()
     }
 
@@ -352,6 +364,7 @@ impl ConfigChange<'_> {
             let (ms, text) = (self.keep_done_ms.flatten(), self.keep_done.flatten());
             to.keep_done_ms = limits::positive(ms, text.as_ref(), "keep_done")?;
         }
+        put(&mut to.trace, self.trace.map(|word| word.map(TraceMode::from)));
         to.lasting = Lasting::Always;
         Ok(())
     }
@@ -363,8 +376,8 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     let asked: ConfigChange<'_> = strict::parse(&bytes)?;
     if asked.is_empty() {
         let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
-                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry, keep_done and \
-                   target; null resets it";
+                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry, \
+                   keep_done, trace and target; null resets it";
         return Err(Problem::new(ErrorCode::BadRequest, why));
     }
     // Two changes of different members at the same time must both count.

@@ -7,7 +7,7 @@ use duewheel::core::record::{Pause, Totals};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{LimitsAnswer, OnExpiryWord};
+use super::limits::{LimitsAnswer, OnExpiryWord, TraceWord};
 use crate::json::{InstantText, Thousandths};
 use crate::schema::QueueSchema;
 
@@ -152,6 +152,7 @@ pub(crate) struct SettingsAnswer {
     pub(super) on_expiry: Option<OnExpiryWord>,
     /// How long messages that have ended are kept; `null` for not at all.
     pub(super) keep_done_ms: Option<u64>,
+    pub(super) trace: Option<TraceWord>,
     /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
@@ -212,6 +213,7 @@ impl SettingsAnswer {
             limits: LimitsAnswer::of(settings),
             on_expiry: settings.on_expiry.map(OnExpiryWord::from),
             keep_done_ms: settings.keep_done_ms,
+            trace: settings.trace.map(TraceWord::from),
             target: None,
         }
     }

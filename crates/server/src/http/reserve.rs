@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Object, Positive, Text, Whole};
+use super::traced::TracedCall;
 use super::view::ContentAnswer;
 use super::{Answer, App, held, reply, write_large};
 use crate::error::{Problem, overloaded};
@@ -105,7 +106,8 @@ struct ReserveQueues {
 pub(crate) async fn reserve(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: ReserveRequest = call.json(call.app.max_single_bytes()).await?;
-    grant(&call.app, ReserveQueues { names: vec![queue], max_of: Vec::new() }, asked).await
+    let traced = TracedCall::begin(&call.app, call.headers());
+    grant(&call.app, traced, ReserveQueues { names: vec![queue], max_of: Vec::new() }, asked).await
 }
 
 pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
@@ -116,10 +118,11 @@ pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
     for queue in &queues.names {
         call.caller.need_queue(queue)?;
     }
-    grant(&call.app, queues, asked).await
+    let traced = TracedCall::begin(&call.app, call.headers());
+    grant(&call.app, traced, queues, asked).await
 }
 
-async fn grant(app: &App, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
+async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
     let policy = &app.policy;
     let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
     // While other consumers do not read the messages that they have reserved, each request gets one at a time.
@@ -133,7 +136,14 @@ async fn grant(app: &App, queues: ReserveQueues, asked: ReserveRequest) -> Answe
         session: SessionId::NONE,
         deadline_margin_ms: None,
     };
-    match app.client.reserve(demand).await? {
+    let names = traced.is_traced().then(|| demand.queues.clone()).unwrap_or_default();
+    let reserved = app.client.reserve(demand).await.map_err(Problem::from);
+    match &reserved {
+        Ok(Reserved::Grants(grants)) => traced.received(&names, grants, None),
+        Ok(_) => traced.received(&names, &[], None),
+        Err(problem) => traced.received(&names, &[], Some(problem)),
+    }
+    match reserved? {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {

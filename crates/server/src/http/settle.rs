@@ -13,11 +13,13 @@ use super::call::Call;
 use super::reach::within;
 use super::reserve::at_most;
 use super::strict::{self, Positive, Text, Whole};
+use super::traced::TracedCall;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
 use crate::json::{IdText, InstantText};
 use crate::schema::{DeadReasonSchema, LevelSchema, TokenSchema};
+use crate::traces::LeaseCall;
 
 /// The lease whose message is done.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,8 +42,12 @@ pub(crate) async fn ack(mut call: Call) -> Answer {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?
     };
-    let done = acks(&call.app, &call.caller, &[(id, token)]).await?.pop();
-    settled(done.unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))?)
+    let traced = TracedCall::begin(&call.app, call.headers());
+    let done = acks(&call.app, &call.caller, &[(id, token)]).await;
+    let done = done.and_then(|mut done| done.pop().unwrap_or_else(|| Err(CallError::NO_ANSWER.into())));
+    let done = done.and_then(|done| done.map_err(Problem::from_settle));
+    traced.settled(LeaseCall::Ack, id, &done);
+    settled(&done?)
 }
 
 /// Acks the messages that the caller's token covers, including those that were acked before.
@@ -144,7 +150,10 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         strict::parse::<Nack<'_>>(&bytes)?.into_ask(id, call.app.policy.max_delay_ms)?
     };
-    settled(call.app.ask(asked).await?)
+    let traced = TracedCall::begin(&call.app, call.headers());
+    let done = call.app.ask(asked).await.and_then(|done| done.map_err(Problem::from_settle));
+    traced.settled(LeaseCall::Nack, id, &done);
+    settled(&done?)
 }
 
 /// The lease whose deadline is pushed.
@@ -165,8 +174,10 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         strict::parse::<Extend<'_>>(&bytes)?.into_ask(id)?
     };
-    let done = call.app.ask(asked).await?.map_err(Problem::from_settle)?;
-    Ok(reply(StatusCode::OK, &ExtendedAnswer::of(&done)))
+    let traced = TracedCall::begin(&call.app, call.headers());
+    let done = call.app.ask(asked).await.and_then(|done| done.map_err(Problem::from_settle));
+    traced.settled(LeaseCall::Extend, id, &done);
+    Ok(reply(StatusCode::OK, &ExtendedAnswer::of(&done?)))
 }
 
 impl Extend<'_> {
@@ -222,8 +233,8 @@ pub(super) fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> R
     text.0.parse().map_err(|what| Problem::field(field(), what))
 }
 
-fn settled(done: Settlement) -> Answer {
-    Ok(reply(StatusCode::OK, &SettledAnswer::of(&done.map_err(Problem::from_settle)?)))
+fn settled(done: &Applied<Settled>) -> Answer {
+    Ok(reply(StatusCode::OK, &SettledAnswer::of(done)))
 }
 
 /// The result of settling a lease.

@@ -14,10 +14,12 @@ use super::settle::{
     Extend, ExtendedAnswer, Extension, Nack, RefusedId, SettledAnswer, Settlement, acks, token,
 };
 use super::strict::{self, Id, Object, Positive, Text, Whole};
+use super::traced::TracedCall;
 use super::{Answer, App, check_batch, reply};
 use crate::auth::Caller;
 use crate::error::Problem;
 use crate::json::IdText;
+use crate::traces::LeaseCall;
 
 /// Leases whose messages are done.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -49,6 +51,7 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
     };
     let leases: Vec<(MessageId, LeaseToken)> =
         items.iter().filter_map(|(id, token)| Some((*id, *token.as_ref().ok()?))).collect();
+    let traced = TracedCall::begin(&call.app, call.headers());
     let mut done = acks(&call.app, &call.caller, &leases).await?.into_iter();
     let results = items.into_iter().map(|(id, token)| match token {
         Ok(_) => (id, done.next().unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))),
@@ -57,6 +60,7 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
     let results: Vec<_> = results
         .map(|(id, result)| (id, result.and_then(|settled| settled.map_err(Problem::from_settle))))
         .collect();
+    traced.settled_many(LeaseCall::Ack, &results);
     let results = results.iter().map(|(id, result)| match result {
         Ok(settled) => AckResult::Done(AckedItem { id: IdText(*id), settled: SettledAnswer::of(settled) }),
         Err(problem) => AckResult::Refused(RefusedId::of(*id, problem)),
@@ -131,7 +135,9 @@ pub(crate) async fn nack_many(mut call: Call) -> Answer {
         };
         messages.into_iter().enumerate().map(one).collect::<Result<_, Problem>>()?
     };
+    let traced = TracedCall::begin(&call.app, call.headers());
     let results = settle_all(&call.app, &call.caller, asked).await?;
+    traced.settled_many(LeaseCall::Nack, &results);
     let results = results.iter().map(|(id, result)| match result {
         Ok(settled) => NackResult::Done(NackedItem { id: IdText(*id), settled: SettledAnswer::of(settled) }),
         Err(problem) => NackResult::Refused(RefusedId::of(*id, problem)),
@@ -198,7 +204,9 @@ pub(crate) async fn extend_many(mut call: Call) -> Answer {
         };
         messages.into_iter().enumerate().map(one).collect::<Result<_, Problem>>()?
     };
+    let traced = TracedCall::begin(&call.app, call.headers());
     let results = settle_all(&call.app, &call.caller, asked).await?;
+    traced.settled_many(LeaseCall::Extend, &results);
     let results = results.iter().map(|(id, result)| match result {
         Ok(done) => ExtendResult::Done(ExtendedItem { id: IdText(*id), extended: ExtendedAnswer::of(done) }),
         Err(problem) => ExtendResult::Refused(RefusedId::of(*id, problem)),

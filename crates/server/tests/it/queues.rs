@@ -66,7 +66,7 @@ async fn put_replaces_all_settings() {
     let all = json!({"lease_ms": 1_000, "max_attempts": 2, "priority": 5, "backoff": {"min_ms": 1, "max_ms": 2},
         "dedupe_window_ms": 60_000, "dead_ttl_ms": 1_000, "order": "arrival", "rate": {"per_second": 9, "burst": 2},
         "catchup_rate": 8, "concurrency": 7, "expires_in_ms": 6_000, "on_expiry": "dead",
-        "keep_done_ms": 86_400_000});
+        "keep_done_ms": 86_400_000, "trace": "child"});
     let set = server.ok("PUT", "/v1/queues/q/config", &all.to_string()).await;
     assert_eq!(set["config"], all);
     let id = server.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;

@@ -7,7 +7,7 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
     PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use duewheel_core::record::{
     BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer,
 };
@@ -246,6 +246,15 @@ fn queue_bytes() {
         is(
             Record::Queue { name: queue(), settings, pause: Pause::Running },
             &format!("05 0171 00 00 00 00 00 00 00 02 {byte}  00"),
+        );
+    }
+    // In the same byte: that done messages are kept, for the time at the end, and how traces belong to each other.
+    for (trace, byte) in [(TraceMode::Link, "0c"), (TraceMode::Child, "14")] {
+        let (keep_done_ms, trace) = (Some(1_000), Some(trace));
+        let settings = QueueSettings { keep_done_ms, trace, ..QueueSettings::default() };
+        is(
+            Record::Queue { name: queue(), settings, pause: Pause::Running },
+            &format!("05 0171 00 00 00 00 00 00 00 {byte} e807  00"),
         );
     }
     let settings = QueueSettings { order: Some(ReadyOrder::Due), lasting: Lasting::WhileUsed, ..settings };

@@ -450,6 +450,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         expires_in_ms: Some(172_800_000),
         on_expiry: Some(OnExpiry::Drop),
         keep_done_ms: None,
+        trace: None,
     };
     let mut postponed = Life::new(after, Some(3));
     postponed.generation = 2;

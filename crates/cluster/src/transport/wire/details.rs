@@ -5,14 +5,14 @@
 //! | a reserve | its `max_of` in postcard: a list of names and numbers | 5 |
 //! | an accepted enqueue | its `answered` in postcard | 5 |
 //! | an enqueue | spread and expiry of its message | 6 |
-//! | a change of a queue's settings | its limits of grants, its expiry, and how long done messages are kept | 6 |
+//! | a change of a queue's settings | its limits of grants, its expiry, how long done messages are kept, and its traces | 6 |
 //! | a redrive | its delay | 6 |
 //! | a list | from which due time | 6 |
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
 //! | an answer with queues | the number of each that has any of these, its settings as above, and how many of its messages are done | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
-//! limits of grants or done messages, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
+//! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
 //! caller leaves out what comes before. Answers to such a node leave these details and done messages out, and say what it
 //! knows instead of a word that it does not ([`in_dialect`]).
 
@@ -24,7 +24,7 @@ use duewheel_core::engine::{
     SettingsRefusal, Settled, View,
 };
 use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
-use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings};
+use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings, TraceMode};
 use duewheel_core::time::WallMs;
 use serde::{Deserialize, Serialize};
 
@@ -63,18 +63,20 @@ struct MoreSettings {
     expires_in_ms: Option<u64>,
     on_expiry: Option<OnExpiry>,
     keep_done_ms: Option<u64>,
+    trace: Option<TraceMode>,
 }
 
 impl MoreSettings {
     fn of(settings: &QueueSettings) -> Self {
-        let QueueSettings { limits, expires_in_ms, on_expiry, keep_done_ms, .. } = *settings;
-        MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms }
+        let QueueSettings { limits, expires_in_ms, on_expiry, keep_done_ms, trace, .. } = *settings;
+        MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms, trace }
     }
 
     fn put(self, settings: &mut QueueSettings) {
-        let MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms } = self;
+        let MoreSettings { limits, expires_in_ms, on_expiry, keep_done_ms, trace } = self;
         (settings.limits, settings.expires_in_ms) = (limits, expires_in_ms);
         (settings.on_expiry, settings.keep_done_ms) = (on_expiry, keep_done_ms);
+        settings.trace = trace;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::message::{
     PastAttempt, Stage,
 };
 use crate::name::{Key, QueueName};
-use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder};
+use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
@@ -364,6 +364,7 @@ impl History {
                 on_expiry: [None, Some(OnExpiry::DeliverLate), Some(OnExpiry::Dead), Some(OnExpiry::Drop)]
                     [self.rare.index(4)],
                 keep_done_ms: self.rare.once_in(4).then(|| self.rare.below(70_000)),
+                trace: [None, Some(TraceMode::Link), Some(TraceMode::Child)][self.rare.index(3)],
                 order: self.maybe(2).map(|n| if n == 0 { ReadyOrder::Due } else { ReadyOrder::Arrival }),
                 ..QueueSettings::default()
             }

@@ -20,7 +20,7 @@ use crate::http::enqueued::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
 use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
 use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
-use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord};
+use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord, TraceWord};
 use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest};
@@ -569,6 +569,7 @@ pub(crate) fn get_config() -> OperationDoc {
         limits: limits(),
         on_expiry: OnExpiryWord::DeliverLate,
         keep_done_ms: None,
+        trace: TraceWord::Link,
     };
     let config = queue().config;
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
@@ -788,6 +789,7 @@ fn queue() -> QueueAnswer<'static> {
             limits: limits(),
             on_expiry: None,
             keep_done_ms: None,
+            trace: None,
             target: None,
         },
     }

@@ -13,12 +13,12 @@ async fn settings_are_shown_changed_and_reset() {
     let defaults = json!({
         "lease_ms": 30_000, "max_attempts": 20, "priority": 1024, "dedupe_window_ms": 86_400_000,
         "backoff": {"min_ms": 1_000, "max_ms": 3_600_000}, "dead_ttl_ms": null, "order": "due", "rate": null, "catchup_rate": null, "concurrency": null,
-        "expires_in_ms": null, "on_expiry": "deliver_late", "keep_done_ms": null,
+        "expires_in_ms": null, "on_expiry": "deliver_late", "keep_done_ms": null, "trace": "link",
     });
     let nothing = json!({
         "lease_ms": null, "max_attempts": null, "priority": null, "dedupe_window_ms": null, "backoff": null,
         "dead_ttl_ms": null, "order": null, "rate": null, "catchup_rate": null, "concurrency": null, "expires_in_ms": null,
-        "on_expiry": null, "keep_done_ms": null,
+        "on_expiry": null, "keep_done_ms": null, "trace": null,
     });
     let shown = server.ok("GET", path, "").await;
     assert_eq!(shown, json!({"queue": "q", "config": nothing, "effective": defaults}));
@@ -26,7 +26,7 @@ async fn settings_are_shown_changed_and_reset() {
     let all = json!({
         "lease_ms": 1, "max_attempts": 4_294_967_295_u64, "priority": 0, "dedupe_window_ms": 0,
         "backoff": {"min_ms": 5, "max_ms": 6}, "dead_ttl_ms": 9, "order": "arrival", "rate": {"per_second": 5, "burst": null}, "catchup_rate": 3, "concurrency": 7,
-        "expires_in_ms": 60_000, "on_expiry": "drop", "keep_done_ms": 3_000,
+        "expires_in_ms": 60_000, "on_expiry": "drop", "keep_done_ms": 3_000, "trace": "child",
     });
     let changed = server.ok("PATCH", path, &all.to_string()).await;
     assert_eq!((&changed["queue"], &changed["config"]), (&json!("q"), &all));
@@ -55,6 +55,7 @@ async fn settings_are_shown_changed_and_reset() {
     for (change, field) in [
         (r#"{"lease_ms": 0}"#, Some("lease_ms")),
         (r#"{"order": "age"}"#, Some("order")),
+        (r#"{"trace": "parent"}"#, Some("trace")),
         (r#"{"backoff": {"min_ms": 2, "max_ms": 1}}"#, Some("backoff")),
         (r#"{"backoff": {"min_ms": 2}}"#, Some("backoff.max_ms")),
         (r#"{"dead_ttl_ms": 99999999999999}"#, Some("dead_ttl_ms")),

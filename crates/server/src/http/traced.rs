@@ -1,0 +1,161 @@
+//! Traces of requests: the context of the caller, and what is told of each operation.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::http::HeaderMap;
+use duewheel::core::engine::Enqueue;
+use duewheel::core::message::Headers;
+use duewheel::core::{MessageId, QueueName};
+use duewheel_delivery::{TRACEPARENT, TRACESTATE, TraceContext};
+
+use super::App;
+use super::call::Call;
+use crate::error::Problem;
+use crate::traces::{AskedBy, Received, SendEnd, SendSpan, SettledLeases, LeaseCall, Traces};
+
+/// The context of the caller. A request with two of them has none.
+fn caller(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    let parent = parents.next()?.to_str().ok()?;
+    if parents.next().is_some() {
+        return None;
+    }
+    // Several lines are one list.
+    let states: Vec<&str> = headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
+    TraceContext::new(parent, Some(&states.join(",")))
+}
+
+/// The trace of an enqueue: its span, if spans are made, and the context that travels with its messages.
+#[derive(Debug)]
+pub(super) struct Sending {
+    span: Option<Box<dyn SendSpan>>,
+    /// Of the span, or else of the caller.
+    creation: Option<TraceContext>,
+    max_headers: usize,
+}
+
+impl Sending {
+    pub(super) fn begin(call: &Call, queue: &QueueName) -> Self {
+        let caller = caller(call.headers());
+        let span = call.app.traces().map(|traces| traces.send(queue, caller.as_ref()));
+        let creation = span.as_ref().and_then(|span| span.context()).or(caller);
+        Sending { span, creation, max_headers: call.app.policy.max_headers }
+    }
+
+    /// Gives a message the context, unless it says itself where it was created, or has no room for it.
+    pub(super) fn mark(&mut self, message: &mut Enqueue) {
+        let headers = &mut message.headers;
+        if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT)) {
+            if let (Some(span), Some(own)) = (&mut self.span, TraceContext::of_headers(headers)) {
+                span.link(&own);
+            }
+            return;
+        }
+        let Some(creation) = &self.creation else { return };
+        // A header of the caller's request must not be why it is refused.
+        let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let mut room = self.max_headers.saturating_sub(size);
+        let mut put = |name: &str, value: &str, headers: &mut Headers| match room.checked_sub(name.len() + value.len())
+        {
+            Some(left) => {
+                room = left;
+                headers.push((name.into(), value.into()));
+                true
+            }
+            None => false,
+        };
+        if put(TRACEPARENT, creation.traceparent(), headers)
+            && let Some(state) = creation.tracestate()
+            && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACESTATE))
+        {
+            put(TRACESTATE, state, headers);
+        }
+    }
+
+    /// One message was accepted.
+    pub(super) fn accepted(self, id: MessageId) {
+        self.end(SendEnd { id: Some(id), batch: None, error: None });
+    }
+
+    /// So many lines were taken.
+    pub(super) fn taken(self, lines: usize) {
+        self.end(SendEnd { id: None, batch: Some(lines), error: None });
+    }
+
+    /// All of it was refused.
+    pub(super) fn refused(self, problem: &Problem) {
+        self.end(SendEnd { id: None, batch: None, error: Some(problem.code.as_str()) });
+    }
+
+    fn end(self, of: SendEnd) {
+        if let Some(span) = self.span {
+            span.end(of);
+        }
+    }
+}
+
+/// A request on messages that exist, if spans are made.
+#[derive(Debug)]
+pub(super) struct TracedCall(Option<TracedCallState>);
+
+#[derive(Debug)]
+struct TracedCallState {
+    traces: Arc<dyn Traces>,
+    caller: Option<TraceContext>,
+    since: SystemTime,
+}
+
+impl TracedCallState {
+    fn asked(&self, error: Option<&Problem>) -> AskedBy<'_> {
+        let error = error.map(|problem| problem.code.as_str());
+        AskedBy { caller: self.caller.as_ref(), since: self.since, error }
+    }
+}
+
+impl TracedCall {
+    /// It begins now.
+    pub(super) fn begin(app: &App, headers: &HeaderMap) -> Self {
+        TracedCall(app.traces().map(|traces| TracedCallState {
+            traces: Arc::clone(traces),
+            caller: caller(headers),
+            since: SystemTime::now(),
+        }))
+    }
+
+    /// Whether anybody is told how it ends.
+    pub(super) fn is_traced(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A reserve of these queues has ended.
+    pub(super) fn received(
+        self,
+        queues: &[QueueName],
+        grants: &[duewheel::core::engine::Grant],
+        error: Option<&Problem>,
+    ) {
+        let Some(state) = self.0 else { return };
+        let queue = match queues {
+            [queue] => Some(queue),
+            _ => None,
+        };
+        state.traces.received(Received { asked: state.asked(error), queue, grants });
+    }
+
+    /// A lease was settled, or not.
+    pub(super) fn settled<T>(self, how: LeaseCall, id: MessageId, result: &Result<T, Problem>) {
+        let Some(state) = self.0 else { return };
+        let asked = state.asked(result.as_ref().err());
+        state.traces.settled(SettledLeases { asked, how, ids: &[id], is_batch: false });
+    }
+
+    /// Leases were settled. The span has an error only if none of them was.
+    pub(super) fn settled_many<T>(self, how: LeaseCall, results: &[(MessageId, Result<T, Problem>)]) {
+        let Some(state) = self.0 else { return };
+        let ids: Vec<MessageId> = results.iter().map(|(id, _)| *id).collect();
+        let first = results.iter().find_map(|(_, result)| result.as_ref().err());
+        let error = first.filter(|_| results.iter().all(|(_, result)| result.is_err()));
+        state.traces.settled(SettledLeases { asked: state.asked(error), how, ids: &ids, is_batch: true });
+    }
+}

@@ -1,0 +1,145 @@
+//! Spans of what the server does with messages: what is told about each operation, and to whom.
+//!
+//! The front ends tell what happens to [`Traces`], if there are any. Spans are made by the module `otel`, which the feature of
+//! that name adds; without it nothing here is ever called.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use duewheel::core::engine::Grant;
+use duewheel::core::{MessageId, QueueName};
+use duewheel_delivery::{PushTracer, TraceContext};
+
+use crate::config::{ConfigError, OtlpSettings, Settings};
+
+/// What makes spans of the operations of this server. It is called where they are made, so it must not block.
+pub(crate) trait Traces: PushTracer {
+    /// An enqueue begins: of a caller with this context.
+    fn send(&self, queue: &QueueName, caller: Option<&TraceContext>) -> Box<dyn SendSpan>;
+    /// A reserve has ended.
+    fn received(&self, of: Received<'_>);
+    /// Leases were settled.
+    fn settled(&self, of: SettledLeases<'_>);
+    /// What became of the spans so far.
+    fn counts(&self) -> SpanCounts;
+    /// Exports what waits, for this long at most. Spans that end later are dropped.
+    fn stop(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// The same interface for deliveries.
+    fn tracer(self: Arc<Self>) -> Arc<dyn PushTracer>;
+}
+
+/// The span of an enqueue. One that is dropped has ended without an answer.
+pub(crate) trait SendSpan: fmt::Debug + Send {
+    /// The context that travels with its messages.
+    fn context(&self) -> Option<TraceContext>;
+    /// One of its messages says itself in which context it was created.
+    fn link(&mut self, creation: &TraceContext);
+    /// It has ended.
+    fn end(self: Box<Self>, of: SendEnd);
+}
+
+/// How an enqueue has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendEnd {
+    /// The message, if it was a single one.
+    pub(crate) id: Option<MessageId>,
+    /// How many messages, if they were on lines.
+    pub(crate) batch: Option<usize>,
+    /// The code of the error that refused all of it.
+    pub(crate) error: Option<&'static str>,
+}
+
+/// What a request has done: since when, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedBy<'a> {
+    /// The context of the caller.
+    pub(crate) caller: Option<&'a TraceContext>,
+    /// When it began.
+    pub(crate) since: SystemTime,
+    /// The code of the error that refused it.
+    pub(crate) error: Option<&'static str>,
+}
+
+/// A reserve that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received<'a> {
+    pub(crate) asked: AskedBy<'a>,
+    /// The queue, if only one was named.
+    pub(crate) queue: Option<&'a QueueName>,
+    pub(crate) grants: &'a [Grant],
+}
+
+/// Leases that were settled or extended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SettledLeases<'a> {
+    pub(crate) asked: AskedBy<'a>,
+    pub(crate) how: LeaseCall,
+    pub(crate) ids: &'a [MessageId],
+    /// Whether the request could name several.
+    pub(crate) is_batch: bool,
+}
+
+/// What was asked for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseCall {
+    Ack,
+    Nack,
+    Extend,
+}
+
+impl LeaseCall {
+    #[cfg(feature = "otel")]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            LeaseCall::Ack => "ack",
+            LeaseCall::Nack => "nack",
+            LeaseCall::Extend => "extend",
+        }
+    }
+}
+
+/// What became of the spans of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpanCounts {
+    /// The collector has them.
+    pub(crate) exported: u64,
+    /// Nobody has them: too many waited, or an export failed.
+    pub(crate) dropped: u64,
+    /// They wait for their export.
+    pub(crate) waiting: u64,
+    /// Exports that failed.
+    pub(crate) failures: u64,
+}
+
+/// What makes spans, if the settings or the environment say where they go.
+///
+/// # Errors
+/// A value is not valid.
+pub(crate) fn start(settings: &Settings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let otlp = OtlpSettings::from_environment(settings.otlp_endpoint.as_deref())?;
+    otlp.map(|otlp| begin(settings, otlp)).transpose().map(Option::flatten)
+}
+
+#[cfg(feature = "otel")]
+fn begin(settings: &Settings, otlp: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let node = match &settings.store {
+        crate::config::StoreChoice::Redis(redis) => Some(redis.node.as_str()),
+        crate::config::StoreChoice::Log => None,
+    };
+    let traces = crate::otel::OtelTraces::start(otlp, node)?;
+    Ok(Some(Arc::new(traces)))
+}
+
+#[cfg(not(feature = "otel"))]
+fn begin(settings: &Settings, _: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let what = "this program was built without the feature otel, and makes no spans";
+    if settings.otlp_endpoint.is_some() {
+        return Err(ConfigError::Value(format!("--otlp-endpoint: {what}")));
+    }
+    // The variables may be meant for all programs of a machine.
+    tracing::warn!("OTEL_EXPORTER_OTLP_ENDPOINT is set, but {what}");
+    Ok(None)
+}
