@@ -34,6 +34,12 @@ pub struct MessageContent {
 /// Headers of a message, in the order given.
 pub type Headers = Vec<(Box<str>, Box<str>)>;
 
+/// Whether a header names the trace in which its message was created (W3C Trace Context). Such headers travel with the
+/// message as all others do; the same content in another trace is still the same content.
+pub fn is_of_a_trace(name: &str) -> bool {
+    name.eq_ignore_ascii_case("traceparent") || name.eq_ignore_ascii_case("tracestate")
+}
+
 /// A message's own settings. `None`: the queue's setting applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

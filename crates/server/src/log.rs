@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
@@ -17,6 +18,7 @@ use crate::config::LogFormat;
 /// From the call on, everything that is logged goes to standard error in this format; with [`LogFormat::Json`] a panic
 /// does, too.
 pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
+    let filter = without_requests(filter);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => subscriber.with_ansi(io::stderr().is_terminal()).init(),
@@ -25,6 +27,13 @@ pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
             std::panic::set_hook(Box::new(|info| tracing::error!(panic = %info, "a thread has panicked")));
         }
     }
+}
+
+/// What the client of the collector logs is left out, whatever the filter says: at the level `trace` it has the bytes of
+/// requests, and so their secrets.
+fn without_requests(filter: EnvFilter) -> EnvFilter {
+    let off = ["ureq=off", "ureq_proto=off", "ureq_proto::util=off"].map(str::parse::<Directive>);
+    off.into_iter().flatten().fold(filter, EnvFilter::add_directive)
 }
 
 /// One line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`; those of what it belongs to,

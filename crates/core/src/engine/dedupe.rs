@@ -4,7 +4,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::message::Expiry;
+use crate::message::{Expiry, is_of_a_trace};
 use crate::name::QueueName;
 use crate::record::DedupeRow;
 use crate::time::EngineMs;
@@ -41,7 +41,8 @@ impl Dedupe {
     }
 }
 
-/// A hash of the content of an enqueue: the same content gives the same number, in every version.
+/// A hash of the content of an enqueue: the same content gives the same number, in every version. The headers that name a
+/// trace are no content: each try has a span of its own.
 pub(super) fn content(e: &Enqueue) -> u128 {
     let mut h = Xxh3::new();
     let mut text = |b: &[u8]| {
@@ -50,7 +51,8 @@ pub(super) fn content(e: &Enqueue) -> u128 {
     };
     text(&e.body);
     text(e.key.as_ref().map_or("", |k| k.as_str()).as_bytes());
-    for (name, value) in &e.headers {
+    let headers = || e.headers.iter().filter(|(name, _)| !is_of_a_trace(name));
+    for (name, value) in headers() {
         text(name.as_bytes());
         text(value.as_bytes());
     }
@@ -61,7 +63,7 @@ pub(super) fn content(e: &Enqueue) -> u128 {
             h.update(&n.to_le_bytes());
         }
     };
-    number(Some(e.headers.len() as u64));
+    number(Some(headers().count() as u64));
     match e.when {
         When::After(ms) => {
             number(None);

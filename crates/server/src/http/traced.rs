@@ -43,6 +43,12 @@ impl Sending {
         Sending { span, creation, max_headers: call.app.policy.max_headers }
     }
 
+    /// Of nobody.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Sending { span: None, creation: None, max_headers: 0 }
+    }
+
     /// Gives a message the context, unless it says itself where it was created, or has no room for it.
     pub(super) fn mark(&mut self, message: &mut Enqueue) {
         let headers = &mut message.headers;

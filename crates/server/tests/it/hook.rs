@@ -11,6 +11,7 @@ use crate::fixture::PATIENCE;
 /// One request.
 #[derive(Clone, Debug)]
 pub(crate) struct HookRequest {
+    pub(crate) path: String,
     /// Names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
@@ -95,9 +96,10 @@ fn serve(stream: TcpStream, got: &Mutex<Vec<HookRequest>>, answering: &Answering
 }
 
 /// One request; `None` when the connection ends.
-fn read(reader: &mut impl BufRead) -> Option<HookRequest> {
+pub(crate) fn read(reader: &mut impl BufRead) -> Option<HookRequest> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
     let mut headers = BTreeMap::new();
     loop {
         let mut line = String::new();
@@ -108,5 +110,5 @@ fn read(reader: &mut impl BufRead) -> Option<HookRequest> {
     let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(HookRequest { headers, body })
+    Some(HookRequest { path, headers, body })
 }

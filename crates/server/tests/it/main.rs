@@ -29,6 +29,8 @@ mod message_urls;
 mod metrics;
 mod nodes;
 mod operations;
+#[cfg(feature = "otel")]
+mod otel;
 mod peer;
 mod probes;
 mod process;

@@ -96,6 +96,12 @@ impl Process {
         read(&mut stream)
     }
 
+    /// One request with further headers; status and JSON.
+    pub(crate) fn call_with(&self, method: &str, path: &str, head: &str, body: &str) -> (u16, Value) {
+        let mut stream = self.send_with(method, path, head, body);
+        read(&mut stream)
+    }
+
     /// The body of an answer.
     pub(crate) fn text(&self, path: &str) -> String {
         let mut text = String::new();
@@ -120,13 +126,17 @@ impl Process {
     }
 
     fn send_as(&self, method: &str, path: &str, content_type: &str, body: &str) -> TcpStream {
+        self.send_with(method, path, &format!("content-type: {content_type}\r\n"), body)
+    }
+
+    /// One request with any headers, `name: value` with CRLF behind each.
+    fn send_with(&self, method: &str, path: &str, head: &str, body: &str) -> TcpStream {
         let address = self.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {content_type}\r\n\
-             content-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n"
         );
         stream.write_all(format!("{head}{body}").as_bytes()).expect("write");
         stream

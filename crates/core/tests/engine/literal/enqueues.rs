@@ -186,6 +186,13 @@ fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
     rig.restart();
     assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), Reply::Enqueue(Ok(again)));
     assert!(rig.reserve("q", 1).is_empty());
+    // Each try of a client that makes spans names another one.
+    let headers = vec![("TraceParent".into(), "00-1-2-01".into()), ("tracestate".into(), "a=1".into())];
+    let again = rig.call(Op::Enqueue(Box::new(Enqueue { headers, ..e.clone() })));
+    assert!(matches!(again, Reply::Enqueue(Ok(again)) if again.answered == Answered::Before));
+    let other = Enqueue { headers: vec![("trace".into(), "1".into())], ..e.clone() };
+    let mismatch = rig.call(Op::Enqueue(Box::new(other)));
+    assert_eq!(mismatch, Reply::Enqueue(Err(EnqueueRefusal::DedupeMismatch(MessageId(1)))));
     let other = Enqueue { body: "another".into(), ..e.clone() };
     let mismatch = rig.call(Op::Enqueue(Box::new(other)));
     assert_eq!(mismatch, Reply::Enqueue(Err(EnqueueRefusal::DedupeMismatch(MessageId(1)))));
