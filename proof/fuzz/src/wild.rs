@@ -7,7 +7,9 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
     PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel_core::record::{Created, DedupeRow, Gone, Pause, Record, Was};
 use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
 

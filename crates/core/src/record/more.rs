@@ -4,9 +4,7 @@
 use super::codec::{Reader, Writer};
 use super::layout::{DecodeError, Decoded, EXPIRES_AT, EXPIRES_IN, MORE, SPREAD};
 use crate::message::{Expiry, Options};
-use crate::policy::{
-    GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
-};
+use crate::policy::{GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use crate::time::WallMs;
 
 /// Added to a queue's "how long settings last": how long done messages are kept stands behind all other settings.

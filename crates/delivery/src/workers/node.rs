@@ -546,8 +546,12 @@ mod tests {
     #[tokio::test]
     async fn a_store_with_a_dot_in_its_name_is_refused() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
-        let start =
-            PushWorkersStart { book: TargetBook::new(), report: Arc::new(NoReport), store: "a.b".into(), tracer: None };
+        let start = PushWorkersStart {
+            book: TargetBook::new(),
+            report: Arc::new(NoReport),
+            store: "a.b".into(),
+            tracer: None,
+        };
         assert_eq!(PushWorkers::start(&wheel, start).map(drop).unwrap_err(), PusherError::Store);
     }
 }

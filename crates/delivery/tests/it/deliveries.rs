@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use duewheel_delivery::{
     NetworkSettings, PushClass, PushClient, PushOutcome, PushRequest, PushTarget, PushVerdict, SigningSecret,
-    TargetSettings,
+    TargetSettings, TraceContext,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -106,6 +106,47 @@ async fn a_target_without_secrets_signs_nothing() {
     assert_eq!(got.header("webhook-signature"), None);
     assert_eq!(got.header("content-type"), None);
     assert_eq!((got.header("traceparent"), got.header("duewheel-h-traceparent")), (None, Some("nonsense")));
+}
+
+/// The request belongs to the span of its attempt; what the message says of its creation has a name of its own.
+#[tokio::test]
+async fn a_traced_attempt_names_its_span_and_the_creation() {
+    let receiver = Receiver::new(|_, _| status(204, "", "")).await;
+    let creation = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    let headers = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        all.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    };
+    let both = headers(&[("Traceparent", creation), ("tracestate", "a=1")]);
+    let span = TraceContext::new(own, Some("b=2"));
+    let client = client(&receiver.target());
+    for sent in [
+        PushRequest { headers: both.clone(), ..request() },
+        PushRequest { headers: both, span: span.clone(), ..request() },
+        PushRequest { headers: Vec::new(), span, ..request() },
+        PushRequest { headers: headers(&[("tracestate", "a=1")]), ..request() },
+    ] {
+        client.deliver(&sent).await;
+    }
+    let seen: Vec<_> = receiver
+        .requests()
+        .iter()
+        .map(|got| {
+            let names =
+                ["traceparent", "tracestate", "duewheel-creation-traceparent", "duewheel-h-tracestate"];
+            names.map(|name| got.header(name).map(str::to_owned))
+        })
+        .collect();
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        seen,
+        [
+            [some(creation), some("a=1"), None, None],
+            [some(own), some("b=2"), some(creation), None],
+            [some(own), some("b=2"), None, None],
+            [None, None, None, some("a=1")],
+        ]
+    );
 }
 
 /// hyper leaves `content-length` out when there is no body; receivers such as Python's `http.server` then do not know

@@ -111,8 +111,12 @@ impl Rig {
 
     /// A node that gives its store another name than others do, so that its requests can be told apart.
     fn node_of(&self, store: &str) -> PushWorkers {
-        let start =
-            PushWorkersStart { book: self.book.clone(), report: self.reports.clone(), store: store.into(), tracer: None };
+        let start = PushWorkersStart {
+            book: self.book.clone(),
+            report: self.reports.clone(),
+            store: store.into(),
+            tracer: None,
+        };
         PushWorkers::start(&self.wheel, start).unwrap()
     }
 

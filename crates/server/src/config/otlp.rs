@@ -100,10 +100,7 @@ impl OtlpSettings {
     }
 
     /// The same, with these variables.
-    pub(crate) fn of(
-        endpoint: Option<&str>,
-        variables: Variables<'_>,
-    ) -> Result<Option<Self>, ConfigError> {
+    pub(crate) fn of(endpoint: Option<&str>, variables: Variables<'_>) -> Result<Option<Self>, ConfigError> {
         let from = VariableReader(variables);
         if from.word("OTEL_SDK_DISABLED")?.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
@@ -157,7 +154,8 @@ pub(super) fn check_endpoint(name: &str, text: &str) -> Result<(), ConfigError> 
         return Err(ConfigError::Value(format!("{name}: {what}")));
     }
     let uri = text.parse::<hyper::Uri>().ok();
-    let is_good = authority.is_some() && uri.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+    let is_good =
+        authority.is_some() && uri.is_some_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
     // A query may be a secret.
     let (shown, query) = text.split_at(text.find(['?', '#']).unwrap_or(text.len()));
     if is_good && query.is_empty() { Ok(()) } else { Err(bad(name, shown, what)) }
@@ -288,7 +286,8 @@ impl VariableReader<'_> {
             Some("always_off") => SamplerOption::Ratio(0.0),
             Some("traceidratio") => SamplerOption::Ratio(self.ratio()?),
             Some(other) => {
-                let what = "must be always_on, always_off or traceidratio, perhaps with parentbased_ before it";
+                let what =
+                    "must be always_on, always_off or traceidratio, perhaps with parentbased_ before it";
                 return Err(bad(name, other, what));
             }
         })
@@ -331,9 +330,8 @@ mod tests {
     const AT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://10.0.0.7:4318");
 
     fn of(option: Option<&str>, all: &[(&str, &str)]) -> Result<Option<OtlpSettings>, String> {
-        let lookup = |name: &str| {
-            all.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
-        };
+        let lookup =
+            |name: &str| all.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
         OtlpSettings::of(option, &lookup).map_err(|error| error.to_string())
     }
 
@@ -344,7 +342,10 @@ mod tests {
     #[test]
     fn nothing_is_made_unless_something_says_where_it_goes() {
         assert_eq!(of(None, &[]), Ok(None));
-        assert_eq!(of(None, &[("OTEL_SERVICE_NAME", "shop"), ("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]), Ok(None));
+        assert_eq!(
+            of(None, &[("OTEL_SERVICE_NAME", "shop"), ("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]),
+            Ok(None)
+        );
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://c.example/in/traces");
         assert_eq!(url(None, &[AT]).as_deref(), Some("http://10.0.0.7:4318/v1/traces"));
         assert_eq!(url(None, &[AT, traces]).as_deref(), Some("https://c.example/in/traces"));
@@ -432,8 +433,7 @@ mod tests {
             let error = of(None, &[AT, sampler, ("OTEL_TRACES_SAMPLER_ARG", ratio)]).unwrap_err();
             assert!(error.starts_with("OTEL_TRACES_SAMPLER_ARG"), "{ratio}: {error}");
         }
-        let lookup =
-            |name: &str| (name == AT.0).then(|| OsString::from_vec(b"http://\xff:1".to_vec()));
+        let lookup = |name: &str| (name == AT.0).then(|| OsString::from_vec(b"http://\xff:1".to_vec()));
         let error = OtlpSettings::of(None, &lookup).unwrap_err().to_string();
         assert_eq!(error, "OTEL_EXPORTER_OTLP_ENDPOINT: is not UTF-8");
         let error = of(Some("collector"), &[]).unwrap_err();

@@ -258,7 +258,9 @@ impl App {
     pub fn start_delivery(&self) {
         if let Some(targets) = self.targets() {
             *self.delivery() = Some(match self.traces() {
-                Some(traces) => TargetService::start_traced(&self.wheel, targets, Arc::clone(traces).tracer()),
+                Some(traces) => {
+                    TargetService::start_traced(&self.wheel, targets, Arc::clone(traces).tracer())
+                }
                 None => TargetService::start(&self.wheel, targets),
             });
         }

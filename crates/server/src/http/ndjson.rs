@@ -415,7 +415,10 @@ mod tests {
         share.grow(500).await.unwrap();
         assert_eq!(app.reading.free(), 0);
         let queue = QueueName::new("q").unwrap();
-        let slices = submit(&app, &Caller::Trusted, ReadBody::new(bytes, share), &queue, &mut Sending::none()).await.unwrap();
+        let slices =
+            submit(&app, &Caller::Trusted, ReadBody::new(bytes, share), &queue, &mut Sending::none())
+                .await
+                .unwrap();
         assert!(
             slices.iter().any(|slice| matches!(slice.replies, LineAnswers::Later(_))),
             "no answer was taken"

@@ -4,7 +4,9 @@ use axum::http::StatusCode;
 use duewheel::core::QueueName;
 use duewheel::core::engine::{Op, QueueView};
 use duewheel::core::message::MaxAttempts;
-use duewheel::core::policy::{Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use duewheel::core::policy::{
+    Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel::core::record::Pause;
 use duewheel_delivery::{ShownTarget, TargetError, TargetView};
 use schemars::JsonSchema;

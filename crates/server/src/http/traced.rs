@@ -12,7 +12,7 @@ use duewheel_delivery::{TRACEPARENT, TRACESTATE, TraceContext};
 use super::App;
 use super::call::Call;
 use crate::error::Problem;
-use crate::traces::{AskedBy, Received, SendEnd, SendSpan, SettledLeases, LeaseCall, Traces};
+use crate::traces::{AskedBy, LeaseCall, Received, SendEnd, SendSpan, SettledLeases, Traces};
 
 /// The context of the caller. A request with two of them has none.
 fn caller(headers: &HeaderMap) -> Option<TraceContext> {
@@ -22,7 +22,8 @@ fn caller(headers: &HeaderMap) -> Option<TraceContext> {
         return None;
     }
     // Several lines are one list.
-    let states: Vec<&str> = headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
+    let states: Vec<&str> =
+        headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
     TraceContext::new(parent, Some(&states.join(",")))
 }
 
@@ -62,7 +63,8 @@ impl Sending {
         // A header of the caller's request must not be why it is refused.
         let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         let mut room = self.max_headers.saturating_sub(size);
-        let mut put = |name: &str, value: &str, headers: &mut Headers| match room.checked_sub(name.len() + value.len())
+        let mut put = |name: &str, value: &str, headers: &mut Headers| match room
+            .checked_sub(name.len() + value.len())
         {
             Some(left) => {
                 room = left;

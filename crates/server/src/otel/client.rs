@@ -58,7 +58,10 @@ impl CollectorClient {
             let chain = certificates("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &files.cert)?;
             let name = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
             let key = PrivateKey::from_pem(&read(name, &files.key)?);
-            Ok(ClientCert::new_with_certs(&chain, key.map_err(|_| bad(name, &files.key, &"is no key in PEM"))?))
+            Ok(ClientCert::new_with_certs(
+                &chain,
+                key.map_err(|_| bad(name, &files.key, &"is no key in PEM"))?,
+            ))
         });
         let tls = TlsConfig::builder().root_certs(roots).client_cert(client.transpose()?).build();
         let agent = ureq::Agent::config_builder()

@@ -28,7 +28,8 @@ impl ShouldSample for LinkSampler {
             SamplerOption::Ratio(ratio) => return by_ratio(ratio),
             SamplerOption::ByParent(ratio) => ratio,
         };
-        let above = parent.map(|context| context.span().span_context().clone()).filter(|above| above.is_valid());
+        let above =
+            parent.map(|context| context.span().span_context().clone()).filter(|above| above.is_valid());
         let is_sampled = match &above {
             Some(above) => above.is_sampled(),
             None if links.is_empty() => return by_ratio(ratio),

@@ -7,7 +7,9 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
     PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel_core::record::{
     BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer,
 };

@@ -11,7 +11,9 @@ use duewheel_core::message::{
     DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
 };
 use duewheel_core::name::{Key, QueueName};
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel_core::record::{Created, Pause, Totals};
 use duewheel_core::store::{ErrorKind, EventPage, Level, More, StoreError};
 use duewheel_core::time::{EngineMs, WallMs};
@@ -134,8 +136,8 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
     let first = (ms(), of(max_attempts()), any::<Option<u32>>(), of(backoff()), ms(), ms());
     let trace = select(vec![None, Some(TraceMode::Link), Some(TraceMode::Child)]);
     let then = (of(order()), any::<bool>(), limits(), ms(), of(on_expiry), ms(), trace);
-    (first, then).prop_map(|(first, (order, always, limits, expires_in_ms, on_expiry, keep_done_ms, trace))| {
-        QueueSettings {
+    (first, then).prop_map(
+        |(first, (order, always, limits, expires_in_ms, on_expiry, keep_done_ms, trace))| QueueSettings {
             lease_ms: first.0,
             max_attempts: first.1,
             priority: first.2,
@@ -149,8 +151,8 @@ fn settings() -> impl Strategy<Value = QueueSettings> {
             on_expiry,
             keep_done_ms,
             trace,
-        }
-    })
+        },
+    )
 }
 
 fn when() -> impl Strategy<Value = When> {

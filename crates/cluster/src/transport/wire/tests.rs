@@ -231,7 +231,7 @@ fn details_are_left_out_for_a_node_of_the_version_before() {
         ChangeRefusal, Enqueue, HeldBack, Limit, RefusedPart, Reserved, SettingsRefusal, Settled, Target,
     };
     use duewheel_core::message::{DeadReason, Expiry, State};
-    use duewheel_core::policy::{GrantLimits, QueueSettings};
+    use duewheel_core::policy::{GrantLimits, QueueSettings, TraceMode};
     let queue = || QueueName::new("q").unwrap();
     let asked = |op: Op, dialect| {
         let frame = request(7, SHARD, WhenBusy::Refuse, &[op, Op::NextDue], LIMITS, dialect)?;
@@ -258,7 +258,9 @@ fn details_are_left_out_for_a_node_of_the_version_before() {
     let keep_done_ms = Some(5);
     let keeps = QueueSettings { keep_done_ms, ..QueueSettings::default() };
     let list = Op::List { queue: queue(), state: Some(State::Done), after: None, limit: 1, from: None };
-    for op in [Op::Configure { queue: queue(), settings: keeps }, list] {
+    let traced = QueueSettings { trace: Some(TraceMode::Child), ..QueueSettings::default() };
+    let configure_to = |settings| Op::Configure { queue: queue(), settings };
+    for op in [configure_to(keeps), configure_to(traced), list] {
         assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
         assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
     }

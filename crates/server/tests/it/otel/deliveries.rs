@@ -27,9 +27,11 @@ fn a_delivery_is_a_trace_of_its_own_with_a_link_to_the_creation() {
     ] {
         assert_eq!(send.attribute(name), Some(value), "{name}");
     }
-    for (name, value) in
-        [("service.name", "shop"), ("deployment.environment.name", "test"), ("telemetry.sdk.language", "rust")]
-    {
+    for (name, value) in [
+        ("service.name", "shop"),
+        ("deployment.environment.name", "test"),
+        ("telemetry.sdk.language", "rust"),
+    ] {
         assert_eq!(send.resource.get(name).map(String::as_str), Some(value), "{name}");
     }
 

@@ -85,7 +85,8 @@ fn messages_on_lines_have_one_span() {
 fn where_no_spans_are_made_the_callers_context_travels() {
     let (data, hook) = (TempDir::new().expect("folder"), Hook::well());
     let server = Traced { server: Process::start(data.path(), &[]), _data: data };
-    let headers = |id: &str| server.server.call("GET", &format!("/v1/messages/{id}"), "").1["headers"].clone();
+    let headers =
+        |id: &str| server.server.call("GET", &format!("/v1/messages/{id}"), "").1["headers"].clone();
     let plain = server.enqueue("orders", "", &json!({"body": "x", "headers": {"a": "b"}}));
     assert_eq!(headers(&plain), json!({"a": "b"}));
     let head = format!("{}tracestate: a=1\r\n", caller("01"));

@@ -116,8 +116,10 @@ fn the_secrets_of_headers_appear_nowhere() {
         let mut command = traced(&url, &data, &secret);
         command.args(["--log", "trace,ureq_proto::util=trace"]);
         let file = File::create(&log).expect("a log");
-        let mut server =
-            Traced { server: Process::spawn_logged(command, Stdio::from(file)), _data: TempDir::new().expect("folder") };
+        let mut server = Traced {
+            server: Process::spawn_logged(command, Stdio::from(file)),
+            _data: TempDir::new().expect("folder"),
+        };
         server.enqueue("orders", "", &json!({"body": "x"}));
         let got = hook.until("an export", |got| !got.is_empty()).remove(0);
         assert_eq!((got.header("authorization"), got.header("x-team")), ("Bearer hunter2", "shop"));
