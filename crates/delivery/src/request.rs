@@ -94,8 +94,9 @@ impl PushRequest {
         for (name, value) in &self.headers {
             let is_parent = creation.is_some() && name.eq_ignore_ascii_case(TRACEPARENT);
             let has_state = creation.as_ref().is_some_and(|creation| creation.tracestate().is_some());
+            let is_state = has_state && name.eq_ignore_ascii_case(TRACESTATE);
             // What is valid is sent below, under its own name.
-            if !is_parent && !(has_state && name.eq_ignore_ascii_case(TRACESTATE)) {
+            if !is_parent && !is_state {
                 self.add(headers, name, value);
             }
         }

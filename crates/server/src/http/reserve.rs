@@ -136,12 +136,12 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         session: SessionId::NONE,
         deadline_margin_ms: None,
     };
-    let names = traced.is_traced().then(|| demand.queues.clone()).unwrap_or_default();
+    let only = traced.only(&demand.queues);
     let reserved = app.client.reserve(demand).await.map_err(Problem::from);
     match &reserved {
-        Ok(Reserved::Grants(grants)) => traced.received(&names, grants, None),
-        Ok(_) => traced.received(&names, &[], None),
-        Err(problem) => traced.received(&names, &[], Some(problem)),
+        Ok(Reserved::Grants(grants)) => traced.received(only.as_ref(), grants, None),
+        Ok(_) => traced.received(only.as_ref(), &[], None),
+        Err(problem) => traced.received(only.as_ref(), &[], Some(problem)),
     }
     match reserved? {
         Reserved::Grants(grants) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::http::HeaderMap;
-use duewheel::core::engine::Enqueue;
+use duewheel::core::engine::{Enqueue, Grant};
 use duewheel::core::message::Headers;
 use duewheel::core::{MessageId, QueueName};
 use duewheel_delivery::{TRACEPARENT, TRACESTATE, TraceContext};
@@ -131,23 +131,17 @@ impl TracedCall {
         }))
     }
 
-    /// Whether anybody is told how it ends.
-    pub(super) fn is_traced(&self) -> bool {
-        self.0.is_some()
+    /// The queue, if it is the only one, and if anybody is told how this ends.
+    pub(super) fn only(&self, queues: &[QueueName]) -> Option<QueueName> {
+        match (&self.0, queues) {
+            (Some(_), [queue]) => Some(queue.clone()),
+            _ => None,
+        }
     }
 
-    /// A reserve of these queues has ended.
-    pub(super) fn received(
-        self,
-        queues: &[QueueName],
-        grants: &[duewheel::core::engine::Grant],
-        error: Option<&Problem>,
-    ) {
+    /// A reserve has ended. `queue`: the one that was named, if it was one.
+    pub(super) fn received(self, queue: Option<&QueueName>, grants: &[Grant], error: Option<&Problem>) {
         let Some(state) = self.0 else { return };
-        let queue = match queues {
-            [queue] => Some(queue),
-            _ => None,
-        };
         state.traces.received(Received { asked: state.asked(error), queue, grants });
     }
 
