@@ -35,6 +35,8 @@ mod supervised;
 mod target;
 mod targets;
 mod trace;
+mod trace_modes;
+mod tracer;
 mod trust;
 mod url_targets;
 mod workers;
@@ -70,5 +72,6 @@ pub use targets::{
     BadSealKey, SealKeys, Sealing, ShownTarget, TargetChoice, TargetError, TargetPause, TargetService,
     TargetState, TargetView, Targets,
 };
-pub use trace::{PushSpan, PushStart, PushTracer, TRACEPARENT, TRACESTATE, TraceContext};
+pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
+pub use tracer::{PushSpan, PushStart, PushTracer};
 pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};

@@ -23,7 +23,8 @@ use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
-use crate::trace::PushTracer;
+use crate::trace_modes::TraceModes;
+use crate::tracer::PushTracer;
 use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 
@@ -31,8 +32,6 @@ mod to_url;
 #[cfg(test)]
 mod to_url_tests;
 mod traced;
-
-use traced::TraceModes;
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///

@@ -1,12 +1,6 @@
-//! Traces: the context in which a message was created, and the spans of deliveries, which a program makes of what it is told.
+//! The context of a span, as headers have it.
 
-use std::fmt;
-
-use duewheel::core::engine::Grant;
 use duewheel::core::message::Headers;
-use duewheel::core::policy::TraceMode;
-
-use crate::client::PushOutcome;
 
 /// The header of a message, and of a request, that says to which span it belongs.
 pub const TRACEPARENT: &str = "traceparent";
@@ -96,35 +90,6 @@ fn version_00(text: &str) -> Option<Box<str>> {
 
 fn is_state(state: &str) -> bool {
     !state.is_empty() && state.len() <= MAX_STATE && state.bytes().all(|b| matches!(b, b' '..=b'~'))
-}
-
-/// A delivery that begins.
-#[derive(Clone, Copy, Debug)]
-pub struct PushStart<'a> {
-    /// The message and its lease.
-    pub grant: &'a Grant,
-    /// The context in which the message was created.
-    pub creation: Option<&'a TraceContext>,
-    /// How the delivery belongs to it.
-    pub mode: TraceMode,
-    /// The host that the request goes to.
-    pub host: &'a str,
-    /// Its port.
-    pub port: u16,
-}
-
-/// Makes spans of deliveries. It is called where deliveries are made, so it must not block.
-pub trait PushTracer: fmt::Debug + Send + Sync {
-    /// The span of a delivery, from now on.
-    fn begin(&self, start: PushStart<'_>) -> Box<dyn PushSpan>;
-}
-
-/// A span from the beginning of a request to its end. One that is dropped has ended without an answer.
-pub trait PushSpan: Send {
-    /// What the request says that it belongs to.
-    fn context(&self) -> Option<TraceContext>;
-    /// The request has ended like this.
-    fn end(self: Box<Self>, outcome: &PushOutcome);
 }
 
 #[cfg(test)]

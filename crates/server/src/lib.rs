@@ -36,5 +36,6 @@ mod signals;
 pub mod span;
 pub mod stop;
 mod store;
+mod telemetry;
 pub mod tls;
 mod traces;

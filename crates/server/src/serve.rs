@@ -27,8 +27,9 @@ use crate::sealing;
 use crate::service::{GivenSockets, ServiceManager};
 use crate::signals::Signals;
 use crate::store;
+use crate::telemetry;
 use crate::tls::{Clients, Tls};
-use crate::traces::{self, Traces};
+use crate::traces::Traces;
 
 mod error;
 
@@ -85,7 +86,7 @@ pub async fn serve(
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
-    let traces = traces::start(&settings)?;
+    let traces = telemetry::start(&settings)?;
     let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;

@@ -13,8 +13,6 @@ use duewheel::core::engine::Grant;
 use duewheel::core::{MessageId, QueueName};
 use duewheel_delivery::{PushTracer, TraceContext};
 
-use crate::config::{ConfigError, OtlpSettings, Settings};
-
 /// What makes spans of the operations of this server. It is called where they are made, so it must not block.
 pub(crate) trait Traces: PushTracer {
     /// An enqueue begins: of a caller with this context.
@@ -23,11 +21,11 @@ pub(crate) trait Traces: PushTracer {
     fn received(&self, of: Received<'_>);
     /// Leases were settled.
     fn settled(&self, of: SettledLeases<'_>);
-    /// What became of the spans so far.
+    /// Counts of the spans so far.
     fn counts(&self) -> SpanCounts;
     /// Exports what waits, for this long at most. Spans that end later are dropped.
     fn stop(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// The same interface for deliveries.
+    /// This, as deliveries use it.
     fn tracer(self: Arc<Self>) -> Arc<dyn PushTracer>;
 }
 
@@ -101,7 +99,7 @@ impl LeaseCall {
     }
 }
 
-/// What became of the spans of this process.
+/// Counts of the spans of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpanCounts {
     /// The collector has them.
@@ -112,34 +110,4 @@ pub(crate) struct SpanCounts {
     pub(crate) waiting: u64,
     /// Exports that failed.
     pub(crate) failures: u64,
-}
-
-/// What makes spans, if the settings or the environment say where they go.
-///
-/// # Errors
-/// A value is not valid.
-pub(crate) fn start(settings: &Settings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
-    let otlp = OtlpSettings::from_environment(settings.otlp_endpoint.as_deref())?;
-    otlp.map(|otlp| begin(settings, otlp)).transpose().map(Option::flatten)
-}
-
-#[cfg(feature = "otel")]
-fn begin(settings: &Settings, otlp: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
-    let node = match &settings.store {
-        crate::config::StoreChoice::Redis(redis) => Some(redis.node.as_str()),
-        crate::config::StoreChoice::Log => None,
-    };
-    let traces = crate::otel::OtelTraces::start(otlp, node)?;
-    Ok(Some(Arc::new(traces)))
-}
-
-#[cfg(not(feature = "otel"))]
-fn begin(settings: &Settings, _: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
-    let what = "this program was built without the feature otel, and makes no spans";
-    if settings.otlp_endpoint.is_some() {
-        return Err(ConfigError::Value(format!("--otlp-endpoint: {what}")));
-    }
-    // The variables may be meant for all programs of a machine.
-    tracing::warn!("OTEL_EXPORTER_OTLP_ENDPOINT is set, but {what}");
-    Ok(None)
 }

@@ -15,7 +15,7 @@ use super::stages::TargetState;
 use crate::book::{BookReport, TargetBook, TargetEntry};
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;
-use crate::trace::PushTracer;
+use crate::tracer::PushTracer;
 use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
 
 /// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
@@ -69,7 +69,7 @@ impl TargetService {
         TargetService::with_bugs(wheel, targets, None, 0)
     }
 
-    /// The same, with spans of deliveries.
+    /// Starts it on the runtime of the caller, as [`TargetService::start`] does, with spans of deliveries.
     pub fn start_traced(wheel: &Duewheel, targets: &Targets, tracer: Arc<dyn PushTracer>) -> Self {
         TargetService::with_bugs(wheel, targets, Some(tracer), 0)
     }

@@ -22,7 +22,7 @@ use crate::limits::{
     WORKERS_TICK, WORKERS_WAIT,
 };
 use crate::pusher::{PushCounts, PusherError, PusherParts, check_store};
-use crate::trace::PushTracer;
+use crate::tracer::PushTracer;
 
 /// What the workers of a node are started with.
 #[derive(Clone, Debug)]

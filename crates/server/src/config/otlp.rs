@@ -99,7 +99,7 @@ impl OtlpSettings {
         OtlpSettings::of(endpoint, &|name| std::env::var_os(name))
     }
 
-    /// The same, with these variables.
+    /// What the option and these variables say.
     pub(crate) fn of(endpoint: Option<&str>, variables: Variables<'_>) -> Result<Option<Self>, ConfigError> {
         let from = VariableReader(variables);
         if from.word("OTEL_SDK_DISABLED")?.is_some_and(|text| text.eq_ignore_ascii_case("true")) {

@@ -14,7 +14,7 @@ use super::call::Call;
 use crate::error::Problem;
 use crate::traces::{AskedBy, LeaseCall, Received, SendEnd, SendSpan, SettledLeases, Traces};
 
-/// The context of the caller. A request with two of them has none.
+/// The context that a caller names. A request with two of them has none.
 fn caller(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
     let parent = parents.next()?.to_str().ok()?;
@@ -31,7 +31,7 @@ fn caller(headers: &HeaderMap) -> Option<TraceContext> {
 #[derive(Debug)]
 pub(super) struct Sending {
     span: Option<Box<dyn SendSpan>>,
-    /// Of the span, or else of the caller.
+    /// That of the span, or else of the caller.
     creation: Option<TraceContext>,
     max_headers: usize,
 }
@@ -44,7 +44,7 @@ impl Sending {
         Sending { span, creation, max_headers: call.app.policy.max_headers }
     }
 
-    /// Of nobody.
+    /// That of a request without a context.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Sending { span: None, creation: None, max_headers: 0 }

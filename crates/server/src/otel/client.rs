@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -16,24 +16,6 @@ use crate::config::{ConfigError, OtlpSettings};
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: u64 = 1024 * 1024;
-
-/// Why the last request to the collector failed, for the log.
-#[derive(Debug, Default)]
-pub(super) struct LastFailure(Mutex<Option<String>>);
-
-impl LastFailure {
-    pub(super) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    pub(super) fn text(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn note(&self, error: &ureq::Error) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-    }
-}
 
 /// Posts to the collector. `ureq` blocks the thread that calls it, which is the one that the SDK exports on, and no other.
 /// Variables that name proxies are not read, and redirects are not followed.
@@ -98,7 +80,7 @@ impl CollectorClient {
 impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         self.post(request).map_err(|error| {
-            self.counts.last.note(&error);
+            self.counts.last.note(error.to_string());
             error.into()
         })
     }

@@ -1,7 +1,7 @@
 //! What becomes of spans that have ended: a bounded number waits, everything else is counted.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::Context;
@@ -9,7 +9,6 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 
-use super::client::LastFailure;
 use crate::traces::SpanCounts;
 
 /// Counts of spans. Each one that has ended is in one of the first three.
@@ -53,6 +52,24 @@ impl ExportCounts {
             Some(waiting - left)
         });
         left
+    }
+}
+
+/// Why the last request to the collector failed, for the log.
+#[derive(Debug, Default)]
+pub(super) struct LastFailure(Mutex<Option<String>>);
+
+impl LastFailure {
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn note(&self, error: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 

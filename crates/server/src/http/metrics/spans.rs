@@ -3,7 +3,7 @@
 use super::super::App;
 use super::page::MetricsPage;
 
-/// What became of spans; nothing if none are made.
+/// Counts of spans; nothing if none are made.
 pub(super) fn write(page: &mut MetricsPage, app: &App) {
     let Some(counts) = app.traces().map(|traces| traces.counts()) else { return };
     page.one(

@@ -1,5 +1,6 @@
 //! The descriptions of all operations, as far as types do not give them.
 
+use duewheel::core::policy::QueueSettings;
 use duewheel::core::store::Level;
 use duewheel::core::{Epoch, LeaseToken, MessageId, WallMs};
 use schemars::json_schema;
@@ -780,17 +781,8 @@ fn queue() -> QueueAnswer<'static> {
         pause_left_ms: None,
         config: SettingsAnswer {
             lease_ms: Some(60_000),
-            max_attempts: None,
-            priority: None,
-            backoff: None,
-            dedupe_window_ms: None,
-            dead_ttl_ms: None,
-            order: None,
             limits: limits(),
-            on_expiry: None,
-            keep_done_ms: None,
-            trace: None,
-            target: None,
+            ..SettingsAnswer::of(&QueueSettings::default())
         },
     }
 }

@@ -1,0 +1,36 @@
+//! Begins to make spans, where something says where they go.
+
+use std::sync::Arc;
+
+use crate::config::{ConfigError, OtlpSettings, Settings};
+use crate::traces::Traces;
+
+/// What makes spans, if the settings or the environment say where they go.
+///
+/// # Errors
+/// A value is not valid.
+pub(crate) fn start(settings: &Settings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let otlp = OtlpSettings::from_environment(settings.otlp_endpoint.as_deref())?;
+    otlp.map(|otlp| begin(settings, otlp)).transpose().map(Option::flatten)
+}
+
+#[cfg(feature = "otel")]
+fn begin(settings: &Settings, otlp: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let node = match &settings.store {
+        crate::config::StoreChoice::Redis(redis) => Some(redis.node.as_str()),
+        crate::config::StoreChoice::Log => None,
+    };
+    let traces = crate::otel::OtelTraces::start(otlp, node)?;
+    Ok(Some(Arc::new(traces)))
+}
+
+#[cfg(not(feature = "otel"))]
+fn begin(settings: &Settings, _: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
+    let what = "this program was built without the feature otel, and makes no spans";
+    if settings.otlp_endpoint.is_some() {
+        return Err(ConfigError::Value(format!("--otlp-endpoint: {what}")));
+    }
+    // The variables may be meant for all programs of a machine.
+    tracing::warn!("OTEL_EXPORTER_OTLP_ENDPOINT is set, but {what}");
+    Ok(None)
+}
