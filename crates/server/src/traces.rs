@@ -3,6 +3,8 @@
 //! The front ends tell what happens to [`Traces`], if there are any. Spans are made by the module `otel`, which the feature of
 //! that name adds; without it nothing here is ever called.
 
+#![cfg_attr(not(feature = "otel"), expect(dead_code, reason = "only spans read what is told"))]
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
