@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
@@ -503,10 +504,14 @@ fn background_work_may_fail_at_every_call() {
 #[test]
 fn a_panic_of_a_worker_ends_the_store_and_nothing_else() {
     let disk = SimDisk::new(10);
-    let waker = Arc::new(|| panic!("the test wants it"));
+    // Armed late: the preparer may wake the owner before anything is appended.
+    let armed = Arc::new(AtomicBool::new(false));
+    let is_armed = Arc::clone(&armed);
+    let waker = Arc::new(move || assert!(!is_armed.load(Relaxed), "the test wants it"));
     let mut store = LogStore::open_on(Arc::new(disk), small(), waker).expect("open");
     let mut history = History::new(10);
     store.append(&history.group(4)).expect("append");
+    armed.store(true, Relaxed);
     let _ = store.sync();
     let deadline = Instant::now() + Duration::from_secs(60);
     let error = loop {
