@@ -94,14 +94,28 @@ pub enum TakeOutcome {
     Unknown,
 }
 
+impl<'a> LookFacts<'a> {
+    fn at(self, now: u64) -> LookFacts<'a> {
+        LookFacts { now, ..self }
+    }
+}
+
 impl ScheduleState {
     /// A schedule that was created at this instant.
     pub fn new(created: u64, remaining: Option<u64>) -> Self {
         ScheduleState { cursor: created, remaining, ..ScheduleState::default() }
     }
 
+    /// The present of a look whose clock says `now`. Clocks of nodes differ, and one may be set back; what has occurred
+    /// by one of them must not occur again by another.
+    fn go_on(&mut self, now: u64) -> u64 {
+        self.present = self.present.max(now);
+        self.present
+    }
+
     /// What is to be done before anything new begins: what an earlier step, or a crash, has left. `None`: nothing.
     pub fn unfinished(&mut self, now: u64) -> Option<ScheduleStep> {
+        let now = self.go_on(now);
         if !self.taking.is_empty() {
             return Some(ScheduleStep::Take(self.taking.clone()));
         }
@@ -117,7 +131,8 @@ impl ScheduleState {
 
     /// What is to be done next. The work of one step is bounded.
     pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
-        let now = facts.now;
+        let now = self.go_on(facts.now);
+        let facts = facts.at(now);
         if let Some(step) = self.unfinished(now) {
             return step;
         }
@@ -144,6 +159,7 @@ impl ScheduleState {
 
     /// Judges the instants up to the present, `most` at a time. Whether all are judged.
     pub fn judge(&mut self, table: &Timetable, facts: LookFacts<'_>, most: usize) -> bool {
+        let facts = facts.at(self.go_on(facts.now));
         let judged = self.cursor.min(facts.now);
         self.done_ahead.retain(|done| *done > judged);
         self.skip_long_past(table, facts);
@@ -394,6 +410,7 @@ impl ScheduleState {
 
     /// The answer to the enqueue of an occurrence.
     pub fn entered(&mut self, now: u64, entry: &ScheduleEntry, outcome: EnterOutcome) {
+        let now = self.go_on(now);
         let Some(place) = self.entering.iter().position(|other| other.at == entry.at) else { return };
         match outcome {
             EnterOutcome::Unknown => {}
@@ -430,6 +447,7 @@ impl ScheduleState {
 
     /// The answer to taking an occurrence back.
     pub fn took(&mut self, now: u64, take: &TakeBack, outcome: TakeOutcome) {
+        let now = self.go_on(now);
         let at = take.entry.at;
         let Some(place) = self.taking.iter().position(|other| other.entry.at == at) else { return };
         match outcome {
@@ -474,7 +492,8 @@ impl ScheduleState {
     /// Goes over from one timetable to another. What was due by the old one must be judged, and the state
     /// [quiet](ScheduleState::is_quiet).
     pub fn change(&mut self, old: &Timetable, new: &Timetable, same_recurrence: bool, facts: LookFacts<'_>) {
-        let now = facts.now;
+        let now = self.go_on(facts.now);
+        let facts = facts.at(now);
         self.pending.retain(|entry| entry.due > now);
         if old.paused {
             // What was due meanwhile did not occur.
@@ -494,6 +513,7 @@ impl ScheduleState {
 
     /// Goes over to a timetable from settings that cannot be read any more: nothing has occurred meanwhile.
     pub fn change_unreadable(&mut self, now: u64) {
+        let now = self.go_on(now);
         self.pending.retain(|entry| entry.due > now);
         self.withdraw(now);
         self.give_up_waiting(now);
@@ -512,6 +532,7 @@ impl ScheduleState {
 
     /// Begins to remove the schedule: no occurrence of it comes any more that is not due yet.
     pub fn remove(&mut self, now: u64) {
+        let now = self.go_on(now);
         self.removing = true;
         self.pending.retain(|entry| entry.due > now);
         self.withdraw(now);
@@ -552,7 +573,7 @@ impl ScheduleState {
 
     /// Takes back what another reading of the recurrence has put ahead: its zone may have other data now.
     pub fn compute_again(&mut self, table: &Timetable, facts: LookFacts<'_>) {
-        let now = facts.now;
+        let now = facts.now.max(self.present);
         let stale = |entry: &ScheduleEntry| {
             entry.at > now
                 && self.next_of(table, facts.name, entry.at - 1).map(|(at, _)| at) != Some(entry.at)

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct ScheduleState {
     /// Instants up to this one are judged.
     pub cursor: u64,
+    /// The latest present of any look: no later look has an earlier one, whatever its clock says.
+    pub present: u64,
     /// Instants that enter, oldest first. Those behind the present were taken back by an edit.
     pub backlog: Vec<u64>,
     /// The last missed occurrence so far, while older ones are still being judged.

@@ -284,13 +284,13 @@ impl Schedules {
             let record = read(&row)?;
             if record.state.removing && record.state.held_until <= self.shelf.now() {
                 // A removal that was interrupted: it is completed first.
-                let _ = self.look(name, &row, record).run(None).await?;
+                let _ = self.look(name, &row, record, 0).run(None).await?;
                 continue;
             }
             // What the caller may not do is refused at once, and without effect.
             job(&record)?;
             if record.state.held_until <= self.shelf.now() {
-                let mut look = self.look(name, &row, record);
+                let mut look = self.look(name, &row, record, 0);
                 match look.run(Some(job)).await {
                     Ok(LookEnd::Removed) => return Ok(None),
                     Ok(LookEnd::Written) => {
@@ -307,8 +307,14 @@ impl Schedules {
         }
     }
 
-    pub(crate) fn look<'a>(&'a self, name: &'a str, row: &ShelfRow, record: ScheduleRecord) -> Look<'a> {
-        Look { shelf: &self.shelf, name, id: row.id, generation: row.generation, record }
+    pub(crate) fn look<'a>(
+        &'a self,
+        name: &'a str,
+        row: &ShelfRow,
+        record: ScheduleRecord,
+        began: u64,
+    ) -> Look<'a> {
+        Look { shelf: &self.shelf, name, id: row.id, generation: row.generation, record, began }
     }
 }
 

@@ -42,9 +42,16 @@ pub(crate) struct Look<'a> {
     pub(crate) id: MessageId,
     pub(crate) generation: u32,
     pub(crate) record: ScheduleRecord,
+    /// When it began by the clock of the record's shard, which may be ahead of this node's; 0: that is not known.
+    pub(crate) began: u64,
 }
 
 impl Look<'_> {
+    /// The present: by the clock that is ahead of the others.
+    fn now(&self) -> u64 {
+        self.shelf.now().max(self.began)
+    }
+
     /// Takes the steps of the plan, until it sleeps.
     ///
     /// # Cancel safety
@@ -52,7 +59,7 @@ impl Look<'_> {
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let mut previous = PreviousRun::Unknown;
         for _ in 0..LOOK_STEPS {
-            let now = self.shelf.now();
+            let now = self.now();
             let step = match self.record.state.unfinished(now) {
                 Some(step) => step,
                 None => match job.take() {
@@ -73,7 +80,10 @@ impl Look<'_> {
                     None => return Err(self.stopped(ScheduleError::Busy).await),
                 },
                 ScheduleStep::Sleep(until) => {
-                    self.write(0, NextLook::At(until)).await?;
+                    // At once, also where the clock is behind the present of the record.
+                    let at_once = until <= self.record.state.present;
+                    let next = if at_once { NextLook::After(Duration::ZERO) } else { NextLook::At(until) };
+                    self.write(0, next).await?;
                     return Ok(LookEnd::Written);
                 }
                 ScheduleStep::Remove => {
@@ -107,7 +117,7 @@ impl Look<'_> {
 
     /// Changes the settings of a record at rest, and writes it.
     async fn edit(&mut self, job: &mut EditJob<'_>) -> Result<(), ScheduleError> {
-        let now = self.shelf.now();
+        let now = self.now();
         let facts = LookFacts {
             name: self.name,
             now,
@@ -181,7 +191,7 @@ impl Look<'_> {
             },
             Err(bad) => {
                 // Settings that were valid once. The occurrences wait for others.
-                let now = self.shelf.now();
+                let now = self.now();
                 for entry in &entries {
                     self.record.state.entered(now, entry, EnterOutcome::Refused(bad.to_string()));
                 }
@@ -193,7 +203,10 @@ impl Look<'_> {
         for (entry, answer) in entries.into_iter().zip(answers) {
             let error = answer.as_ref().err().cloned();
             match message::outcome(answer, keyed) {
-                Some(outcome) => self.record.state.entered(self.shelf.now(), &entry, outcome),
+                Some(outcome) => {
+                    let now = self.now();
+                    self.record.state.entered(now, &entry, outcome);
+                }
                 None => taken.push(entry),
             }
             unknown = unknown.or(error);
@@ -211,7 +224,8 @@ impl Look<'_> {
             if outcome == TakeOutcome::Unknown {
                 return Err(self.stopped(ScheduleError::Busy).await);
             }
-            self.record.state.took(self.shelf.now(), &take, outcome);
+            let now = self.now();
+            self.record.state.took(now, &take, outcome);
         }
         Ok(())
     }
@@ -282,7 +296,7 @@ mod tests {
         };
         record.state.cursor = at;
         record.state.entering.push(entry);
-        let mut look = schedules.look("hourly", &row, record);
+        let mut look = schedules.look("hourly", &row, record, 0);
         assert_eq!(look.run(None).await.unwrap(), LookEnd::Written);
         assert_eq!((look.record.state.counts.entered, look.record.state.counts.keyless), (1, 1));
         let key = Key::new(&occurrence_key("hourly", at)).unwrap();

@@ -197,7 +197,9 @@ impl WorkerInner {
             return;
         }
         let before = record.state.counts.clone();
-        let mut look = self.schedules.look(name, &row, record);
+        // The grant says that it is so late by the clock of the shard.
+        let began = grant.lease_until.0.saturating_sub(grant.lease_ms);
+        let mut look = self.schedules.look(name, &row, record, began);
         let ended = look.run(None).await;
         self.count(&before, &look.record.state);
         if let Err(error) = ended {

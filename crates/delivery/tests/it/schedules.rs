@@ -48,6 +48,8 @@ enum ScheduleMutant {
     ForgottenEarly,
     /// A caller's change of a pending occurrence goes unseen.
     TouchedUnseen,
+    /// A look goes by its own clock alone.
+    OwnClock,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +84,8 @@ struct World {
     edits: u32,
     /// When a look has last judged everything up to then.
     looked: u64,
+    /// How often the clock was set back.
+    set_back: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +107,8 @@ struct Looker {
     previous: PreviousRun,
     doing: Vec<Act>,
     looks: u32,
+    /// How far its clock is behind that of the queue, in ms.
+    behind: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +136,7 @@ impl World {
             taken_from_callers: 0,
             edits: 0,
             looked: START,
+            set_back: 0,
         }
     }
 
@@ -205,7 +212,7 @@ impl World {
         if looker.seen.is_none() {
             let (settings, state) = self.record.clone();
             if state.held_until <= self.now {
-                *looker = Looker { job: looker.job.take(), ..Looker::default() };
+                *looker = Looker { job: looker.job.take(), behind: looker.behind, ..Looker::default() };
                 looker.seen = Some((settings, state, self.generation));
             }
             return;
@@ -219,21 +226,29 @@ impl World {
     }
 
     fn plan(&mut self, looker: &mut Looker) {
-        let facts = LookFacts { name: NAME, now: self.now, previous: looker.previous, remembered: WEEK };
+        let now = self.now - looker.behind;
+        let facts = LookFacts { name: NAME, now, previous: looker.previous, remembered: WEEK };
         let Some((settings, state, _)) = &mut looker.seen else { return };
         let rules = table(settings);
+        if self.mutant == ScheduleMutant::OwnClock {
+            state.present = 0;
+        }
+        if looker.job.is_none() {
+            state.compute_again(&rules, facts);
+        }
         if looker.job.is_some() && state.is_quiet() && (rules.paused || state.judge(&rules, facts, 100_000)) {
             let job = looker.job.take().unwrap();
             let after = edited(settings, &job, self.edits);
             state.change(&rules, &table(&after), settings.recurrence == after.recurrence, facts);
             let changed = settings.recurrence != after.recurrence || settings.paused != after.paused;
+            let changed_at = state.present;
             *settings = after.clone();
             if !self.write(looker, self.now + HELD) {
                 looker.seen = None;
             } else {
                 self.edits += 1;
                 if changed {
-                    self.rules.push((self.now, (!after.paused).then_some(after)));
+                    self.rules.push((changed_at, (!after.paused).then_some(after)));
                 }
             }
             return;
@@ -248,8 +263,9 @@ impl World {
                 return;
             }
             ScheduleStep::Sleep(_) | ScheduleStep::Remove => {
+                let present = state.present;
                 if self.write(looker, 0) {
-                    self.looked = self.now;
+                    self.looked = present;
                 }
                 looker.seen = None;
                 return;
@@ -264,20 +280,20 @@ impl World {
 
     fn act(&mut self, looker: &mut Looker, act: Act) {
         let lost = self.draw(20) == 0;
-        let now = self.now;
+        let (now, behind) = (self.now, looker.behind);
         if looker.until <= now && !self.delays {
-            *looker = Looker::default();
+            *looker = Looker { behind, ..Looker::default() };
             return;
         }
         let Some((_, state, _)) = &mut looker.seen else { return };
         match act {
             Act::Enter(entry) => {
                 let outcome = self.enqueue(&entry);
-                state.entered(now, &entry, if lost { EnterOutcome::Unknown } else { outcome });
+                state.entered(now - behind, &entry, if lost { EnterOutcome::Unknown } else { outcome });
             }
             Act::Take(take) => {
                 let outcome = self.take(&take.entry);
-                state.took(now, &take, if lost { TakeOutcome::Unknown } else { outcome });
+                state.took(now - behind, &take, if lost { TakeOutcome::Unknown } else { outcome });
             }
             Act::Erase(ids) => {
                 for id in &ids {
@@ -375,7 +391,8 @@ fn edited(settings: &ScheduleSettings, job: &EditJob, edits: u32) -> ScheduleSet
 /// A run: `Err` says what was broken.
 fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result<World, String> {
     let mut world = World::new(seed, settings.clone(), mutant);
-    let mut lookers = [Looker::default(), Looker::default()];
+    let mut lookers = [Looker::default(), Looker { behind: world.draw(3) * 1_300, ..Looker::default() }];
+    let forget = |looker: &mut Looker| *looker = Looker { behind: looker.behind, ..Looker::default() };
     let jobs = [
         EditJob::Note,
         EditJob::Body,
@@ -397,7 +414,7 @@ fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result
         world.now += pace[at];
         if world.draw(300) == 0 {
             // An outage: nothing of this process is left.
-            lookers.iter_mut().for_each(|looker| *looker = Looker::default());
+            lookers.iter_mut().for_each(forget);
             world.now += match world.draw(12) {
                 0..6 => 60_000,
                 6..11 => DAY / 12,
@@ -407,9 +424,14 @@ fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result
         if world.draw(150) == 0 && !world.delays {
             world.refuses = !world.refuses;
         }
+        if world.draw(400) == 0 {
+            // The time service sets a clock back that was ahead.
+            world.now = (world.now - 1_000 - world.draw(600_000)).max(START + DAY / 24);
+            world.set_back += 1;
+        }
         let which = usize::try_from(world.draw(2)).unwrap();
         match world.draw(40) {
-            0 => lookers[which] = Looker::default(),
+            0 => forget(&mut lookers[which]),
             1 if lookers[which].seen.is_none() => {
                 let job = usize::try_from(world.draw(jobs.len() as u64)).unwrap();
                 lookers[which].job = Some(jobs[job].clone());
@@ -455,7 +477,7 @@ fn kinds() -> Vec<ScheduleSettings> {
 
 #[test]
 fn each_occurrence_enters_once_or_is_counted() {
-    let (mut entered, mut edits, mut touched, mut erased) = (0, 0, 0, 0);
+    let (mut entered, mut edits, mut touched, mut erased, mut set_back) = (0, 0, 0, 0, 0);
     for seed in 0..6 {
         for kind in kinds() {
             match run(seed, &kind, ScheduleMutant::None) {
@@ -464,21 +486,22 @@ fn each_occurrence_enters_once_or_is_counted() {
                     edits += world.edits;
                     touched += world.touched.len();
                     erased += world.erased.len();
+                    set_back += world.set_back;
                 }
                 Err(why) => panic!("seed {seed}, {kind:?}: {why}"),
             }
         }
     }
     assert!(
-        entered > 5_000 && edits > 1_000 && touched > 100 && erased > 20,
-        "{entered} {edits} {touched} {erased}"
+        entered > 5_000 && edits > 1_000 && touched > 100 && erased > 20 && set_back > 200,
+        "{entered} {edits} {touched} {erased} {set_back}"
     );
 }
 
 #[test]
 fn what_is_wrong_on_purpose_is_found() {
-    for mutant in [ScheduleMutant::CursorFirst, ScheduleMutant::ForgottenEarly, ScheduleMutant::TouchedUnseen]
-    {
+    use ScheduleMutant::{CursorFirst, ForgottenEarly, OwnClock, TouchedUnseen};
+    for mutant in [CursorFirst, ForgottenEarly, TouchedUnseen, OwnClock] {
         let found = (0..12).any(|seed| kinds().iter().any(|kind| run(seed, kind, mutant).is_err()));
         assert!(found, "{mutant:?} was not found");
     }
@@ -557,6 +580,57 @@ fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
     state.took(at + 5, &taken[0], TakeOutcome::Gone);
     let ScheduleStep::Enter(next) = state.advance(&after, facts(at + 5)) else { panic!("enter") };
     assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
+}
+
+/// Story: a clock was ten minutes ahead when the time service set it back. The next look saw an occurrence that came before
+/// the one in the queue, took that one back, and let all of those ten minutes enter once more; so did an edit, a pause that
+/// ended, and a node whose clock was two seconds behind.
+#[test]
+fn a_clock_that_is_set_back_lets_nothing_enter_twice() {
+    let kind = settings("1m");
+    let (rules, other) = (table(&kind), table(&settings("30s")));
+    let paused = table(&ScheduleSettings { paused: true, ..kind.clone() });
+    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let ahead = START + 600_000;
+    let (mut state, mut at) = (ScheduleState::new(START, None), BTreeSet::new());
+    let look = |state: &mut ScheduleState, rules: &Timetable, now: u64, at: &mut BTreeSet<u64>| {
+        loop {
+            state.compute_again(rules, facts(now));
+            match state.advance(rules, facts(now)) {
+                ScheduleStep::Enter(entries) => {
+                    for entry in entries {
+                        assert!(at.insert(entry.at), "{} enters once more", entry.at - START);
+                        let id = at.len() as u64;
+                        state.entered(now, &entry, EnterOutcome::Entered { id, generation: 1, keyed: true });
+                    }
+                }
+                ScheduleStep::Take(list) => {
+                    for take in list {
+                        at.remove(&take.entry.at);
+                        state.took(now, &take, TakeOutcome::Taken);
+                    }
+                }
+                ScheduleStep::Erase(ids) => state.erased(&ids),
+                ScheduleStep::Sleep(until) if until <= state.present => {}
+                _ => break,
+            }
+        }
+    };
+    for minute in 0..=10 {
+        look(&mut state, &rules, START + minute * 60_000, &mut at);
+    }
+    for now in [ahead - 2_000, START + 5_000] {
+        look(&mut state, &rules, now, &mut at);
+        for edits in [vec![(&rules, &paused, true), (&paused, &rules, true)], vec![(&rules, &other, false)]] {
+            let (mut edited, mut at) = (state.clone(), at.clone());
+            for (from, to, same) in edits {
+                edited.change(from, to, same, facts(now));
+                look(&mut edited, to, now, &mut at);
+            }
+        }
+    }
+    look(&mut state, &rules, ahead + 60_000, &mut at);
+    assert_eq!(at.into_iter().filter(|at| *at <= ahead + 60_000).count(), 11, "each minute once");
 }
 
 /// One worker without faults, over a span; previous messages are settled, and the queue refuses until `accepts`.
