@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Sends many messages at one instant: they are handed over in one request, and each worker takes many at a time.
-#   DUEWHEEL=http://localhost:7788 COUNT=1000 ./campaign.sh
+# Sends many messages from one instant on, spread over a while: they are handed over in one request, and each worker takes
+# many at a time.
+#   DUEWHEEL=http://localhost:7788 COUNT=1000 SPREAD=10m ./campaign.sh
 set -euo pipefail
 server=${DUEWHEEL:-http://localhost:7788}
 queue=$server/v1/queues/sms
-count=${COUNT:-1000}
+count=${COUNT:-1000} spread=${SPREAD:-10m}
 call() { curl --silent --show-error --fail-with-body "$@"; }
 
 # A message a line. The key of each makes a second run of this script a refusal for each line, not a second message.
 at=$(date -u -d '+2 seconds' +%Y-%m-%dT%H:%M:%SZ)
 results=$(for n in $(seq "$count"); do
-  echo "{\"json\": {\"to\": \"+4930$n\"}, \"due_at\": \"$at\", \"past\": \"fire\", \"key\": \"spring-$n\"}"
+  echo "{\"json\": {\"to\": \"+4930$n\"}, \"due_at\": \"$at\", \"past\": \"fire\", \"spread\": \"$spread\", \"key\": \"spring-$n\"}"
 done | call "$queue/messages" -H 'Content-Type: application/x-ndjson' --data-binary @-)
-echo "$(grep -c '"status":201' <<<"$results") messages are due at $at"
+echo "$(grep -c '"status":201' <<<"$results") messages are due from $at on, within $spread"
 
 sent=0
 while [ "$sent" -lt "$count" ]; do

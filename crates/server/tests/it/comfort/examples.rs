@@ -37,11 +37,11 @@ fn an_order_that_nobody_pays_is_closed() {
 }
 
 #[test]
-fn a_campaign_goes_out_at_one_instant() {
+fn a_campaign_goes_out_from_one_instant_on() {
     let dir = TempDir::new().expect("dir");
     let server = server(&dir);
-    let says = script("campaign.sh", &server, &[("COUNT", "1200")]);
-    assert!(says.starts_with("1200 messages are due at ") && says.ends_with("1200 were sent\n"), "{says}");
+    let says = script("campaign.sh", &server, &[("COUNT", "1200"), ("SPREAD", "1s")]);
+    assert!(says.starts_with("1200 messages are due from ") && says.ends_with("1200 were sent\n"), "{says}");
     assert_eq!(server.call("GET", "/v1/stats", "").1["totals"]["acked"], 1_200);
 }
 
