@@ -10,13 +10,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 
 /// Time between two checks of a running command.
 const LOOK: Duration = Duration::from_millis(10);
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long SIGKILL may take; processes that nobody waits for stay in their group for ever.
+const KILL_TIME: Duration = Duration::from_secs(1);
 /// How much of the end of standard error becomes the reason, in bytes.
 const TAIL: usize = 512;
 /// How long the end of standard error is waited for when the command has ended; what it has started may keep it open.
@@ -64,6 +67,11 @@ fn signal_group(group: i32, signal: Signal) {
     }
 }
 
+/// Whether a process of the group is left.
+fn has_processes(group: i32) -> bool {
+    Pid::from_raw(group).is_some_and(|pid| test_kill_process_group(pid) != Err(Errno::SRCH))
+}
+
 /// A running command.
 pub(super) struct WorkChild<'a> {
     child: Child,
@@ -73,9 +81,11 @@ pub(super) struct WorkChild<'a> {
     tail: Receiver<Vec<u8>>,
     begun: Instant,
     limit: Option<Duration>,
+    /// How the first process of the group ended.
+    status: Option<ExitStatus>,
     /// When it was told to end, and why.
     told: Option<(Instant, String)>,
-    killed: bool,
+    killed: Option<Instant>,
 }
 
 impl<'a> WorkChild<'a> {
@@ -104,40 +114,60 @@ impl<'a> WorkChild<'a> {
         if let Some(stderr) = child.stderr.take() {
             thread::spawn(move || send.send(pass_on(stderr)));
         }
-        Ok(WorkChild { child, group, all, tail, begun: Instant::now(), limit, told: None, killed: false })
+        Ok(WorkChild {
+            child,
+            group,
+            all,
+            tail,
+            begun: Instant::now(),
+            limit,
+            status: None,
+            told: None,
+            killed: None,
+        })
     }
 
     /// Looks whether it has ended, and ends it when its time is over. Takes [`LOOK`] otherwise.
+    ///
+    /// A command that was told to end has ended when its whole group has: the message comes again, and what the first
+    /// process has left behind would run beside it. One that ends by itself may leave processes in the background.
     pub(super) fn look(&mut self) -> io::Result<Option<CommandEnded>> {
-        if let Some(status) = self.child.try_wait()? {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        let over = self.limit.filter(|limit| self.status.is_none() && self.begun.elapsed() >= *limit);
+        if self.told.is_none() && (over.is_some() || self.all.were_killed()) {
+            let why = match over {
+                Some(limit) => format!("ran longer than {limit:?}"),
+                None => "the worker was stopped".to_owned(),
+            };
+            signal_group(self.group, Signal::TERM);
+            self.told = Some((Instant::now(), why));
+        }
+        if let Some(status) = self.status
+            && self.is_over()
+        {
             return Ok(Some(self.ended(status)));
         }
-        let over = self.limit.filter(|limit| self.begun.elapsed() >= *limit);
-        match &self.told {
-            None if over.is_some() || self.all.were_killed() => {
-                let why = match over {
-                    Some(limit) => format!("ran longer than {limit:?}"),
-                    None => "the worker was stopped".to_owned(),
-                };
-                signal_group(self.group, Signal::TERM);
-                self.told = Some((Instant::now(), why));
-            }
-            Some((told, _)) if !self.killed && told.elapsed() >= GRACE => {
-                signal_group(self.group, Signal::KILL);
-                self.killed = true;
-            }
-            None | Some(_) => {}
+        if self.killed.is_none() && self.told.as_ref().is_some_and(|(told, _)| told.elapsed() >= GRACE) {
+            signal_group(self.group, Signal::KILL);
+            self.killed = Some(Instant::now());
         }
         thread::sleep(LOOK);
         Ok(None)
+    }
+
+    /// Whether nothing is left to wait for, its first process having ended.
+    fn is_over(&self) -> bool {
+        self.told.is_none()
+            || !has_processes(self.group)
+            || self.killed.is_some_and(|killed| killed.elapsed() >= KILL_TIME)
     }
 
     fn ended(&self, status: ExitStatus) -> CommandEnded {
         let how = match (&self.told, status.code(), status.signal()) {
             (Some((_, why)), _, _) => why.clone(),
             (None, Some(code), _) => format!("exit status {code}"),
-            // The signal that ends all comes from elsewhere.
-            (None, None, Some(_)) if self.all.were_killed() => "the worker was stopped".to_owned(),
             (None, None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None, None) => "ended without a status".to_owned(),
         };

@@ -47,3 +47,4 @@ mod shards;
 mod shell;
 mod top;
 mod webhooks;
+mod work;
