@@ -2,11 +2,12 @@
 
 use std::io::{self, Read, Write};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
-use super::remote::{Remote, segment};
+use super::enqueue::{header, put_body};
+use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, print};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
@@ -18,7 +19,7 @@ pub(super) struct ScheduleArgs {
 
 #[derive(Debug, Subcommand)]
 enum ScheduleCommand {
-    /// Create a schedule, or give it other settings
+    /// Create a schedule, or change what is named of one that exists
     Put(Box<SchedulePut>),
     /// Show a schedule
     Get(ScheduleNamed),
@@ -79,9 +80,11 @@ struct SchedulePut {
     queue: String,
     #[command(flatten)]
     timing: TimingArgs,
-    /// The body of each message; - reads standard input
-    #[arg(default_value = "")]
-    body: String,
+    /// The body of each message; - reads standard input [default: empty]
+    body: Option<String>,
+    /// A header of each message; may be given several times. Those that are given replace all that the schedule has
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
     /// Missed occurrences that enter: none, last (default) or all
     #[arg(long, value_name = "WORD")]
     missed: Option<String>,
@@ -97,11 +100,52 @@ struct SchedulePut {
     /// Words for people
     #[arg(long)]
     note: Option<String>,
-    /// Create it paused
+    /// Create it paused, or pause it. Without this a paused schedule stays paused: see schedule resume
     #[arg(long)]
     paused: bool,
+    /// Set this one to its default; may be given several times
+    #[arg(long, value_name = "SETTING")]
+    unset: Vec<ScheduleSettingArg>,
     #[command(flatten)]
     server: ServerArgs,
+}
+
+/// A setting that has a default, by the name of its option.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScheduleSettingArg {
+    Zone,
+    Start,
+    End,
+    Jitter,
+    DstGap,
+    DstFold,
+    #[value(name = "header", alias = "headers")]
+    Headers,
+    Missed,
+    Catchup,
+    Overlap,
+    Remaining,
+    Note,
+}
+
+impl ScheduleSettingArg {
+    /// Its name in a request.
+    fn field(self) -> &'static str {
+        match self {
+            ScheduleSettingArg::Zone => "zone",
+            ScheduleSettingArg::Start => "start",
+            ScheduleSettingArg::End => "end",
+            ScheduleSettingArg::Jitter => "jitter",
+            ScheduleSettingArg::DstGap => "dst_gap",
+            ScheduleSettingArg::DstFold => "dst_fold",
+            ScheduleSettingArg::Headers => "headers",
+            ScheduleSettingArg::Missed => "missed",
+            ScheduleSettingArg::Catchup => "catchup",
+            ScheduleSettingArg::Overlap => "overlap",
+            ScheduleSettingArg::Remaining => "remaining",
+            ScheduleSettingArg::Note => "note",
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -201,7 +245,28 @@ fn insert(fields: &mut Map<String, Value>, texts: &[(&str, &Option<String>)]) {
 }
 
 impl SchedulePut {
-    fn json(&self) -> Result<Value, CommandFailure> {
+    /// Changes what is named, or creates the schedule: a pause and headers that others have given it stay.
+    fn put(&self, remote: &Remote) -> Result<Value, CommandFailure> {
+        let (path, fields) = (path(&self.name), self.json()?);
+        let mut change = fields.clone();
+        for setting in &self.unset {
+            let field = setting.field();
+            if fields.contains_key(field) {
+                let name = setting.to_possible_value().map(|value| value.get_name().to_owned());
+                let name = name.unwrap_or_default();
+                return Err(CommandFailure::Usage(format!("--unset {name}: is given a value, too")));
+            }
+            change.insert(field.into(), Value::Null);
+        }
+        match remote.patch(&path, &Value::Object(change)) {
+            Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+                Ok(remote.put(&path, &Value::Object(fields))?)
+            }
+            answer => Ok(answer?),
+        }
+    }
+
+    fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = self.timing.json();
         fields.insert("queue".into(), json!(self.queue));
         let texts = [
@@ -214,14 +279,24 @@ impl SchedulePut {
         if let Some(remaining) = self.remaining {
             fields.insert("remaining".into(), json!(remaining));
         }
-        fields.insert("paused".into(), json!(self.paused));
-        let mut body = self.body.clone();
-        if body == "-" {
-            body.clear();
-            io::stdin().read_to_string(&mut body)?;
+        if self.paused {
+            fields.insert("paused".into(), json!(true));
         }
-        fields.insert("body".into(), json!(body));
-        Ok(Value::Object(fields))
+        if !self.headers.is_empty() {
+            let headers =
+                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+            fields.insert("headers".into(), Value::Object(headers.collect()));
+        }
+        match self.body.as_deref() {
+            Some("-") => {
+                let mut body = Vec::new();
+                io::stdin().read_to_end(&mut body)?;
+                put_body(&mut fields, body);
+            }
+            Some(body) => drop(fields.insert("body".into(), body.into())),
+            None => {}
+        }
+        Ok(fields)
     }
 }
 
@@ -256,7 +331,7 @@ impl ClientCommand for ScheduleArgs {
             Ok(())
         };
         match &self.command {
-            ScheduleCommand::Put(args) => told(remote.put(&path(&args.name), &args.json()?)?, tell_schedule),
+            ScheduleCommand::Put(args) => told(args.put(&remote)?, tell_schedule),
             ScheduleCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_schedule),
             ScheduleCommand::List(_) => list(&remote, is_json),
             ScheduleCommand::Preview(args) => {

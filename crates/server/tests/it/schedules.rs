@@ -419,3 +419,45 @@ fn the_command_line_of_schedules() {
     shell.fails(&["schedule", "get", "daily"], 3);
     shell.fails(&["schedule", "put", "daily", "--queue", "q", "--cron", "never"], 2);
 }
+
+/// Story: `schedule put` sent `paused: false` each time, so that a change of the body started a schedule that somebody had
+/// paused, and it dropped the headers, which had no option.
+#[test]
+fn putting_a_schedule_again_keeps_what_is_not_named() {
+    let shell = Shell::new();
+    let put = |more: &[&str]| -> Value {
+        let args = [&["schedule", "put", "daily", "--queue", "q", "--json"], more].concat();
+        serde_json::from_str(&shell.ok(&args)).expect("JSON")
+    };
+    let made = put(&[
+        "--cron",
+        "0 9 * * *",
+        "--zone",
+        "Europe/Berlin",
+        "--header",
+        "a=b",
+        "--remaining",
+        "9",
+        "one",
+    ]);
+    assert_eq!((&made["headers"], &made["paused"]), (&json!({"a": "b"}), &json!(false)));
+    shell.ok(&["schedule", "pause", "daily", "--note", "holidays"]);
+    let again = put(&["--cron", "0 8 * * *", "two"]);
+    assert_eq!((&again["cron"], &again["body"]), (&json!("0 8 * * *"), &json!("two")));
+    assert_eq!((&again["paused"], &again["note"]), (&json!(true), &json!("holidays")));
+    assert_eq!((&again["headers"], &again["zone"]), (&json!({"a": "b"}), &json!("Europe/Berlin")));
+    assert_eq!(again["remaining"], 9);
+    let again = put(&["--header", "c=d=e", "--unset", "zone", "--unset", "note"]);
+    assert_eq!((&again["headers"], &again["body"]), (&json!({"c": "d=e"}), &json!("two")));
+    assert!(again["zone"].is_null() && again["note"].is_null(), "{again}");
+    let every = put(&["--every", "1h", "--unset", "headers", "--unset", "remaining"]);
+    assert_eq!((&every["every"], &every["headers"]), (&json!("1h"), &json!({})));
+    assert!(every["cron"].is_null() && every["remaining"].is_null(), "{every}");
+    shell.ok(&["schedule", "resume", "daily"]);
+    assert_eq!(put(&["--paused"])["paused"], true);
+    let both =
+        shell.fails(&["schedule", "put", "daily", "--queue", "q", "--note", "x", "--unset", "note"], 2);
+    assert!(both.contains("--unset note"), "{both}");
+    shell.fails(&["schedule", "put", "new", "--queue", "q"], 2);
+    assert_eq!(put(&["--unset", "zone"])["paused"], true);
+}
