@@ -57,6 +57,20 @@ pub struct ServerRefusal {
     pub existing_id: Option<String>,
 }
 
+impl ApiError {
+    /// The same failure, told with words before and behind it.
+    #[must_use]
+    pub fn with_words(self, before: &str, behind: &str) -> ApiError {
+        match self {
+            ApiError::Unreachable(what) => ApiError::Unreachable(format!("{before}{what}{behind}")),
+            ApiError::Refused(refusal) => {
+                let detail = format!("{before}{}{behind}", refusal.detail);
+                ApiError::Refused(ServerRefusal { detail, ..refusal })
+            }
+        }
+    }
+}
+
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

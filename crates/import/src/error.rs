@@ -11,9 +11,12 @@ pub enum ImportError {
     /// The arguments are not valid.
     #[error("{0}")]
     Usage(String),
-    /// The source or duewheel refused, or could not be reached.
+    /// The source refused or could not be reached, or either side answers strangely.
     #[error("{0}")]
     Failed(String),
+    /// duewheel refused, or could not be reached.
+    #[error("{0}")]
+    Api(ApiError),
 }
 
 impl ImportError {
@@ -24,7 +27,7 @@ impl ImportError {
 
 impl From<ApiError> for ImportError {
     fn from(trouble: ApiError) -> Self {
-        ImportError::failed(trouble)
+        ImportError::Api(trouble)
     }
 }
 

@@ -93,10 +93,10 @@ pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Su
     };
     let moved = run.all(plan.wait);
     run.bar.finish_and_clear();
+    let advice = "; nothing is lost, run the import again";
     let not_found = moved.map_err(|error| match error {
-        ImportError::Failed(what) => {
-            ImportError::Failed(format!("{what}; nothing is lost, run the import again"))
-        }
+        ImportError::Failed(what) => ImportError::Failed(format!("{what}{advice}")),
+        ImportError::Api(trouble) => ImportError::Api(trouble.with_words("", advice)),
         ImportError::Usage(what) => ImportError::Usage(what),
     })?;
     run.end(not_found, &plan.beanstalk, to)

@@ -303,17 +303,17 @@ impl Mover {
                 }
                 // The connection broke before the last result.
                 Ok(_) => {}
-                Err(ApiError::Unreachable(what)) if since.elapsed() >= TIME_LIMIT => {
-                    return Err(ImportError::failed(what));
+                Err(trouble @ ApiError::Unreachable(_)) if since.elapsed() >= TIME_LIMIT => {
+                    return Err(trouble.into());
                 }
                 Err(ApiError::Unreachable(_)) => {}
                 Err(ApiError::Refused(refusal)) if is_passing(&refusal) => {
                     if since.elapsed() >= TIME_LIMIT {
-                        return Err(ImportError::failed(refusal));
+                        return Err(ApiError::Refused(refusal).into());
                     }
                 }
                 Err(ApiError::Refused(refusal)) if is_about_the_server(&refusal) => {
-                    return Err(ImportError::failed(refusal));
+                    return Err(ApiError::Refused(refusal).into());
                 }
                 Err(ApiError::Refused(refusal)) => {
                     open.into_iter()
@@ -454,7 +454,7 @@ fn outcome(result: &Value) -> Result<Option<CopyOutcome>, ImportError> {
         return Ok(None);
     }
     if is_about_the_server(&refusal) {
-        return Err(ImportError::failed(refusal));
+        return Err(ApiError::Refused(refusal).into());
     }
     Ok(Some(CopyOutcome::Refused(refusal.to_string())))
 }

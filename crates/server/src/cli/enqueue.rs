@@ -395,9 +395,8 @@ impl LineSender {
             Err(trouble) => {
                 self.progress.finish_and_clear();
                 let first = self.waiting.first().map_or(0, |(number, _)| *number);
-                let what =
-                    format!("{trouble}; {} accepted; it is not known from line {first} on", self.accepted);
-                return Err(CommandFailure::Failed(what));
+                let so_far = format!("; {} accepted; it is not known from line {first} on", self.accepted);
+                return Err(trouble.with_words("", &so_far).into());
             }
         };
         let sent = std::mem::take(&mut self.waiting);

@@ -122,6 +122,7 @@ impl From<ImportError> for CommandFailure {
         match error {
             ImportError::Usage(what) => CommandFailure::Usage(what),
             ImportError::Failed(what) => CommandFailure::Failed(what),
+            ImportError::Api(trouble) => trouble.into(),
         }
     }
 }

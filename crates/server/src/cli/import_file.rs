@@ -519,10 +519,8 @@ impl<'a> FileImporter<'a> {
         trouble: ApiError,
     ) -> Result<(), CommandFailure> {
         if is_pause {
-            let what = format!("line {line}: {name} is paused in the file, and could not be paused here");
-            return Err(
-                self.ended(&format!("{what}: {trouble}"), "; --no-settings imports it without a pause")
-            );
+            let what = format!("line {line}: {name} is paused in the file, and could not be paused here: ");
+            return Err(self.ended(trouble, &what, "; --no-settings imports it without a pause"));
         }
         if may_pass(&trouble) {
             return Err(self.unfinished(trouble));
@@ -576,14 +574,15 @@ impl<'a> FileImporter<'a> {
 
     /// The failure of an import that ends early.
     fn unfinished(&self, trouble: ApiError) -> CommandFailure {
-        self.ended(&trouble.to_string(), "")
+        self.ended(trouble, "", "")
     }
 
-    fn ended(&self, why: &str, more: &str) -> CommandFailure {
+    fn ended(&self, trouble: ApiError, what: &str, more: &str) -> CommandFailure {
         let (here, again) = (self.accepted, self.same_again());
-        CommandFailure::Failed(format!(
-            "{why}; {here} messages are here. Import the file again{again}: within a day nothing doubles{more}"
-        ))
+        let so_far = format!(
+            "; {here} messages are here. Import the file again{again}: within a day nothing doubles{more}"
+        );
+        trouble.with_words(what, &so_far).into()
     }
 
     fn tell(&self, is_check: bool, server: &ServerArgs) -> Result<(), CommandFailure> {

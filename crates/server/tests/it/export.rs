@@ -351,7 +351,7 @@ fn a_pause_that_cannot_be_set_ends_an_import() {
         from.ok(&["token", "new", "--name", "writer", "--scope", "enqueue,metrics", "--tokens", tokens]);
     let to = Shell::with(&["--durability", "memory", "--tokens", tokens]);
     let token = token.trim();
-    let refused = to.fails(&["import", path, "--token", token], 1);
+    let refused = to.fails(&["import", path, "--token", token], 6);
     assert!(
         refused.contains("line 2: q is paused in the file") && refused.contains("--no-settings"),
         "{refused}"

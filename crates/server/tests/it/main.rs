@@ -16,6 +16,7 @@ mod demo;
 mod deploy;
 mod done;
 mod events;
+mod exit_codes;
 mod export;
 mod fixture;
 mod grant_limits;

@@ -397,6 +397,6 @@ fn wrong_uses_are_one_clear_line() {
     source.client().put("t", 1, 0, 60, b"x");
     let mut command = Command::new(BINARY);
     command.args(["import", "--beanstalk", &source.address, "--server", &format!("http://{nobody}")]);
-    ended(&run(&mut command), 1);
+    ended(&run(&mut command), 5);
     assert_eq!(source.jobs(), 1);
 }
