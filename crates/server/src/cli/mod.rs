@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 no server can be reached, 6 refused (a limit, a
 //! quota, missing permission).
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -155,7 +156,16 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no errors.
+        Err(error) if error.use_stderr() && wants_json(std::env::args_os().skip(1)) => {
+            let failure = CommandFailure::Usage(in_one_line(&error));
+            failure.tell(true);
+            return ExitCode::from(failure.exit_code());
+        }
+        Err(error) => error.exit(),
+    };
     let end: CommandEnd = match cli.command {
         None => first_steps().into(),
         Some(CliCommand::Demo(args)) => args.run().into(),
@@ -194,9 +204,9 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Target(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
-        Some(CliCommand::Verify(args)) => args.run().into(),
-        Some(CliCommand::Restore(args)) => args.run().into(),
-        Some(CliCommand::Salvage(args)) => args.run().into(),
+        Some(CliCommand::Verify(args)) => CommandEnd { json: args.json, result: args.run() },
+        Some(CliCommand::Restore(args)) => CommandEnd { json: args.json, result: args.run() },
+        Some(CliCommand::Salvage(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Completions(args)) => args.run(Cli::command()).into(),
         Some(CliCommand::Man(args)) => args.run(Cli::command()).into(),
         Some(CliCommand::Version) => version().into(),
@@ -208,6 +218,19 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Whether `--json` is among arguments that cannot be parsed. Behind `--` it is another command's.
+fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
+    args.take_while(|arg| arg != "--").any(|arg| arg == "--json")
+}
+
+/// What clap says of wrong usage, without its hints below.
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
 /// What `duewheel` alone prints.

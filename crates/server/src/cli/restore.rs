@@ -17,9 +17,9 @@ pub(super) struct RestoreArgs {
     /// The new data folder: empty, or missing
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
-    /// Print the result as JSON
+    /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl RestoreArgs {

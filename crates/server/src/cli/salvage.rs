@@ -17,9 +17,9 @@ pub(super) struct SalvageArgs {
     /// The new data folder, which must not exist
     #[arg(value_name = "DEST")]
     dest: PathBuf,
-    /// Print the result as JSON
+    /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl SalvageArgs {

@@ -14,9 +14,9 @@ pub(super) struct VerifyArgs {
     /// The data folder; no server may have it open
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
-    /// Print the result as JSON
+    /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl VerifyArgs {

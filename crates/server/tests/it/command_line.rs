@@ -149,7 +149,9 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
     ] {
         shell.fails(args, 2);
     }
-    shell.fails(&["top"], 2); // not in this version
+    // Its standard output is no terminal.
+    let top = shell.fails(&["top"], 2);
+    assert!(top.contains("top draws in a terminal"), "{top}");
     let bad = shell.fails(&["enqueue", "q", "b", "--delay", "1 fortnight"], 2);
     assert!(bad.contains("--delay \"1 fortnight\": must be a length of time"), "{bad}");
     let past = shell.fails(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z"], 2);
@@ -168,6 +170,32 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
     };
     let nobody = json(&["queues", "--json", "--server", "http://127.0.0.1:9"], 5);
     assert_eq!((&nobody["code"], &nobody["exit_code"]), (&json!("unreachable"), &json!(5)));
+    for args in [
+        &["get", "--json"][..],
+        &["get", "1", "--json", "--no-such-option"],
+        &["postpone", "1", "--json"],
+        &["enqueue", "q", "b", "--lease", "soon", "--json"],
+        &["list", "q", "--json", "--state", "pending"],
+        &["schedule", "--json"],
+        &["enqueue", "q", "", "--json"],
+    ] {
+        let wrong = json(args, 2);
+        assert_eq!((&wrong["code"], &wrong["exit_code"]), (&json!("usage"), &json!(2)), "{args:?}");
+        assert!(wrong["detail"].as_str().is_some_and(|detail| !detail.contains('\n')), "{wrong}");
+    }
+    let wrong = json(&["enqueue", "q", "b", "--lease", "soon", "--json"], 2);
+    let detail = wrong["detail"].as_str().expect("detail");
+    assert!(detail.starts_with("invalid value 'soon' for '--lease <TIME>'"), "{detail}");
+    // What follows -- is another command's.
+    let plain = shell.fails(&["work", "--jobs", "0", "q", "--", "curl", "--json"], 2);
+    assert!(plain.starts_with("error: "), "{plain}");
+    for args in [
+        &["verify", "none", "--json"][..],
+        &["restore", "none", "new", "--json"],
+        &["salvage", "none", "new", "--json"],
+    ] {
+        assert_eq!(json(args, 1)["code"], "failed", "{args:?}");
+    }
     let missing = json(&["get", "q", "--key", "none", "--json"], 3);
     assert_eq!(missing["code"], "message_not_found");
     shell.ok(&["enqueue", "q", "b", "--key", "k"]);
