@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::table::plain;
 use crate::config::ConfigError;
 use crate::error::ErrorCode;
+use crate::span::TimeSpan;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -74,69 +75,152 @@ fn exit_code_of(code: &str) -> u8 {
     }
 }
 
+/// What the command line calls the fields of requests, by field.
+const FLAGS: &[(&str, &str)] = &[
+    ("all", "--all"),
+    ("at", "--at"),
+    ("backoff", "--backoff"),
+    ("backoff.max_ms", "--backoff"),
+    ("backoff.min_ms", "--backoff"),
+    ("body", "BODY"),
+    ("body_base64", "BODY"),
+    ("buckets", "--buckets"),
+    ("by", "TIME"),
+    ("by_ms", "TIME"),
+    ("ca_pem", "--ca"),
+    ("catchup", "--catchup"),
+    ("catchup_rate", "--catchup-rate"),
+    ("client_pem", "--client-cert"),
+    ("concurrency", "--concurrency"),
+    ("count", "--count"),
+    ("cron", "--cron"),
+    ("dead_on", "--dead-on"),
+    ("dead_ttl_ms", "--dead-ttl"),
+    ("dedupe_id", "--dedupe-id"),
+    ("dedupe_window_ms", "--dedupe-window"),
+    ("delay", "--delay"),
+    ("delay_ms", "--delay"),
+    ("dst_fold", "--dst-fold"),
+    ("dst_gap", "--dst-gap"),
+    ("due_at", "--at"),
+    ("due_from", "--due-from"),
+    ("due_to", "--due-to"),
+    ("end", "--end"),
+    ("every", "--every"),
+    ("expires_at", "--expires-at"),
+    ("expires_in", "--expires-in"),
+    ("expires_in_ms", "--expires-in"),
+    ("for", "--for"),
+    ("for_ms", "--for"),
+    ("from", "--from"),
+    ("headers", "--header"),
+    ("id", "ID"),
+    ("ids", "--id"),
+    ("if_exists", "--if-exists"),
+    ("if_generation", "--if-generation"),
+    ("jitter", "--jitter"),
+    ("keep_done", "--keep-done"),
+    ("keep_done_ms", "--keep-done"),
+    ("key", "--key"),
+    ("key_prefix", "--key-prefix"),
+    ("last-event-id", "--since"),
+    ("lease_ms", "--lease"),
+    ("lease_token", "TOKEN"),
+    ("limit", "--limit"),
+    ("max", "--max"),
+    ("max_attempts", "--max-attempts"),
+    ("method", "--method"),
+    ("missed", "--missed"),
+    ("networks", "--networks"),
+    ("note", "--note"),
+    ("on_expiry", "--on-expiry"),
+    ("order", "--order"),
+    ("overlap", "--overlap"),
+    ("past", "--past"),
+    ("paused", "--paused"),
+    ("priority", "--priority"),
+    ("queue", "QUEUE"),
+    ("queues", "--queues"),
+    ("rate", "--rate"),
+    ("rate.burst", "--burst"),
+    ("rate.per_second", "--rate"),
+    ("reason", "--reason"),
+    ("remaining", "--remaining"),
+    ("retry", "--delays"),
+    ("retry.delays", "--delays"),
+    ("secrets", "--secrets"),
+    ("shift", "--shift"),
+    ("shift_ms", "--shift"),
+    ("since", "--since"),
+    ("spread", "--spread"),
+    ("spread_ms", "--spread"),
+    ("start", "--start"),
+    ("state", "--state"),
+    ("target", "--target"),
+    ("target_url", "--target-url"),
+    ("timeout_ms", "--timeout"),
+    ("to", "--to"),
+    ("to_queue", "--to-queue"),
+    ("trace", "--trace"),
+    ("url", "URL"),
+    ("wait_ms", "--wait"),
+    ("zone", "--zone"),
+];
+
+/// Fields whose value is not repeated: it may be long, or have a secret, such as a token in the query of a URL.
+const NOT_REPEATED: [&str; 8] =
+    ["body", "body_base64", "ca_pem", "client_pem", "headers", "secrets", "target_url", "url"];
+
 /// How the command line calls a field of a request.
-fn flag_of(field: &str) -> Option<&'static str> {
-    Some(match field {
-        "body" | "body_base64" => "BODY",
-        "backoff" | "backoff.min_ms" | "backoff.max_ms" => "--backoff",
-        "by" | "by_ms" => "TIME",
-        "catchup_rate" => "--catchup-rate",
-        "concurrency" => "--concurrency",
-        "dead_ttl_ms" => "--dead-ttl",
-        "dedupe_id" => "--dedupe-id",
-        "dedupe_window_ms" => "--dedupe-window",
-        "delay" | "delay_ms" => "--delay",
-        "due_at" => "--at",
-        "expires_at" => "--expires-at",
-        "expires_in" | "expires_in_ms" => "--expires-in",
-        "for" | "for_ms" => "--for",
-        "from" => "--from",
-        "buckets" => "--buckets",
-        "headers" => "--header",
-        "id" => "ID",
-        "ids" => "--id",
-        "if_exists" => "--if-exists",
-        "if_generation" => "--if-generation",
-        "key" => "--key",
-        "lease_ms" => "--lease",
-        "lease_token" => "TOKEN",
-        "limit" => "--limit",
-        "max" => "--max",
-        "max_attempts" => "--max-attempts",
-        "on_expiry" => "--on-expiry",
-        "keep_done" | "keep_done_ms" => "--keep-done",
-        "order" => "--order",
-        "past" => "--past",
-        "priority" => "--priority",
-        "queue" => "QUEUE",
-        "rate" | "rate.per_second" => "--rate",
-        "rate.burst" => "--burst",
-        "reason" => "--reason",
-        "since" | "last-event-id" => "--since",
-        "spread" | "spread_ms" => "--spread",
-        "target_url" => "--target-url",
-        "to" => "--to",
-        "trace" => "--trace",
-        "wait_ms" => "--wait",
-        _ => return None,
-    })
+fn flag_of(field: &str, request: Option<&Value>) -> Option<&'static str> {
+    // Most commands have it as an argument, and the path of the request has it.
+    if field == "queue" && request.is_some_and(|request| request.get("queue").is_some()) {
+        return Some("--queue");
+    }
+    let field = field.strip_prefix("filter.").unwrap_or(field);
+    FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)
+}
+
+/// The value of a field as it was given, with a space before it; nothing where that is not known or not to be said.
+fn given(field: &str, request: &Value) -> String {
+    let field = field.strip_prefix("filter.").unwrap_or(field);
+    if NOT_REPEATED.contains(&field) {
+        return String::new();
+    }
+    let inner = |value: &Value| field.split('.').try_fold(value, |value, name| value.get(name)).cloned();
+    let value = inner(request).or_else(|| request.get("filter").and_then(inner));
+    let is_time = field.ends_with("_ms");
+    match value {
+        Some(Value::String(text)) => format!(" {text:?}"),
+        Some(Value::Number(number)) => match number.as_i64().filter(|_| is_time) {
+            Some(ms) => format!(" {}{}", if ms < 0 { "-" } else { "" }, TimeSpan(ms.unsigned_abs())),
+            None => format!(" {number}"),
+        },
+        // It does not say which of them is wrong.
+        Some(Value::Array(all)) => {
+            let words = all.iter().map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned));
+            format!(" {:?}", words.collect::<Vec<_>>().join(","))
+        }
+        Some(Value::Null | Value::Bool(_) | Value::Object(_)) | None => String::new(),
+    }
 }
 
 /// The detail of a refusal with the names of the command line: `--priority 1e3: must be …` for `priority: must be …`.
 /// `request` has the value, if the field was sent in a body.
 pub(super) fn with_flags(mut refusal: ServerRefusal, request: Option<&Value>) -> ServerRefusal {
     let Some(field) = &refusal.field else { return refusal };
-    let Some(flag) = flag_of(field) else { return refusal };
+    let Some(flag) = flag_of(field, request) else { return refusal };
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
-    let value = match request.and_then(|request| request.get(field)) {
-        // A body may be long, and secret; a URL may have a token in its query.
-        Some(Value::String(text)) if flag != "BODY" && field != "target_url" => format!(" {text:?}"),
-        Some(Value::Number(number)) => format!(" {number}"),
-        _ => String::new(),
-    };
+    let value = request.map(|request| given(field, request)).unwrap_or_default();
     refusal.detail = format!("{flag}{value}: {rest}");
     refusal
+}
+
+/// Whether some field of a request has this option.
+#[cfg(test)]
+pub(super) fn is_known(option: &str) -> bool {
+    option == "--queue" || FLAGS.iter().any(|(_, flag)| *flag == option)
 }
 
 impl CommandFailure {
@@ -240,6 +324,33 @@ mod tests {
         assert_eq!(told("body", "body: is too large"), "BODY: is too large");
         assert_eq!(told("max_attempts", "max_attempts: must not be 0"), "--max-attempts: must not be 0");
         assert_eq!(told("strange", "strange: unknown field"), "strange: unknown field");
+        assert_eq!(told("queue", "queue: no"), "QUEUE: no");
+    }
+
+    #[test]
+    fn values_are_told_as_they_were_given_and_secrets_are_not() {
+        let request = json!({
+            "queue": "no queue", "cron": "never", "timeout_ms": 90_000, "shift_ms": -3_600_000, "networks": ["a", "b"],
+            "dead_on": [700], "secrets": ["whsec_x"], "url": "http://a/?token=x", "headers": {"a": "b"},
+            "retry": {"delays": ["soon"]}, "filter": {"due_to": "soon"},
+        });
+        for (field, told) in [
+            ("queue", "--queue \"no queue\": no"),
+            ("cron", "--cron \"never\": no"),
+            ("timeout_ms", "--timeout 1m30s: no"),
+            ("shift_ms", "--shift -1h: no"),
+            ("networks", "--networks \"a,b\": no"),
+            ("dead_on", "--dead-on \"700\": no"),
+            ("retry.delays", "--delays \"soon\": no"),
+            ("due_to", "--due-to \"soon\": no"),
+            ("filter.due_to", "--due-to \"soon\": no"),
+            ("secrets", "--secrets: no"),
+            ("url", "URL: no"),
+            ("headers", "--header: no"),
+        ] {
+            let refusal = refusal("bad_request", field, &format!("{field}: no"));
+            assert_eq!(with_flags(refusal, Some(&request)).detail, told);
+        }
     }
 
     #[test]

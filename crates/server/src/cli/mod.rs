@@ -273,6 +273,40 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Story: a wrong `--cron` was told as `cron`, and a wrong `--networks` as `networks`.
+    #[test]
+    fn errors_name_the_options_of_schedules_targets_and_jobs() {
+        /// What stays here, or cannot be wrong for the server.
+        const OURS: [&str; 11] = [
+            "json",
+            "server",
+            "token",
+            "token-file",
+            "ca-cert",
+            "insecure",
+            "help",
+            "version",
+            "yes",
+            "wait",
+            "dry-run",
+        ];
+        let cli = Cli::command();
+        let mut checked = 0;
+        for command in ["schedule", "target", "bulk"] {
+            let command = cli.find_subcommand(command).unwrap();
+            let options = command.get_subcommands().chain([command]).flat_map(clap::Command::get_arguments);
+            for long in options.filter_map(clap::Arg::get_long) {
+                // A word of its list, which this command has read.
+                if OURS.contains(&long) || long == "unset" {
+                    continue;
+                }
+                checked += 1;
+                assert!(failure::is_known(&format!("--{long}")), "--{long}");
+            }
+        }
+        assert!(checked > 40, "{checked}");
+    }
+
     #[test]
     fn every_option_of_serve_has_its_variable() {
         let cli = Cli::command();

@@ -63,7 +63,7 @@ fn queues_are_configured_paused_purged_and_redriven() {
     // What is not set is null, and the server's default counts.
     assert_eq!((&reset["lease_ms"], &reset["priority"]), (&json!(null), &json!(7)));
     let wrong = shell.fails(&["config", "q", "--lease", "0s"], 2);
-    assert!(wrong.contains("--lease 0: "), "{wrong}");
+    assert!(wrong.contains("--lease 0s: "), "{wrong}");
 
     shell.ok(&["enqueue", "q", "a", "--delay", "2h"]);
     shell.ok(&["enqueue", "q", "b"]);

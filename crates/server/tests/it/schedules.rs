@@ -417,7 +417,8 @@ fn the_command_line_of_schedules() {
     assert_eq!(shown["queue"], "q");
     assert_eq!(shell.ok(&["schedule", "rm", "daily"]), "removed daily\n");
     shell.fails(&["schedule", "get", "daily"], 3);
-    shell.fails(&["schedule", "put", "daily", "--queue", "q", "--cron", "never"], 2);
+    let wrong = shell.fails(&["schedule", "put", "daily", "--queue", "q", "--cron", "never"], 2);
+    assert!(wrong.contains("bad_request: --cron \"never\": "), "{wrong}");
 }
 
 /// Story: `schedule put` sent `paused: false` each time, so that a change of the body started a schedule that somebody had

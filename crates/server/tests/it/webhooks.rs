@@ -516,5 +516,6 @@ fn the_command_line_of_targets() {
     shell.ok(&["config", "orders", "--unset", "target"]);
     assert_eq!(shell.ok(&["target", "rm", "shop"]), "removed shop\n");
     shell.fails(&["target", "get", "shop"], 3);
-    assert!(shell.fails(&["target", "put", "shop", "http://127.0.0.1/"], 2).contains("url"));
+    let wrong = shell.fails(&["target", "put", "shop", "http://127.0.0.1/"], 2);
+    assert!(wrong.contains("bad_request: URL: "), "{wrong}");
 }
