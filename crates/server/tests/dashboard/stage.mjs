@@ -1,0 +1,72 @@
+// What the checks of the dashboard share: the browser, the servers that scripts/dashboard has started, and the words that
+// each check is written in. It needs playwright-core and @axe-core/playwright in the folder DASHBOARD_TOOLS (NODE_PATH does
+// not count for modules), and Chromium.
+//   DASHBOARD_OPEN, DASHBOARD_GUARDED   addresses of a server without tokens and of one with them
+//   DASHBOARD_TOKENS                    a folder with a file for each token of the latter
+//   DASHBOARD_FILES                     while the dashboard is worked on: files to take instead of those in the binary
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+
+const require = createRequire(`${process.env.DASHBOARD_TOOLS}/`);
+const { chromium } = require("playwright-core");
+const { AxeBuilder } = require("@axe-core/playwright");
+
+export const open = process.env.DASHBOARD_OPEN;
+export const guarded = process.env.DASHBOARD_GUARDED;
+export const tokenOf = (name) => readFileSync(`${process.env.DASHBOARD_TOKENS}/${name}`, "utf8").trim();
+export const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+// How many pages were shown without a violation.
+export const shown = { pages: 0 };
+
+export async function tab(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, locale: "en-GB", timezoneId: "Europe/Berlin", ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(60_000);
+  const faults = [];
+  page.on("pageerror", (error) => faults.push(`error: ${error.message}`));
+  page.on("console", (line) => { if (line.type() === "error" && !/status of (400|401|403|404|409)/.test(line.text())) faults.push(`console: ${line.text()}`); });
+  // While the dashboard is worked on: the files of the working tree instead of those in the binary.
+  if (process.env.DASHBOARD_FILES) {
+    await page.route("**/ui/*", async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, path: `${process.env.DASHBOARD_FILES}/${new URL(route.request().url()).pathname.slice(4)}` });
+    });
+  }
+  await page.addInitScript(() => {
+    window.violations = [];
+    document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+  });
+  return { context, page, faults };
+}
+
+export async function api(path, method = "GET", body, token) {
+  const headers = { "content-type": "application/json", ...(token ? { authorization: `Bearer ${token}` } : {}) };
+  const answer = await fetch(new URL(path, token ? guarded : open), { method, headers, body: body && JSON.stringify(body) });
+  return answer.json();
+}
+
+// A page is shown whole: nothing of the policy is violated, axe finds nothing, and it is no wider than the screen.
+export async function check({ page, faults }, what) {
+  assert.deepEqual(await page.evaluate(() => window.violations), [], `${what}: policy`);
+  assert.deepEqual(faults, [], what);
+  const { violations } = await new AxeBuilder({ page }).analyze();
+  assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target).join(" ")}`), [], `${what}: axe`);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+  assert.ok(wide <= 0, `${what}: ${wide} pixels wider than the screen`);
+  shown.pages += 1;
+}
+
+export const go = async (page, path, heading) => {
+  await page.goto(`${open}/#${path}`);
+  await page.getByRole("heading", { level: 1, name: heading }).waitFor();
+};
+export const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();
+export const eventually = async (what, look) => {
+  for (let n = 0; !(await look()); n += 1) {
+    assert.ok(n < 600, what);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+};
+export const dialog = (page) => page.getByRole("dialog");
