@@ -1,6 +1,6 @@
 // What changes something: asks first where it destroys, says what happened, and offers the way back where there is one.
 
-import { Problem, call, queuePath } from "./api.js";
+import { Problem, call, get, may, queuePath } from "./api.js";
 import { el } from "./dom.js";
 import { t } from "./words.js";
 
@@ -62,33 +62,62 @@ export function ask(title, { text, fields = [], danger, word, act }) {
 
 const byId = (message) => `/v1/messages/${message.id}`;
 
+// Does something to a message, and gives the message as it was just before: it may differ from what the page has shown.
+async function before(message, act) {
+  const last = await get(byId(message));
+  await act();
+  return last;
+}
+
+// Due again when it was, or at once if that has passed.
+async function dueAgain(message) {
+  const set = (at) => call("PATCH", byId(message), { due_at: new Date(at).toISOString(), past: "fire" });
+  const due = Date.parse(message.due_at);
+  const { due_at: drawn } = await set(due);
+  // A spread is added to each due time that is set, and always the same: what it adds is taken off.
+  if (message.own?.spread_ms && due > Date.now()) await set(due - (Date.parse(drawn) - due));
+}
+
 export function postpone(message) {
   ask(t("postpone"), {
     text: t("postpone-text"),
     fields: [{ name: "delay", label: t("delay"), hint: "2h", required: true }],
-    act: ({ delay }) => run(() => call("PATCH", byId(message), { delay: delay.trim() }), t("postponed"),
-      () => call("PATCH", byId(message), { due_at: message.due_at })),
+    act: ({ delay }) => run(() => before(message, () => call("PATCH", byId(message), { delay: delay.trim() })), t("postponed"), dueAgain),
   });
 }
 
 export function fire(message) {
   ask(t("fire"), {
     text: t("fire-text"), word: t("fire"),
-    act: () => run(() => call("POST", `${byId(message)}/fire`), t("fired"), () => call("PATCH", byId(message), { due_at: message.due_at })),
+    act: () => run(() => before(message, () => call("POST", `${byId(message)}/fire`)), t("fired"), dueAgain),
   });
 }
 
-// What is cancelled can be put again: the same content, under a new id.
+// What is cancelled can be put again: the same content, under a new id, with the settings that the message had itself. All
+// others stay its queue's. Its spread has chosen the due time already.
 function again(message) {
-  const { body, body_base64, headers, target_url, key, due_at, priority, lease_ms, max_attempts } = message;
-  const content = { ...(body === undefined ? { body_base64 } : { body }), headers, target_url, due_at, priority, lease_ms, max_attempts, past: "fire" };
-  return call("POST", `${queuePath(message.queue)}/messages`, key === null ? content : { ...content, key });
+  const { body, body_base64, headers, target_url, key, due_at, expires_at, priority } = message;
+  const { spread_ms: _, ...own } = message.own ?? {};
+  if (Date.parse(due_at) <= Date.now() && (own.expires_at ?? own.expires_in_ms) !== undefined) {
+    // It is due now, and expires when it did: not so long after now, and at once if that has passed.
+    delete own.expires_at;
+    delete own.expires_in_ms;
+    Object.assign(own, Date.parse(expires_at) > Date.now() ? { expires_at } : { expires_in_ms: 1 });
+  }
+  return call("POST", `${queuePath(message.queue)}/messages`, {
+    ...(body === undefined ? { body_base64 } : { body }), headers, target_url, key: key ?? undefined, due_at, past: "fire", priority, ...own,
+  });
 }
 
-export function cancel(message, mayEnqueue) {
+// Whether the caller may enqueue what a message has in it.
+export const mayPut = (message) => may("enqueue") && (!message.target_url || may("push-any"));
+// The way back of what enqueues: a cancel, for those who may.
+const takeBack = () => (may("cancel") ? (answer) => call("DELETE", byId(answer)) : undefined);
+
+export function cancel(message) {
   ask(t("cancel"), {
     text: t("cancel-text", { id: message.id }), danger: true, word: t("cancel"),
-    act: () => run(() => call("DELETE", byId(message)), t("cancelled"), mayEnqueue && message.state !== "dead" ? () => again(message) : undefined),
+    act: () => run(() => before(message, () => call("DELETE", byId(message))), t("cancelled"), mayPut(message) && message.state !== "dead" ? again : undefined),
   });
 }
 
@@ -97,20 +126,36 @@ export function replay(message) {
     text: t("replay-text"), word: t("replay"),
     fields: [{ name: "key", label: t("key") }],
     act: ({ key }) => run(() => call("POST", `${byId(message)}/replay`, key ? { key } : {}),
-      (answer) => t("enqueued-id", { id: answer.id }), (answer) => call("DELETE", `/v1/messages/${answer.id}`)),
+      (answer) => t("enqueued-id", { id: answer.id }), takeBack()),
   });
+}
+
+// Changes whether a queue is paused, and gives the way back: the pause that there was, with what would be left of it by now.
+// Whether there was one is known to those alone who may see the queue.
+async function switched(queue, act) {
+  const was = may("metrics") ? await get(queuePath(queue)) : null;
+  const at = Date.now();
+  await act();
+  return { was, at };
+}
+
+function asPaused(queue, { was, at }) {
+  const left = was.pause_left_ms === null ? null : was.pause_left_ms - (Date.now() - at);
+  if (!was.paused || (left !== null && left <= 0)) return call("POST", `${queuePath(queue)}/resume`);
+  return call("POST", `${queuePath(queue)}/pause`, left === null ? {} : { for_ms: left });
 }
 
 export function pause(queue) {
   ask(t("pause"), {
     text: t("pause-text"),
     fields: [{ name: "for", label: t("pause-for"), hint: t("pause-for-hint") }],
-    act: (values) => run(() => call("POST", `${queuePath(queue)}/pause`, values.for.trim() ? { for: values.for.trim() } : {}), t("is-paused"),
-      () => call("POST", `${queuePath(queue)}/resume`)),
+    act: (values) => run(() => switched(queue, () => call("POST", `${queuePath(queue)}/pause`, values.for.trim() ? { for: values.for.trim() } : {})), t("is-paused"),
+      may("metrics") ? (then) => asPaused(queue, then) : undefined),
   });
 }
 
-export const resume = (queue) => run(() => call("POST", `${queuePath(queue)}/resume`), t("is-resumed"), () => call("POST", `${queuePath(queue)}/pause`));
+export const resume = (queue) => run(() => switched(queue, () => call("POST", `${queuePath(queue)}/resume`)), t("is-resumed"),
+  may("metrics") ? (then) => asPaused(queue, then) : undefined);
 
 export function purge(queue, counts) {
   const n = counts.scheduled + counts.ready + counts.dead;
@@ -149,7 +194,7 @@ export function enqueue(queue) {
     ],
     act: ({ queue: name, body, delay, key }) => run(
       () => call("POST", `${queuePath(name.trim())}/messages`, { body, delay: delay.trim(), ...(key ? { key } : {}) }),
-      (answer) => t("enqueued-id", { id: answer.id }), (answer) => call("DELETE", `/v1/messages/${answer.id}`)),
+      (answer) => t("enqueued-id", { id: answer.id }), takeBack()),
   });
 }
 
@@ -159,13 +204,19 @@ export function configure(queue, config) {
   ask(t("settings"), {
     text: t("settings-text"),
     fields: SETTINGS.map((name) => ({ name, label: name, type: "number", value: (name === "rate" ? config.rate?.per_second : config[name]) ?? "" })),
-    act: (values) => {
-      const next = { ...config };
-      for (const name of SETTINGS) next[name] = values[name] === "" ? null : Number(values[name]);
-      // A burst that was set with the same rate stays.
-      if (next.rate !== null) next.rate = next.rate === config.rate?.per_second ? config.rate : { per_second: next.rate };
-      // What is not shown here, such as a target, stays.
-      return run(() => call("PATCH", `${queuePath(queue)}/config`, next), t("settings-saved"), () => call("PATCH", `${queuePath(queue)}/config`, config));
+    act: async (values) => {
+      const shown = (of, name) => (name === "rate" ? of.rate?.per_second : of[name]) ?? null;
+      const given = Object.fromEntries(SETTINGS.map((name) => [name, values[name] === "" ? null : Number(values[name])]));
+      // Only what was changed is sent: what is not shown here stays, and so does what somebody else has changed.
+      const names = SETTINGS.filter((name) => given[name] !== shown(config, name));
+      if (names.length === 0) return true;
+      const next = Object.fromEntries(names.map((name) => [name, name === "rate" && given.rate !== null ? { per_second: given.rate } : given[name]]));
+      const path = `${queuePath(queue)}/config`;
+      return run(async () => {
+        const { config: last } = await get(path);
+        await call("PATCH", path, next);
+        return Object.fromEntries(names.map((name) => [name, last[name] ?? null]));
+      }, t("settings-saved"), (last) => call("PATCH", path, last));
     },
   });
 }

@@ -53,8 +53,8 @@ export function message(root, { id }, live) {
         waits && el("button", { onclick: () => acts.postpone(found) }, t("postpone")),
         found.state === "scheduled" && el("button", { onclick: () => acts.fire(found) }, t("fire")),
         found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, [found.id]) }, t("redrive")),
-        (found.state === "dead" || found.state === "done") && may("enqueue") && (!found.target_url || may("push-any")) && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
-        found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found, may("enqueue") && (!found.target_url || may("push-any"))) }, t("cancel"))),
+        (found.state === "dead" || found.state === "done") && acts.mayPut(found) && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
+        found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
       card(null, pairs([
         [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${found.max_attempts || "∞"}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
