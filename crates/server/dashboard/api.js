@@ -42,6 +42,18 @@ export async function call(method, path, body, signal) {
 export const get = (path, signal) => call("GET", path, undefined, signal);
 export const queuePath = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
 
+// All queues by name, page by page; of more than 10,000 the first, and `more` says that there may be others.
+export async function allQueues(signal) {
+  const queues = [];
+  let next = null;
+  for (let n = 0; n < 10 && (n === 0 || next !== null); n += 1) {
+    const page = await get(`/v1/queues?limit=1000${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, signal);
+    queues.push(...page.queues);
+    next = page.next;
+  }
+  return { queues, more: next !== null };
+}
+
 export async function whoAmI() {
   const answer = await get("/v1/token");
   const holder = answer.token;

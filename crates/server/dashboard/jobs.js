@@ -4,7 +4,7 @@ import { ask, run } from "./acts.js";
 import { call, get, queuePath } from "./api.js";
 import { badge, card, el, show, table } from "./dom.js";
 import { count, when } from "./format.js";
-import { queueLink } from "./tables.js";
+import { queueLink, shownOf } from "./tables.js";
 import { t } from "./words.js";
 
 const KINDS = { collecting: "", running: "good", done: "", cancelled: "warn" };
@@ -49,6 +49,6 @@ export function jobs(root, _, live) {
       queueLink(job.queue), t(job.action), badge(t(`job-${job.state}`), KINDS[job.state]), count(job.matched), count(job.done),
       count(job.leased + job.changed + job.refused), when(job.created_at),
       job.ended_at === undefined && el("button", { "data-name": `cancel-${job.id}`, onclick: () => cancel(job) }, t("cancel-job")),
-    ])));
+    ])), shownOf(Math.min(found.length, 200), found.length));
   });
 }

@@ -27,9 +27,10 @@ class Live {
 
   idle() { return paused || document.hidden; }
 
-  // Looks every so many ms, and at once when something has changed; never twice at a time.
+  // Looks every so many ms, and at once when something has changed; never twice at a time. A look that has cost much gives a
+  // longer time until the next.
   every(ms, look) {
-    let [timer, looking, stale, seen] = [0, false, false, false];
+    let [timer, looking, stale, seen, wait] = [0, false, false, false, ms];
     const again = async () => {
       clearTimeout(timer);
       stale = true;
@@ -37,10 +38,10 @@ class Live {
       looking = true;
       while (stale && !this.signal.aborted && !(seen && this.idle())) {
         stale = false;
-        try { await look(); seen = true; this.trouble(null); } catch (error) { this.trouble(error); }
+        try { wait = (await look()) ?? ms; seen = true; this.trouble(null); } catch (error) { this.trouble(error); }
       }
       looking = false;
-      if (!this.signal.aborted) timer = setTimeout(again, ms);
+      if (!this.signal.aborted) timer = setTimeout(again, wait);
     };
     this.looks.push(again);
     again();

@@ -1,11 +1,11 @@
 // A message, what is dead, and the search.
 
 import * as acts from "./acts.js";
-import { get, may, queuePath } from "./api.js";
+import { allQueues, get, may, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
 import { count, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
-import { messageTable, queueLink, stateBadge } from "./tables.js";
+import { again, messageTable, ofAll, queueLink, shownOf, stateBadge } from "./tables.js";
 import { t } from "./words.js";
 
 // The bytes of a body as people read dumps: sixteen a line.
@@ -102,10 +102,12 @@ function deadQueues(root, live) {
   const list = el("div", {});
   root.append(el("h1", {}, t("dead-letters")), card(null, list));
   live.every(3_000, async () => {
-    const { queues } = await get("/v1/queues?limit=1000", live.signal);
-    const some = queues.filter((queue) => queue.counts.dead > 0).sort((a, b) => b.counts.dead - a.counts.dead);
-    show(list, some.length === 0 ? el("p", { class: "soft" }, t("none-dead")) : table(t("dead-letters"), [[t("queue"), "key"], [t("dead"), "n"]],
-      some.map((queue) => [el("a", { href: `#/dead/${encodeURIComponent(queue.queue)}` }, queue.queue), count(queue.counts.dead)])));
+    const found = await allQueues(live.signal);
+    const some = found.queues.filter((queue) => queue.counts.dead > 0).sort((a, b) => b.counts.dead - a.counts.dead);
+    const most = some.slice(0, 200);
+    show(list, ofAll(found, some, t("none-dead")), most.length > 0 && table(t("dead-letters"), [[t("queue"), "key"], [t("dead"), "n"]],
+      most.map((queue) => [el("a", { href: `#/dead/${encodeURIComponent(queue.queue)}`, "data-name": `dead-${queue.queue}` }, queue.queue), count(queue.counts.dead)])), shownOf(most.length, some.length));
+    return again(found);
   });
 }
 

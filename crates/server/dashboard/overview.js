@@ -1,10 +1,10 @@
 // The first page: the ring, what is due when, rates and lateness, live.
 
-import { get, mayAll } from "./api.js";
+import { allQueues, mayAll } from "./api.js";
 import { lines, ring } from "./charts.js";
 import { card, el, figures, show } from "./dom.js";
-import { brief, bytes, rate, span } from "./format.js";
-import { queueTable } from "./tables.js";
+import { brief, bytes, count, rate, span } from "./format.js";
+import { again, ofAll, queueTable, shownOf } from "./tables.js";
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
 
@@ -56,9 +56,11 @@ export function overview(root, _, live) {
   }
   root.append(card(t("overdue-queues"), queues));
   live.every(3_000, async () => {
-    const { queues: found } = await get("/v1/queues?limit=1000", live.signal);
-    const worst = found.filter((one) => one.oldest_overdue_ms > 0 || one.counts.dead > 0 || one.paused)
-      .sort((a, b) => b.oldest_overdue_ms - a.oldest_overdue_ms).slice(0, 8);
-    show(queues, worst.length === 0 ? el("p", { class: "soft" }, t("all-well", { n: found.length })) : queueTable(worst, t("overdue-queues")));
+    const found = await allQueues(live.signal);
+    const some = found.queues.filter((one) => one.oldest_overdue_ms > 0 || one.counts.dead > 0 || one.paused)
+      .sort((a, b) => b.oldest_overdue_ms - a.oldest_overdue_ms);
+    const worst = some.slice(0, 8);
+    show(queues, ofAll(found, some, t("all-well", { n: count(found.queues.length) })), worst.length > 0 && queueTable(worst, t("overdue-queues")), shownOf(worst.length, some.length));
+    return again(found);
   });
 }

@@ -19,7 +19,7 @@ export function queues(root, { after }, live) {
   let found = { queues: [], next: null };
   function draw() {
     const shown = found.queues.filter((queue) => queue.queue.toLowerCase().includes(filter.toLowerCase()));
-    show(list, shown.length === 0 ? el("p", { class: "soft" }, t("no-queues")) : queueTable(shown, t("queues-by-name")));
+    show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name")));
     show(more, found.next && el("a", { href: `#/queues?after=${encodeURIComponent(found.next)}` }, t("more")));
   }
   live.every(2_000, async () => {

@@ -1,7 +1,7 @@
 // Tables of queues and of messages, which several pages have.
 
 import { badge, el, table } from "./dom.js";
-import { away, brief, rate, span, when } from "./format.js";
+import { away, brief, count, rate, span, when } from "./format.js";
 import { t } from "./words.js";
 
 export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
@@ -21,6 +21,17 @@ export function queueTable(queues, caption) {
     queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.acked), signs(queue),
   ]));
 }
+
+// What is said of all queues, with `none` where there are none such. Where not all were looked at it is no all-clear.
+export function ofAll({ queues, more }, some, none) {
+  return [
+    some.length === 0 && el("p", { class: "soft" }, more ? t("none-of-these") : none),
+    more && el("p", {}, badge(t("first-queues", { n: count(queues.length) }), "warn")),
+  ];
+}
+export const shownOf = (n, all) => all > n && el("p", { class: "soft" }, t("shown-of", { n: count(n), all: count(all) }));
+// How soon all queues are looked at again: many of them seldom.
+export const again = ({ queues }) => (queues.length > 1_000 ? 15_000 : 3_000);
 
 export const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
 export const stateBadge = (message) => badge(t(message.state === "done" ? `done-${message.outcome}` : message.state), KINDS[message.state]);

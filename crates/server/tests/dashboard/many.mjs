@@ -1,0 +1,65 @@
+// More queues than a page has: none that needs a look is left out, and where not all were looked at the page says so.
+//   node many.mjs
+//   DASHBOARD_MANY   the address of a server without queues
+
+import assert from "node:assert/strict";
+
+import { browser, check, shown, tab } from "./stage.mjs";
+
+const many = process.env.DASHBOARD_MANY;
+const post = async (path, body) => {
+  const answer = await fetch(new URL(path, many), { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  assert.ok(answer.ok, `${path}: ${answer.status}`);
+  return answer.json();
+};
+const seen = await tab();
+const { page } = seen;
+const go = async (path, heading) => {
+  await page.goto(`${many}/#${path}`);
+  await page.getByRole("heading", { level: 1, name: heading }).waitFor();
+};
+
+const names = Array.from({ length: 1_000 }, (_, n) => `q-${String(n).padStart(4, "0")}`);
+for (let n = 0; n < names.length; n += 50) {
+  await Promise.all(names.slice(n, n + 50).map((name) => post(`/v1/queues/${name}/messages`, { body: "x", delay: "1h" })));
+}
+
+// Nothing is overdue or dead, and this is said of all queues.
+await go("/", "Overview");
+await page.getByText(/1,?000 queues; nothing is overdue/).waitFor();
+await go("/dead", "Dead letters");
+await page.getByText("No message is dead.").waitFor();
+
+// The last of 1,001 queues by name was on the second page, which was never read: both pages said that all was well.
+await post("/v1/queues/zz-last/messages", { body: "x", delay: "0s" });
+await post("/v1/queues/zz-last/messages", { body: "x", delay: "1h", state: "dead" });
+await go("/", "Overview");
+await page.getByRole("cell", { name: "zz-last" }).waitFor();
+assert.equal(await page.getByText("nothing is overdue").count(), 0);
+await go("/dead", "Dead letters");
+await page.getByRole("cell", { name: "zz-last" }).waitFor();
+await check(seen, "the dead letters of one queue of many");
+await go("/queues", "Queues");
+await page.getByRole("searchbox", { name: "Filter by name" }).fill("nothing");
+await page.getByText("No queue on this page has such a name").waitFor();
+
+// Pages without an end: each answer says that there is another one. Nothing was found, and that is no all-clear.
+let asked = 0;
+await page.route("**/v1/queues?limit=1000*", async (route) => {
+  asked += 1;
+  const answer = await route.fetch({ url: `${many}/v1/queues?limit=1000` });
+  await route.fulfill({ response: answer });
+});
+for (const [path, heading] of [["/", "Overview"], ["/dead", "Dead letters"]]) {
+  await go("/queues", "Queues");
+  asked = 0;
+  await go(path, heading);
+  await page.getByText("Only the first 10,000 queues").waitFor();
+  await page.getByText("None of those that were looked at").waitFor();
+  assert.equal(asked, 10, "the pages that are read");
+  assert.equal(await page.getByText(/nothing is overdue|No message is dead/).count(), 0);
+  await check(seen, `${heading}, of more queues than are looked at`);
+}
+
+await browser.close();
+console.log(`ok      many queues (${shown.pages} pages without a violation)`);
