@@ -45,6 +45,11 @@ export function away(ms) {
   return "";
 }
 
+// How many attempts a message has; the largest number stands for no end.
+export const attempts = (n) => (n === 4_294_967_295 ? "∞" : count(n));
+// The value of a setting, as it is.
+export const setting = (name, value) => (name === "max_attempts" ? attempts(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
+
 export function bytes(n) {
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
     if (n >= size) return `${decimal.format(n / size)} ${unit}`;

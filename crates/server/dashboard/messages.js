@@ -3,7 +3,7 @@
 import * as acts from "./acts.js";
 import { allQueues, get, may, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
-import { count, span, when, zone } from "./format.js";
+import { attempts, count, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
 import { again, messageTable, ofAll, queueLink, shownOf, stateBadge } from "./tables.js";
 import { t } from "./words.js";
@@ -57,7 +57,7 @@ export function message(root, { id }, live) {
         found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
       card(null, pairs([
         [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
-        [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${found.max_attempts || "∞"}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
+        [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${attempts(found.max_attempts)}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
         [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("priority"), count(found.priority)], [t("lease"), span(found.lease_ms)],
         found.lease_until && [t("lease-until"), when(found.lease_until)], found.target_url && [t("target-url"), found.target_url], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
       ])),

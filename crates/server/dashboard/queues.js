@@ -3,7 +3,7 @@
 import * as acts from "./acts.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
-import { count, rate, span, when } from "./format.js";
+import { count, rate, setting, span, when } from "./format.js";
 import * as jobs from "./jobs.js";
 import { messageTable, queueTable, signs } from "./tables.js";
 import { t } from "./words.js";
@@ -57,7 +57,7 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
         [t("enqueued"), rate(rates.enqueued)], [t("granted"), rate(rates.granted)], [t("acked"), rate(rates.acked)],
       ])));
       show(settings, pairs([
-        ...Object.entries(config).map(([key, value]) => [key, value === null ? t("default") : typeof value === "object" ? JSON.stringify(value) : String(value)]),
+        ...Object.entries(config).map(([key, value]) => [key, value === null ? t("default") : setting(key, value)]),
         ...Object.entries(totals).map(([key, value]) => [t("total-of", { name: t(key) }), count(value)]),
         now.pause_left_ms !== null && [t("pause-left"), span(now.pause_left_ms)],
         now.oldest_overdue && [t("oldest-due"), when(now.oldest_overdue)],

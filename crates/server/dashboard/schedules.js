@@ -3,7 +3,7 @@
 import { ask, run } from "./acts.js";
 import { call, get, may } from "./api.js";
 import { badge, card, el, figures, pairs, show, table } from "./dom.js";
-import { brief, count, when, zone } from "./format.js";
+import { brief, count, setting, when, zone } from "./format.js";
 import { queueLink } from "./tables.js";
 import { t } from "./words.js";
 
@@ -132,6 +132,6 @@ export function schedule(root, { name }, live) {
       one.latest.length > 0 && card(t("latest"), table(t("latest"), [[t("occurs")], [t("state")], [t("message")]], [...one.latest].reverse().map(({ at, outcome, message }) => [
         when(at), badge(t(outcome), OUTCOMES[outcome]), message ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : "–"]))),
       card(t("settings"), pairs([[t("queue"), one.queue ? queueLink(one.queue) : "–"], [t("created-at"), when(one.created_at)],
-        ...settings.map(([field, value]) => [field, typeof value === "object" ? JSON.stringify(value) : String(value)])])));
+        ...settings.map(([field, value]) => [field, setting(field, value)])])));
   });
 }

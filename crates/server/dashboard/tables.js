@@ -1,7 +1,7 @@
 // Tables of queues and of messages, which several pages have.
 
 import { badge, el, table } from "./dom.js";
-import { away, brief, count, rate, span, when } from "./format.js";
+import { attempts, away, brief, count, rate, span, when } from "./format.js";
 import { t } from "./words.js";
 
 export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
@@ -42,6 +42,6 @@ const content = (message) => message.body ?? t("binary", { n: message.body_base6
 export function messageTable(messages, caption) {
   return table(caption, [[t("id")], [t("key"), "key"], [t("state")], [t("due")], [t("attempt"), "n"], [t("body"), "key"]], messages.map((message) => [
     messageLink(message), message.key ?? "–", stateBadge(message),
-    message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${message.max_attempts || "∞"}`, beginning(content(message)),
+    message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${attempts(message.max_attempts)}`, beginning(content(message)),
   ]));
 }

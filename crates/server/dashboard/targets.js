@@ -3,7 +3,7 @@
 import { ask, run } from "./acts.js";
 import { call, get } from "./api.js";
 import { badge, card, el, figures, pairs, show, table } from "./dom.js";
-import { count, when } from "./format.js";
+import { count, setting, when } from "./format.js";
 import { queueLink } from "./tables.js";
 import { t } from "./words.js";
 
@@ -116,6 +116,6 @@ export function target(root, { name }, live) {
       one.reason && card(t("reason"), el("p", {}, one.reason), one.since && el("p", { class: "soft" }, when(one.since))),
       one.counts && card(t("on-this-node"), figures(Object.entries(one.counts).map(([what, n]) => [t(`push-${what}`), count(n)]))),
       card(t("queues"), el("p", {}, links(one.delivers))),
-      card(t("settings"), pairs([[t("created-at"), when(one.created_at)], ...settings.map(([field, value]) => [field, typeof value === "object" ? JSON.stringify(value) : String(value)])])));
+      card(t("settings"), pairs([[t("created-at"), when(one.created_at)], ...settings.map(([field, value]) => [field, setting(field, value)])])));
   });
 }
