@@ -81,8 +81,8 @@ export function columns(histogram, pick) {
       buckets.filter((bucket) => bucket.count > 0).map((bucket) => [tick(Date.parse(bucket.from), width), count(bucket.count)])));
 }
 
-// Lines over the last samples: each series is [name, values].
-export function lines(series, unit) {
+// Lines over the last samples: each series is [name, values], and `at` says when each sample was taken.
+export function lines(series, at, unit) {
   const [w, h] = [640, 130];
   const most = Math.max(1, ...series.flatMap(([, values]) => values));
   const kinds = ["", "two", "three"];
@@ -94,5 +94,7 @@ export function lines(series, unit) {
   return el("div", {},
     svg("svg", { viewBox: `0 -14 ${w} ${h + 18}`, role: "img", "aria-label": series.map(([name]) => name).join(", ") },
       svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), drawn, svg("text", { x: w - 4, y: -3, "text-anchor": "end" }, unit(most))),
-    el("p", { class: "legend" }, series.map(([name, values], n) => el("span", { class: kinds[n] }, el("i"), `${name} ${unit(values.at(-1) ?? 0)}`))));
+    el("p", { class: "legend" }, series.map(([name, values], n) => el("span", { class: kinds[n] }, el("i"), `${name} ${unit(values.at(-1) ?? 0)}`))),
+    behind("lines", t("rates-by-time"), [[t("time")], ...series.map(([name]) => [name, "n"])],
+      at.map((time, k) => [tick(time, 1_000), ...series.map(([, values]) => unit(values[k]))]).reverse()));
 }

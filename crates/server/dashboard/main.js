@@ -107,17 +107,27 @@ function setTheme(value) {
   if (value === "auto") { delete document.documentElement.dataset.theme; localStorage.removeItem(THEME); } else { document.documentElement.dataset.theme = value; localStorage.setItem(THEME, value); }
 }
 
+// The view of a path and the names in it; none for a path that no page has, or whose percent signs stand for nothing.
+function viewOf(path) {
+  for (const [pattern, view] of VIEWS) {
+    const match = pattern.exec(path);
+    if (!match) continue;
+    const names = Object.entries(match.groups ?? {}).filter(([, value]) => value !== undefined);
+    try { return [view, Object.fromEntries(names.map(([name, value]) => [name, decodeURIComponent(value)]))]; } catch { return []; }
+  }
+  return [];
+}
+
 function open() {
   current?.end();
   const [path, query = ""] = (location.hash.slice(1) || "/").split("?");
   drawHead(path);
   const root = el("div", {});
   main.replaceChildren(el("p", { id: "trouble", class: "badge bad", role: "alert" }), root);
-  const found = VIEWS.map(([pattern, view]) => [pattern.exec(path), view]).find(([match]) => match);
+  const [view, inPath] = viewOf(path);
   const live = (current = new Live());
-  if (!found) { root.append(el("h1", {}, t("no-page"))); return; }
-  const inPath = Object.fromEntries(Object.entries(found[0].groups ?? {}).filter(([, value]) => value !== undefined).map(([name, value]) => [name, decodeURIComponent(value)]));
-  Promise.resolve(found[1](root, { ...Object.fromEntries(new URLSearchParams(query)), ...inPath }, live)).catch((error) => live.trouble(error));
+  if (view) Promise.resolve(view(root, { ...Object.fromEntries(new URLSearchParams(query)), ...inPath }, live)).catch((error) => live.trouble(error));
+  else root.append(el("h1", {}, t("no-page")));
   document.title = `${root.querySelector("h1")?.textContent ?? ""} · duewheel`;
 }
 

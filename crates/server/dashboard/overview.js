@@ -49,7 +49,7 @@ export function overview(root, _, live) {
         [t("queues"), brief(stats.queues)], [t("waiters"), brief(stats.waiters)], [t("stored"), bytes(stats.bytes)],
       ]));
       show(drawings, ring(stats));
-      show(rates, lines([[t("enqueued"), speed("enqueued")], [t("granted"), speed("granted")], [t("acked"), speed("acked")]], rate));
+      show(rates, lines([[t("enqueued"), speed("enqueued")], [t("granted"), speed("granted")], [t("acked"), speed("acked")]], seen.slice(1).map((one) => Date.parse(one.at)), rate));
     });
   } else {
     top.append(el("p", { class: "soft" }, t("no-metrics")));

@@ -19,6 +19,37 @@ const { page } = seen;
     assert.equal(await page.getByText("4294967295").count(), 0, path);
   }
   await go(page, "/queues/endless", "endless");
-  await page.getByText("0/∞").waitFor();
+  await page.getByText("0/∞").first().waitFor();
   await page.locator("dl.pairs dd", { hasText: "∞" }).waitFor();
 }
+
+// A percent sign that stands for nothing threw, and the page before stayed.
+for (const path of ["/queues/%", "/messages/%zz", "/dead/%", "/schedules/%e4", "/nothing"]) {
+  await go(page, "/queues", "Queues");
+  await page.evaluate((to) => { location.hash = `#${to}`; }, path);
+  await page.getByRole("heading", { level: 1, name: "There is no such page" }).waitFor();
+  assert.match(await page.title(), /no such page/);
+}
+await check(seen, "no such page");
+
+// Each graphic has a table behind it: the ring, the columns and the lines.
+{
+  await api("/v1/queues/drawn/messages", "POST", { body: "x", delay: "30s" });
+  await go(page, "/", "Overview");
+  await page.locator("svg .pointer").waitFor();
+  await page.locator("svg rect.column").first().waitFor();
+  const drawings = page.locator("main svg");
+  assert.equal(await drawings.count(), 3);
+  for (let n = 0; n < 3; n += 1) {
+    const box = drawings.nth(n).locator("xpath=..");
+    assert.equal(await box.locator("details table").count(), 1, `the table behind graphic ${n}`);
+    await box.locator("summary").click();
+  }
+  const rows = page.getByRole("region", { name: "Rates by time" }).locator("tbody tr");
+  await eventually("a row each second", async () => (await rows.count()) >= 3);
+  assert.match(await rows.first().textContent(), /\d\d:\d\d:\d\d.*\/s/);
+  await check(seen, "all tables behind graphics");
+}
+
+await browser.close();
+console.log(`ok      what is shown (${shown.pages} pages without a violation)`);
