@@ -14,7 +14,7 @@ use ring::digest::{SHA256, digest};
 /// The browser may only load and run what comes from this server, and no other page may frame this one (Content
 /// Security Policy Level 3; Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+     img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the dashboard.
