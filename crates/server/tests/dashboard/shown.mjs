@@ -51,5 +51,33 @@ await check(seen, "no such page");
   await check(seen, "all tables behind graphics");
 }
 
+// A hidden page asks for nothing, and its stream ends; when it is seen again, both go on.
+{
+  await go(page, "/", "Overview");
+  await page.locator("svg .pointer").waitFor();
+  let [asked, streams] = [0, 0];
+  const isStream = (request) => request.url().endsWith("/v1/stats/stream");
+  page.on("request", (request) => { asked += 1; if (isStream(request)) streams += 1; });
+  let ended = 0;
+  for (const how of ["requestfailed", "requestfinished"]) page.on(how, (request) => { if (isStream(request)) ended += 1; });
+  const become = (state) => page.evaluate((to) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => to });
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => to === "hidden" });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, state);
+  await become("hidden");
+  await eventually("the stream has ended", () => ended === 1);
+  await page.waitForTimeout(1_500);
+  asked = 0;
+  const figures = await page.locator("main dl.figures").first().textContent();
+  await api("/v1/queues/drawn/messages", "POST", { body: "x", delay: "3h" });
+  await page.waitForTimeout(7_000);
+  assert.equal(asked, 0, "requests of a hidden page");
+  assert.equal(await page.locator("main dl.figures").first().textContent(), figures, "nothing arrives");
+  await become("visible");
+  await eventually("the stream is read again", () => streams === 1);
+  await eventually("new figures", async () => (await page.locator("main dl.figures").first().textContent()) !== figures);
+}
+
 await browser.close();
 console.log(`ok      what is shown (${shown.pages} pages without a violation)`);
