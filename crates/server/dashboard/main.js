@@ -76,19 +76,28 @@ class Live {
   end() { this.controller.abort(); }
 }
 
+// What a page needs: one of some scopes, all of some, or one for all queues. Without it neither a link nor the page is there.
+const any = (...scopes) => ({ scope: scopes.join(" / "), given: () => scopes.some(may) });
+const every = (...scopes) => ({ scope: scopes.join(" + "), given: () => scopes.every(may) });
+const whole = (scope) => ({ scope, given: () => mayAll(scope), all: true });
+const nothing = every();
+
 const VIEWS = [
-  [/^\/$/, overview], [/^\/queues$/, queues], [/^\/queues\/(?<name>[^/]+)$/, queue], [/^\/messages\/(?<id>[^/]+)$/, message],
-  [/^\/schedules$/, schedules], [/^\/schedules\/(?<name>[^/]+)$/, schedule], [/^\/targets$/, targets], [/^\/targets\/(?<name>[^/]+)$/, target],
-  [/^\/jobs$/, jobs], [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
+  [/^\/$/, overview, any("metrics")], [/^\/queues$/, queues, any("metrics", "enqueue", "admin")], [/^\/queues\/(?<name>[^/]+)$/, queue, any("metrics", "enqueue", "admin")],
+  [/^\/messages\/(?<id>[^/]+)$/, message, any("cancel")], [/^\/schedules$/, schedules, any("admin")], [/^\/schedules\/(?<name>[^/]+)$/, schedule, any("admin")],
+  [/^\/targets$/, targets, whole("admin")], [/^\/targets\/(?<name>[^/]+)$/, target, whole("admin")], [/^\/jobs$/, jobs, any("admin")],
+  [/^\/dead$/, dead, every("admin", "metrics")], [/^\/dead\/(?<name>[^/]+)$/, dead, any("admin")], [/^\/server$/, server, nothing], [/^\/search$/, search, any("cancel", "metrics", "admin")],
 ];
-const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules", "admin"], ["/targets", "targets", "admin", mayAll], ["/dead", "dead-letters", "admin"], ["/jobs", "jobs", "admin"], ["/server", "server"]];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules"], ["/targets", "targets"], ["/dead", "dead-letters"], ["/jobs", "jobs"], ["/server", "server"]];
+const needsOf = (path) => VIEWS.find(([pattern]) => pattern.test(path))[2];
 
 function drawHead(path) {
   document.getElementById("skip").textContent = t("skip");
   document.getElementById("nav").setAttribute("aria-label", t("pages"));
-  show(document.getElementById("nav"), PAGES.filter(([, , scope, allowed = may]) => !scope || allowed(scope)).map(([at, name]) =>
+  show(document.getElementById("nav"), PAGES.filter(([at]) => identity.known && needsOf(at).given()).map(([at, name]) =>
     el("a", { href: `#${at}`, "aria-current": (at === "/" ? path === "/" : path.startsWith(at)) ? "page" : undefined }, t(name))));
   const form = document.getElementById("search");
+  form.hidden = !(identity.known && needsOf("/search").given());
   if (!form.firstChild) {
     form.append(el("input", { type: "search", name: "q", "aria-label": t("search"), placeholder: t("search") }));
     form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search?q=${encodeURIComponent(new FormData(form).get("q"))}`; });
@@ -107,13 +116,17 @@ function setTheme(value) {
   if (value === "auto") { delete document.documentElement.dataset.theme; localStorage.removeItem(THEME); } else { document.documentElement.dataset.theme = value; localStorage.setItem(THEME, value); }
 }
 
+// In place of a page that the token does not allow: what it would need.
+const refusal = ({ scope, all }) => (root) => root.append(el("h1", {}, t("not-allowed")),
+  card(null, el("p", { class: "soft" }, t(all ? "page-needs-all" : "page-needs", { scope }))));
+
 // The view of a path and the names in it; none for a path that no page has, or whose percent signs stand for nothing.
 function viewOf(path) {
-  for (const [pattern, view] of VIEWS) {
+  for (const [pattern, view, needs] of VIEWS) {
     const match = pattern.exec(path);
     if (!match) continue;
     const names = Object.entries(match.groups ?? {}).filter(([, value]) => value !== undefined);
-    try { return [view, Object.fromEntries(names.map(([name, value]) => [name, decodeURIComponent(value)]))]; } catch { return []; }
+    try { return [needs.given() ? view : refusal(needs), Object.fromEntries(names.map(([name, value]) => [name, decodeURIComponent(value)]))]; } catch { return []; }
   }
   return [];
 }

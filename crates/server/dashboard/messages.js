@@ -111,26 +111,50 @@ function deadQueues(root, live) {
   });
 }
 
-// What is found under a text: a message by id, messages by key, queues by name.
-export async function search(root, { q = "" }, live) {
+// How many queues are looked at for a key, and for keys that begin so, when none is chosen; and how many pages of one that is.
+const [KEY_QUEUES, PREFIX_QUEUES, PREFIX_PAGES] = [200, 50, 5];
+
+// What is found under a text: a message by id, messages by key and by the beginning of their key, queues by name.
+export async function search(root, { q = "", queue = "" }, live) {
   const list = el("div", {});
-  root.append(el("h1", {}, t("search-for", { q })), list);
-  const found = [];
+  const form = el("form", { class: "bar" },
+    el("input", { type: "search", name: "q", value: q, "aria-label": t("search-text"), placeholder: t("search-text") }),
+    (may("cancel") || may("admin")) && el("input", { type: "search", name: "queue", value: queue, "aria-label": t("search-queue"), placeholder: t("search-queue") }),
+    el("button", { type: "submit" }, t("look")));
+  form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search?${new URLSearchParams([...new FormData(form)].filter(([, value]) => value))}`; });
+  root.append(el("h1", {}, t("search-for", { q })), form, list);
+  if (!q) return;
+  const found = new Map();
   const unless = (error) => { if (error.name === "AbortError") throw error; };
-  if (/^\d+$/.test(q) && may("cancel")) {
-    try { found.push(await get(`/v1/messages/${q}`, live.signal)); } catch (error) { unless(error); }
-  }
-  let queues = [];
-  try { ({ queues } = await get("/v1/queues?limit=1000", live.signal)); } catch (error) { unless(error); }
-  const asked = may("cancel") ? queues.slice(0, 200) : [];
-  for (let n = 0; n < asked.length; n += 6) {
-    await Promise.all(asked.slice(n, n + 6).map(async ({ queue }) => {
-      try { found.push(await get(`${queuePath(queue)}/keys/${encodeURIComponent(q)}`, live.signal)); } catch (error) { unless(error); }
-    }));
-  }
-  const named = queues.filter(({ queue }) => queue.toLowerCase().includes(q.toLowerCase()));
+  const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); } };
+  // Asks about some queues, six at a time.
+  const each = async (names, ask) => { for (let n = 0; n < names.length; n += 6) await Promise.all(names.slice(n, n + 6).map(ask)); };
+  if (/^\d+$/.test(q) && may("cancel")) await look(`/v1/messages/${q}`);
+  let all = { queues: [], more: false };
+  if (may("metrics")) try { all = await allQueues(live.signal); } catch (error) { unless(error); }
+  const names = queue ? [queue] : all.queues.map((one) => one.queue);
+  const asked = may("cancel") ? names.slice(0, KEY_QUEUES) : [];
+  await each(asked, (name) => look(`${queuePath(name)}/keys/${encodeURIComponent(q)}`));
+  const listed = may("admin") ? names.slice(0, PREFIX_QUEUES) : [];
+  let part = false;
+  await each(listed, async (name) => {
+    let next = null;
+    for (let n = 0; n < (queue ? PREFIX_PAGES : 1) && (n === 0 || next !== null); n += 1) {
+      try {
+        const page = await get(`${queuePath(name)}/messages?limit=${queue ? 100 : 20}&key_prefix=${encodeURIComponent(q)}${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, live.signal);
+        for (const one of page.messages) found.set(one.id, one);
+        next = page.next;
+      } catch (error) { unless(error); part = true; return; }
+    }
+    part ||= next !== null;
+  });
+  const named = all.queues.filter((one) => one.queue.toLowerCase().includes(q.toLowerCase()));
+  const said = (text) => el("p", { class: "soft" }, text);
+  const behind = (some) => some.length > 0 && (names.length > some.length || all.more) && !queue;
   show(list,
-    card(t("messages"), found.length === 0 ? el("p", { class: "soft" }, t("nothing-found")) : messageTable(found, t("messages")),
-      queues.length > asked.length && may("cancel") && el("p", { class: "soft" }, t("searched", { n: asked.length }))),
-    named.length > 0 && card(t("queues"), el("ul", {}, named.slice(0, 50).map(({ queue }) => el("li", {}, queueLink(queue))))));
+    card(t("messages"), found.size === 0 ? said(t("nothing-found")) : messageTable([...found.values()], t("messages")),
+      behind(asked) && said(t("searched", { n: count(asked.length) })), behind(listed) && said(t("searched-prefix", { n: count(listed.length) })), part && said(t("searched-part")),
+      names.length === 0 && !may("metrics") && said(t("search-needs-queue"))),
+    named.length > 0 && card(t("queues"), el("ul", {}, named.slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named.length, 50), named.length)),
+    all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));
 }

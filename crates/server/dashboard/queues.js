@@ -22,6 +22,14 @@ export function queues(root, { after }, live) {
     show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name")));
     show(more, found.next && el("a", { href: `#/queues?after=${encodeURIComponent(found.next)}` }, t("more")));
   }
+  if (!may("metrics")) {
+    // There is no list for this token, but what it may do with a queue is on the queue's page.
+    const byName = el("form", { class: "bar" }, el("input", { type: "search", name: "name", required: true, "aria-label": t("queue"), placeholder: t("queue") }), el("button", { type: "submit" }, t("open-queue")));
+    byName.addEventListener("submit", (event) => { event.preventDefault(); location.hash = at(new FormData(byName).get("name").trim(), {}); });
+    input.hidden = true;
+    show(list, el("p", { class: "soft" }, t("page-needs", { scope: "metrics" })), byName);
+    return;
+  }
   live.every(2_000, async () => {
     found = await get(`/v1/queues?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
     draw();
@@ -40,7 +48,7 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
   const bar = el("div", { class: "bar" });
   const settings = el("div", {});
   const messages = el("div", {});
-  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), card(t("settings"), settings)));
+  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), may("metrics") && card(t("settings"), settings)));
   if (may("metrics")) {
     live.every(2_000, async () => {
       const now = await get(queuePath(name), live.signal);
@@ -63,6 +71,12 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
         now.oldest_overdue && [t("oldest-due"), when(now.oldest_overdue)],
       ]));
     });
+  } else {
+    // Whether it is paused is not shown to this token.
+    show(bar, may("enqueue") && el("button", { "data-name": "enqueue", onclick: () => acts.enqueue(name) }, t("enqueue")),
+      may("admin") && [el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause")), el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")),
+        el("a", { href: `#/dead/${encodeURIComponent(name)}` }, t("dead-letters"))]);
+    show(top, card(null, el("p", { class: "soft" }, t("figures-need", { scope: "metrics" }))));
   }
   if (may("admin")) {
     const link = (word, text) => el("a", { href: at(name, { state: word, prefix, from, to }), "aria-current": (state ?? "") === word ? "true" : undefined }, text);

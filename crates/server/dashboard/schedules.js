@@ -130,7 +130,7 @@ export function schedule(root, { name }, live) {
       card(t("next"), one.next.length === 0 ? el("p", { class: "soft" }, t("no-next"))
         : table(t("next"), [[t("occurs")], [t("in-zone")], [t("note")]], one.next.map(({ at, offset, note }) => [when(at), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note ? badge(t(note), "warn") : "–"]))),
       one.latest.length > 0 && card(t("latest"), table(t("latest"), [[t("occurs")], [t("state")], [t("message")]], [...one.latest].reverse().map(({ at, outcome, message }) => [
-        when(at), badge(t(outcome), OUTCOMES[outcome]), message ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : "–"]))),
+        when(at), badge(t(outcome), OUTCOMES[outcome]), message && may("cancel") ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : message ?? "–"]))),
       card(t("settings"), pairs([[t("queue"), one.queue ? queueLink(one.queue) : "–"], [t("created-at"), when(one.created_at)],
         ...settings.map(([field, value]) => [field, setting(field, value)])])));
   });

@@ -1,6 +1,6 @@
 // The server itself: health, nodes and shards, quotas, tokens.
 
-import { get, identity, mayAll } from "./api.js";
+import { get, identity, may, mayAll } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
 import { count, span, when } from "./format.js";
 import { t } from "./words.js";
@@ -28,7 +28,7 @@ export function server(root, _, live) {
         el("p", { class: "soft" }, t("view-age", { span: span(view.age_ms) }))));
     });
   }
-  live.every(5_000, async () => {
+  if (may("metrics")) live.every(5_000, async () => {
     const { quotas: found } = await get("/v1/quotas", live.signal);
     const use = ({ limit, used, refused }) => `${count(used)} / ${limit === null ? "∞" : count(limit)}${refused > 0 ? ` (${t("refused", { n: count(refused) })})` : ""}`;
     show(quotas, found.length > 0 && card(t("quotas"), table(t("quotas"), [[t("prefix"), "key"], [t("messages"), "n"], [t("bytes"), "n"], [t("leased"), "n"], [t("enqueues"), "n"]],

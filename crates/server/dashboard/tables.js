@@ -1,5 +1,6 @@
 // Tables of queues and of messages, which several pages have.
 
+import { may } from "./api.js";
 import { badge, el, table } from "./dom.js";
 import { attempts, away, brief, count, rate, span, when } from "./format.js";
 import { t } from "./words.js";
@@ -35,7 +36,8 @@ export const again = ({ queues }) => (queues.length > 1_000 ? 15_000 : 3_000);
 
 export const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
 export const stateBadge = (message) => badge(t(message.state === "done" ? `done-${message.outcome}` : message.state), KINDS[message.state]);
-const messageLink = (message) => el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
+// A message has a page for those who may see one by its id.
+const messageLink = (message) => !may("cancel") ? message.id : el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
 const beginning = (text) => (text.length > 60 ? `${text.slice(0, 60)}…` : text);
 const content = (message) => message.body ?? t("binary", { n: message.body_base64?.length ?? 0 });
 

@@ -1,10 +1,10 @@
 // 简体中文。
 export default {
   "skip": "跳到内容", "pages": "页面", "overview": "总览", "queues": "队列", "dead-letters": "死信", "server": "服务器",
-  "search": "按 ID、键或队列搜索", "search-for": "搜索：{q}", "nothing-found": "此 ID 或键下没有待处理的消息。", "searched": "已在前 {n} 个队列中查找键。",
+  "search": "按 ID、键、键前缀或队列搜索", "search-for": "搜索：{q}", "nothing-found": "此 ID、键或键前缀下没有待处理的消息。", "search-text": "ID、键、键的前缀或队列名称", "search-queue": "在队列中（留空为全部）", "look": "搜索", "searched-prefix": "已在前 {n} 个队列中查找以此开头的键；可指定队列查找其他队列。", "searched-part": "可能还有更多：并未查看所有消息。", "search-needs-queue": "此令牌看不到队列列表：请指定要查找键的队列。", "searched": "已在前 {n} 个队列中查找键。",
   "language": "语言", "theme": "主题", "theme-auto": "跟随系统", "theme-light": "浅色", "theme-dark": "深色", "hold": "暂停刷新", "go-on": "继续刷新",
   "sign-in": "登录", "sign-in-text": "此服务器需要令牌。令牌只保存在此标签页，并随每个请求发送。", "token": "令牌", "sign-out": "退出 {name}",
-  "unreachable": "无法连接服务器。", "no-page": "没有此页面", "no-metrics": "查看整个服务器的数据需要覆盖所有队列的 metrics 权限。", "needs-scope": "查看消息列表需要 {scope} 权限。",
+  "unreachable": "无法连接服务器。", "no-page": "没有此页面", "no-metrics": "查看整个服务器的数据需要覆盖所有队列的 metrics 权限。", "not-allowed": "此令牌无权查看", "page-needs": "需要 {scope} 权限。", "page-needs-all": "需要覆盖所有队列的 {scope} 权限。", "figures-need": "查看数据和设置需要 {scope} 权限。", "open-queue": "打开", "needs-scope": "查看消息列表需要 {scope} 权限。",
   "scheduled": "已计划", "ready": "就绪", "leased": "租用中", "dead": "死信", "lateness-p50": "延迟 p50", "lateness-p99": "延迟 p99", "on-time": "准时", "over": "> {span}", "waiters": "等待的消费者", "stored": "存储",
   "ring": "时间轮", "ring-label": "内存中的时间轮有 {n} 条消息", "ring-part": "{n} 条消息，{from} 至 {to} 后到期", "ring-turn": "一圈：{turn}", "ring-later": "后续各圈：一天、一个月、十年", "in-memory": "在内存中",
   "ring-table": "各圈按到期时间的消息", "ring-day": "一天内", "ring-month": "30 天内", "ring-years": "十年内", "due-in": "到期于", "messages": "消息", "as-table": "以表格显示",
