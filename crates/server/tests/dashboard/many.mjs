@@ -43,6 +43,24 @@ await go("/queues", "Queues");
 await page.getByRole("searchbox", { name: "Filter by name" }).fill("nothing");
 await page.getByText("No queue on this page has such a name").waitFor();
 
+// Keys that begin so: in the first queues, with the bound said; in a queue that is chosen, wherever it is.
+await post("/v1/queues/q-0003/messages", { body: "x", key: "eu-7/first", delay: "1h" });
+await post("/v1/queues/q-0500/messages", { body: "x", key: "eu-7/later", delay: "1h" });
+await go("/search?q=eu-7", "Search: eu-7");
+await page.getByRole("cell", { name: "eu-7/first" }).waitFor();
+await page.getByText("looked for in the first 50 queues").waitFor();
+await page.getByText("looked up in the first 200 queues").waitFor();
+assert.equal(await page.getByRole("cell", { name: "eu-7/later" }).count(), 0);
+await check(seen, "a search over many queues");
+await page.getByRole("searchbox", { name: "In the queue" }).fill("q-0500");
+await page.getByRole("button", { name: "Search" }).click();
+await page.getByRole("cell", { name: "eu-7/later" }).waitFor();
+assert.equal(await page.getByText(/in the first/).count(), 0);
+await check(seen, "a search in one queue");
+// A queue by its name is found on the second page of queues, too.
+await go("/search?q=ZZ-last", "Search: ZZ-last");
+await page.getByRole("link", { name: "zz-last" }).waitFor();
+
 // Pages without an end: each answer says that there is another one. Nothing was found, and that is no all-clear.
 let asked = 0;
 await page.route("**/v1/queues?limit=1000*", async (route) => {
