@@ -5,7 +5,7 @@ import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
 import { count, rate, setting, span, when } from "./format.js";
 import * as jobs from "./jobs.js";
-import { messageTable, queueTable, signs } from "./tables.js";
+import { messageTable, queueTable, quotaOf, quotaTable, signs } from "./tables.js";
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
 
@@ -48,7 +48,8 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
   const bar = el("div", { class: "bar" });
   const settings = el("div", {});
   const messages = el("div", {});
-  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), may("metrics") && card(t("settings"), settings)));
+  const quota = el("div", {});
+  root.append(el("h1", {}, name), bar, top, quota, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), may("metrics") && card(t("settings"), settings)));
   if (may("metrics")) {
     live.every(2_000, async () => {
       const now = await get(queuePath(name), live.signal);
@@ -70,6 +71,10 @@ export function queue(root, { name, state, after, prefix, from, to }, live) {
         now.pause_left_ms !== null && [t("pause-left"), span(now.pause_left_ms)],
         now.oldest_overdue && [t("oldest-due"), when(now.oldest_overdue)],
       ]));
+    });
+    live.every(5_000, async () => {
+      const one = quotaOf(name, (await get("/v1/quotas", live.signal)).quotas);
+      show(quota, one && card(t("quota-shared"), quotaTable([one])));
     });
   } else {
     // Whether it is paused is not shown to this token.

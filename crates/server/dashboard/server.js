@@ -3,6 +3,7 @@
 import { get, identity, may, mayAll } from "./api.js";
 import { badge, card, el, pairs, show, table } from "./dom.js";
 import { count, span, when } from "./format.js";
+import { quotaTable } from "./tables.js";
 import { t } from "./words.js";
 
 export function server(root, _, live) {
@@ -30,9 +31,7 @@ export function server(root, _, live) {
   }
   if (may("metrics")) live.every(5_000, async () => {
     const { quotas: found } = await get("/v1/quotas", live.signal);
-    const use = ({ limit, used, refused }) => `${count(used)} / ${limit === null ? "∞" : count(limit)}${refused > 0 ? ` (${t("refused", { n: count(refused) })})` : ""}`;
-    show(quotas, found.length > 0 && card(t("quotas"), table(t("quotas"), [[t("prefix"), "key"], [t("messages"), "n"], [t("bytes"), "n"], [t("leased"), "n"], [t("enqueues"), "n"]],
-      found.map((one) => [one.prefix, use(one.messages), use(one.bytes), use(one.leases), use(one.enqueues_per_second)]))));
+    show(quotas, found.length > 0 && card(t("quotas"), quotaTable(found)));
   });
   if (mayAll("admin")) {
     live.every(10_000, async () => {

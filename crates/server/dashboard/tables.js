@@ -23,6 +23,15 @@ export function queueTable(queues, caption) {
   ]));
 }
 
+export function quotaTable(quotas) {
+  const use = ({ limit, used, refused }) => `${count(used)} / ${limit === null ? "∞" : count(limit)}${refused > 0 ? ` (${t("refused", { n: count(refused) })})` : ""}`;
+  return table(t("quotas"), [[t("prefix"), "key"], [t("messages"), "n"], [t("bytes"), "n"], [t("leased"), "n"], [t("enqueues"), "n"]],
+    quotas.map((one) => [one.prefix, use(one.messages), use(one.bytes), use(one.leases), use(one.enqueues_per_second)]));
+}
+
+// The quota of a queue: of those whose prefix its name has, the one with the longest.
+export const quotaOf = (name, quotas) => quotas.filter(({ prefix }) => name.startsWith(prefix)).sort((a, b) => b.prefix.length - a.prefix.length)[0];
+
 // What is said of all queues, with `none` where there are none such. Where not all were looked at it is no all-clear.
 export function ofAll({ queues, more }, some, none) {
   return [

@@ -17,7 +17,7 @@ export default {
   "forgiven": "{n} 次不计", "enqueued-at": "入队时间", "generation": "版本", "priority": "优先级", "lease": "租期", "lease-until": "租用至", "expires-at": "过期时间", "dead-reason": "死信原因", "dead-at": "死信时间", "headers": "头部", "target-url": "发送到", "attempts": "尝试记录", "granted-at": "派发时间", "ended-at": "结束时间", "how": "结果", "reason": "原因",
   "dead-of": "{queue} 的死信", "by-reason": "按原因", "act": "操作", "first-n": "仅统计前 {n} 条。", "none-dead": "没有死信。",
   "health": "健康状况", "nodes": "节点", "one-node": "此服务器独立运行，不属于集群。", "without-owner": "{n} 个分片没有所有者", "node": "节点", "this-one": "本节点", "address": "地址", "shards": "分片", "shard": "分片", "owner": "所有者", "wanted": "应属", "epoch": "纪元", "here": "在本节点", "none": "无", "view-age": "此视图生成于 {span} 前。",
-  "quotas": "配额", "prefix": "前缀", "bytes": "字节", "enqueues": "入队次数", "refused": "拒绝 {n}", "tokens": "令牌", "open-server": "不需要令牌：任何能访问此服务器的人都可以执行所有操作。", "name": "名称", "scopes": "权限", "expires": "到期", "never": "永不",
+  "quotas": "配额", "quota-shared": "配额（由此前缀的所有队列共用）", "prefix": "前缀", "bytes": "字节", "enqueues": "入队次数", "refused": "拒绝 {n}", "tokens": "令牌", "open-server": "不需要令牌：任何能访问此服务器的人都可以执行所有操作。", "name": "名称", "scopes": "权限", "expires": "到期", "never": "永不",
   "do-it": "确定", "leave-it": "不改", "undo": "撤销", "undone": "已撤销。", "close": "关闭",
   "postpone": "推迟", "postpone-text": "从现在算起。只改变到期时间。", "delay": "延时（10s、2h、15d）", "postponed": "已推迟。", "fire": "立即触发", "fire-text": "消息将立即就绪。", "fired": "现在已到期。",
   "cancel": "取消消息", "cancel-text": "消息 {id} 将不会被投递。", "pause": "暂停", "pause-text": "队列暂停时不派发消息；租期继续计时。", "pause-for": "暂停多久", "pause-for-hint": "留空：直到恢复", "is-paused": "队列已暂停。", "resume": "恢复", "is-resumed": "队列已恢复派发。",

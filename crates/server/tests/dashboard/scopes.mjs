@@ -52,6 +52,19 @@ for (const [name, names] of Object.entries(offered)) {
   await seen.context.close();
 }
 
+// The quota of a queue is on its page, for those who may see figures of it; a queue without one has none.
+for (const [name, there] of [["full", 1], ["small", 1], ["keeper", 0]]) {
+  const seen = await signedIn(name);
+  await calm(seen, "/queues/shop", name);
+  assert.equal(await seen.page.getByRole("region", { name: "Quotas" }).count(), there, name);
+  if (there) assert.match(await seen.page.getByRole("region", { name: "Quotas" }).locator("tbody").textContent(), /^shop\d+ \/ 1,000/);
+  await check(seen, `a queue with a quota, ${name}`);
+  // The other token is limited to this queue.
+  if (name !== "small") await calm(seen, "/queues/made", name);
+  if (name !== "small") assert.equal(await seen.page.getByRole("region", { name: "Quotas" }).count(), 0, `${name}: a queue without a quota`);
+  await seen.context.close();
+}
+
 // Undo of a new message is a cancel, which this token may not.
 {
   const seen = await signedIn("producer");
