@@ -1,0 +1,331 @@
+//! What a server costs while it has nothing to do: the real server as a process, on an empty folder.
+//!
+//! `bench/run rest [--seconds 10] [--messages 175000] [--pending 0]`. It is measured new, after messages that were
+//! enqueued and acked, and after the rest that follows. With `--pending` another server is killed with so many messages
+//! pending, and the time of its next start is measured. Exits with 1 if a target is missed, and names it.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use duewheel_bench::process::{processor_time_of, resident_mib_of};
+use serde_json::{Value, json};
+
+/// Measures a server that has nothing to do.
+#[derive(Debug, Parser)]
+struct Args {
+    /// How long the idle server is measured, each time.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    seconds: u64,
+    /// Messages that are enqueued and acked between the measurements.
+    #[arg(long, value_name = "N", default_value_t = 175_000)]
+    messages: u64,
+    /// Messages that are pending at the start that is measured last; none: no such start. The figure of the design is
+    /// 100000000, a run of several minutes with some 20 GB of disk.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pending: u64,
+    /// Where the folder is made; give a folder on the disk that counts.
+    #[arg(long, value_name = "DIR", default_value = "bench/out")]
+    dir: PathBuf,
+}
+
+const MIB: u64 = 1024 * 1024;
+/// The targets.
+const START_MS: f64 = 50.0;
+const FOLDER_MIB: f64 = 64.0;
+const RESIDENT_MIB: f64 = 30.0;
+const PROCESSOR_PERCENT: f64 = 0.3;
+
+/// Longest time of one answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Longest time until a started server says its address.
+const ADDRESS: Duration = Duration::from_secs(30);
+/// Longest time until a folder is small again: the server's rest is a minute.
+const REST: Duration = Duration::from_secs(150);
+/// Messages of one batch.
+const BATCH: u64 = 1_000;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
+        Ok(missed) => {
+            for target in missed {
+                eprintln!("missed: {target}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("the measurement failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures, prints the table, and returns the targets that are missed.
+fn run(args: &Args) -> io::Result<Vec<String>> {
+    duewheel_bench::server::build()?;
+    std::fs::create_dir_all(&args.dir)?;
+    println!("{}", duewheel_bench::machine::describe());
+    println!("idle for {} s each; resident: memory of its own, without pages of the program\n", args.seconds);
+    println!("| server | start to ready ms | folder MiB | resident MiB | % of a core |");
+    println!("|---|--:|--:|--:|--:|");
+    let mut missed = Vec::new();
+    let folder = tempfile::tempdir_in(&args.dir)?;
+    let data = folder.path().join("data");
+    let idle = Duration::from_secs(args.seconds);
+
+    let (mut server, start) = Server::start(&data, ADDRESS)?;
+    let new = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
+    new.report("new, idle", &mut missed);
+    if args.messages > 0 {
+        server.enqueue(args.messages, 800, 0)?;
+        server.ack(args.messages)?;
+        let what = format!("after {} messages were enqueued and acked", args.messages);
+        println!("{}", Seen::of(&server, &data, Duration::ZERO)?.row(&what));
+        let deadline = Instant::now() + REST;
+        while folder_mib(&data)? > FOLDER_MIB && Instant::now() < deadline {
+            thread::sleep(Duration::from_secs(1));
+        }
+        Seen::of(&server, &data, idle)?.report("after the rest, idle", &mut missed);
+    }
+    server.kill();
+    if args.pending > 0 {
+        let data = folder.path().join("pending");
+        let (mut server, _) = Server::start(&data, ADDRESS)?;
+        server.enqueue(args.pending, 100, 24 * 3_600_000)?;
+        server.kill();
+        let limit = ADDRESS + Duration::from_millis(args.pending / 10);
+        let (server, start) = Server::start(&data, limit)?;
+        let seen = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
+        println!("{}", seen.row(&format!("killed and started again with {} pending", args.pending)));
+    }
+    Ok(missed)
+}
+
+/// What a server costs.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    start: Option<Duration>,
+    folder_mib: f64,
+    resident_mib: f64,
+    /// Of a core, if it was measured.
+    percent: Option<f64>,
+}
+
+impl Seen {
+    /// Measured for so long.
+    fn of(server: &Server, data: &Path, time: Duration) -> io::Result<Self> {
+        let (began, before) = (Instant::now(), processor_time_of(server.child.id()));
+        thread::sleep(time);
+        let used = processor_time_of(server.child.id()).saturating_sub(before);
+        let percent = 100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64();
+        Ok(Seen {
+            start: None,
+            folder_mib: folder_mib(data)?,
+            resident_mib: resident_mib_of(server.child.id()) as f64,
+            percent: (!time.is_zero()).then_some(percent),
+        })
+    }
+
+    fn row(&self, what: &str) -> String {
+        let or_none = |value: Option<f64>, digits| value.map_or(String::new(), |v| format!("{v:.digits$}"));
+        format!(
+            "| {what} | {} | {:.1} | {:.0} | {} |",
+            or_none(self.start.map(|start| 1e3 * start.as_secs_f64()), 0),
+            self.folder_mib,
+            self.resident_mib,
+            or_none(self.percent, 2),
+        )
+    }
+
+    /// Prints the row, and adds the targets that it misses.
+    fn report(&self, what: &str, missed: &mut Vec<String>) {
+        println!("{}", self.row(what));
+        let start_ms = self.start.map_or(0.0, |start| 1e3 * start.as_secs_f64());
+        let measured = [
+            ("start to ready, ms", start_ms, START_MS),
+            ("folder, MiB", self.folder_mib, FOLDER_MIB),
+            ("resident, MiB", self.resident_mib, RESIDENT_MIB),
+            ("% of a core", self.percent.unwrap_or(0.0), PROCESSOR_PERCENT),
+        ];
+        let over = measured.iter().filter(|(_, value, most)| value > most);
+        missed.extend(over.map(|(name, value, most)| format!("{what}: {name}: {value:.2}, target {most}")));
+    }
+}
+
+/// Bytes that the disk has allocated for a folder, in MiB.
+fn folder_mib(dir: &Path) -> io::Result<f64> {
+    Ok(allocated(dir)? as f64 / MIB as f64)
+}
+
+fn allocated(dir: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(of) if of.is_dir() => bytes += allocated(&entry.path())?,
+            Ok(of) => bytes += of.blocks() * 512,
+            // The server has removed it meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+// ----- the server -----
+
+/// A running server. Killed when dropped.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    connection: Option<TcpStream>,
+}
+
+impl Server {
+    /// Starts a server, and waits until it is ready. Returns how long that took.
+    fn start(data: &Path, limit: Duration) -> io::Result<(Self, Duration)> {
+        let mut command = Command::new(duewheel_bench::server::binary()?);
+        command.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error", "--data"]);
+        let began = Instant::now();
+        let mut child = command.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let out = child.stdout.take();
+        let mut server = Server { child, address: ([127, 0, 0, 1], 0).into(), connection: None };
+        let mut out = BufReader::new(out.ok_or(ErrorKind::BrokenPipe)?);
+        let (say, said) = mpsc::channel();
+        // It ends with the child's output.
+        thread::spawn(move || {
+            let mut line = String::new();
+            while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                let _ = say.send(std::mem::take(&mut line));
+            }
+        });
+        let line = said.recv_timeout(ADDRESS).map_err(|_| io::Error::other("the server says no address"))?;
+        let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
+        server.address = address.ok_or_else(|| io::Error::other(format!("no address in {line:?}")))?;
+        while server.call("GET", "/readyz", "", "")?.0 != 200 {
+            if began.elapsed() > limit {
+                return Err(io::Error::other("the server does not become ready"));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok((server, began.elapsed()))
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+
+    /// Status and body of the answer. Requests share a connection while it lives.
+    fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
+        let mut stream = match self.connection.take() {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(ANSWER))?;
+                stream.set_write_timeout(Some(ANSWER))?;
+                stream
+            }
+        };
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())?;
+        let answer = read_answer(&mut stream)?;
+        // After a refusal the server may close it.
+        self.connection = (answer.0 == 200).then_some(stream);
+        Ok(answer)
+    }
+
+    /// The same until it is answered with a success; again for a while when the server asks for that.
+    fn ask(&mut self, path: &str, kind: &str, body: &str) -> io::Result<String> {
+        let deadline = Instant::now() + ANSWER;
+        loop {
+            match self.call("POST", path, kind, body)? {
+                (200..=299, answer) => return Ok(answer),
+                (429 | 503, _) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+                (status, answer) => return Err(io::Error::other(format!("{path}: {status}: {answer}"))),
+            }
+        }
+    }
+
+    /// Messages with bodies of so many bytes, due after so many ms.
+    fn enqueue(&mut self, messages: u64, body: usize, delay_ms: u64) -> io::Result<()> {
+        let mut left = messages;
+        while left > 0 {
+            let batch = left.min(BATCH);
+            let line = json!({ "body": "x".repeat(body), "delay_ms": delay_ms }).to_string() + "\n";
+            let lines = line.repeat(usize::try_from(batch).expect("few"));
+            self.ask("/v1/queues/rest/messages", "application/x-ndjson", &lines)?;
+            left -= batch;
+        }
+        Ok(())
+    }
+
+    /// Reserves and acks so many messages.
+    fn ack(&mut self, messages: u64) -> io::Result<()> {
+        let (mut left, mut empty) = (messages, 0);
+        while left > 0 {
+            let wanted = json!({ "max": BATCH, "wait_ms": 1_000 }).to_string();
+            let answer = self.ask("/v1/queues/rest/reserve", "application/json", &wanted)?;
+            let answer: Value = serde_json::from_str(&answer)?;
+            let granted = answer["messages"].as_array().map_or(&[][..], Vec::as_slice);
+            empty = if granted.is_empty() { empty + 1 } else { 0 };
+            if empty > 30 {
+                return Err(io::Error::other(format!("{left} messages are not granted")));
+            }
+            let acks: Vec<_> = granted
+                .iter()
+                .map(|message| json!({ "id": message["id"], "lease_token": message["lease_token"] }))
+                .collect();
+            if !acks.is_empty() {
+                self.ask("/v1/ack", "application/json", &json!({ "messages": acks }).to_string())?;
+            }
+            left = left.saturating_sub(granted.len() as u64);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads an answer with a length. Ends with an error when nothing comes for [`ANSWER`].
+fn read_answer(stream: &mut TcpStream) -> io::Result<(u16, String)> {
+    let mut read = Vec::new();
+    let mut some = vec![0; 64 * 1024];
+    let mut end = None;
+    loop {
+        let n = stream.read(&mut some)?;
+        if n == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        read.extend_from_slice(&some[..n]);
+        if end.is_none()
+            && let Some(at) = read.windows(4).position(|four| four == b"\r\n\r\n")
+        {
+            let head = String::from_utf8_lossy(&read[..at]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.and_then(|n| n.trim().parse().ok()).ok_or(ErrorKind::InvalidData)?;
+            let status = head.get(9..12).and_then(|s| s.parse().ok()).ok_or(ErrorKind::InvalidData)?;
+            end = Some((status, at + 4, at + 4 + length));
+        }
+        if let Some((status, from, to)) = end
+            && read.len() >= to
+        {
+            return Ok((status, String::from_utf8_lossy(&read[from..to]).into_owned()));
+        }
+    }
+}
