@@ -78,7 +78,7 @@ impl World<'_> {
                 for (stepped, fault) in &self.faults {
                     if let Fault::ClockStep { before_ms, .. } = fault
                         && stepped.idx > set.idx
-                        && stepped.idx < at.idx
+                        && stepped.idx <= at.idx
                     {
                         shown = shown.max(*before_ms);
                     }

@@ -6,7 +6,7 @@ use duewheel_judge::history::{
     Refusal, State, Target, When,
 };
 
-use crate::script::{Q, Script, case, enqueue, grant, proof, reserve, row};
+use crate::script::{Q, Script, WALL, case, enqueue, grant, proof, reserve, row};
 
 fn limit(s: &mut Script, limits: QueueLimits) {
     s.done(Call::Limit { queue: Q.to_owned(), limits }, Answer::Limited);
@@ -181,6 +181,24 @@ fn an_expired_message_is_dead() {
         s.empty();
         s.dump(vec![dead(0, Death::Expired)]);
     });
+    // Story: a clock that was ahead was stepped back. At the moment of the step the message was taken for one that cannot
+    // have expired; the search for the moment from which it can have met just that one, and went on behind it.
+    for others in 0..24 {
+        case(Check::Expiry, |s| {
+            on_expiry(s, OnExpiry::Dead);
+            let Call::Enqueue(e) = enqueue(1, None, 0) else { unreachable!("it is one") };
+            let when = When::AtMs(WALL + 5_000);
+            let call = Call::Enqueue(Enqueue { when, expiry: Some(Expiry::InMs(100)), ..e });
+            s.done(call, Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None });
+            s.step(if s.bad { 4_000 } else { 60_000 });
+            s.empty();
+            s.done(get(1), Answer::Found(dead(0, Death::Expired)));
+            (0..others).for_each(|_| s.empty());
+            s.step(0);
+            (0..24 - others).for_each(|_| s.empty());
+            s.dump(vec![dead(0, Death::Expired)]);
+        });
+    }
     // Only where the queue wants it.
     case(Check::Expiry, |s| {
         on_expiry(s, if s.bad { OnExpiry::Drop } else { OnExpiry::Dead });

@@ -17,11 +17,13 @@ pub(crate) struct Script {
     pub(crate) bad: bool,
     /// What the next grants say.
     pub(crate) late_ms: u64,
+    /// How far the wall clock was stepped forward, in ms.
+    pub(crate) ahead: u64,
 }
 
 impl Script {
     pub(crate) fn new(bad: bool) -> Self {
-        let mut script = Script { history: History::default(), ms: 0, ops: 0, bad, late_ms: 0 };
+        let mut script = Script { history: History::default(), ms: 0, ops: 0, bad, late_ms: 0, ahead: 0 };
         script.history.rules = Rules {
             lease_ms: 100,
             max_attempts: 3,
@@ -34,12 +36,19 @@ impl Script {
     }
 
     pub(crate) fn push(&mut self, what: What) {
-        let at = Stamp { mono_ns: self.ms * 1_000_000, wall_ms: WALL + self.ms };
+        let at = Stamp { mono_ns: self.ms * 1_000_000, wall_ms: WALL + self.ms + self.ahead };
         self.history.events.push(Event { at, client: 1, what });
     }
 
     pub(crate) fn fault(&mut self, fault: Fault) {
         self.push(What::Fault(fault));
+    }
+
+    /// Steps the wall clock, so that it is so far ahead of the time since the start.
+    pub(crate) fn step(&mut self, ahead: u64) {
+        let before_ms = WALL + self.ms + self.ahead;
+        self.ahead = ahead;
+        self.fault(Fault::ClockStep { before_ms, after_ms: WALL + self.ms + ahead });
     }
 
     pub(crate) fn wait(&mut self, ms: u64) {
