@@ -34,6 +34,16 @@ pub enum ScheduleError {
     /// A queue refused a message of a trigger or a backfill.
     #[error("the queue refused the message: {0:?}")]
     Refused(EnqueueRefusal),
+    /// A backfill ended before all of its occurrences had entered. Repeat it with this id: none enters twice.
+    #[error(
+        "{why}; some of the occurrences may have entered: repeat it with the id {id}, and none enters twice"
+    )]
+    Interrupted {
+        /// The id of the backfill, which was drawn if the caller gave none.
+        id: String,
+        /// What ended it.
+        why: Box<ScheduleError>,
+    },
     /// The store refused the record.
     #[error("the record was refused: {0:?}")]
     RecordRefused(ChangeRefusal),

@@ -107,7 +107,8 @@ impl Schedules {
     /// interrupted can be repeated.
     ///
     /// # Errors
-    /// See [`ScheduleError`]; more than 10,000 instants are an error, and then none enters.
+    /// See [`ScheduleError`]; more than 10,000 instants are an error, and then none enters. One that has begun ends with
+    /// [`ScheduleError::Interrupted`], which has the id to repeat it.
     ///
     /// # Cancel safety
     /// When it is dropped, some may have entered; try again with the same id.
@@ -147,7 +148,8 @@ impl Schedules {
         let instants = instants(&record, to_ms(from), to_ms(to))?;
         let id = id.map_or_else(random_text, str::to_owned);
         for some in instants.chunks(TOGETHER) {
-            self.enter_some(name, &record, &id, some).await?;
+            let entered = self.enter_some(name, &record, &id, some).await;
+            entered.map_err(|why| ScheduleError::Interrupted { id: id.clone(), why: Box::new(why) })?;
         }
         Ok(Backfilled { id, instants: instants.len() })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use duewheel::core::engine::{Edit, Enqueue, IfExists, Op, Target, When};
+use duewheel::core::engine::{Edit, Enqueue, IfExists, Op, Quota, Target, When};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
@@ -341,6 +341,26 @@ async fn triggers_and_backfills_enter_once_for_each_id() {
     assert!(error.to_string().contains("10000 occurrences"), "{error}");
     assert_eq!(rig.messages().await.len(), 605);
     assert_eq!(rig.get("report").await.record.state.counts.entered, 0, "neither is an occurrence");
+}
+
+/// Story: a quota refused a backfill without an id when a part of it had entered. Its id was drawn and told to nobody, so
+/// all of that part entered once more when it was repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_that_a_quota_interrupts_says_how_to_repeat_it() {
+    let rig = Rig::new().await;
+    let quota = |messages| Quota { prefix: "q".into(), messages: Some(messages), ..Quota::default() };
+    rig.wheel.set_quotas(vec![quota(40)]).unwrap();
+    let settings = ScheduleSettings { paused: true, ..every("1m") };
+    rig.schedules.put("report", settings, None).await.unwrap();
+    let span = (rig.now(), rig.now() + 60 * MINUTE);
+    let error = rig.schedules.backfill("report", span, None).await.unwrap_err();
+    let ScheduleError::Interrupted { id, why } = &error else { panic!("{error:?}") };
+    assert!(matches!(**why, ScheduleError::Refused(_)) && error.to_string().contains(id.as_str()), "{error}");
+    let entered = rig.messages().await.len();
+    assert!(entered > 0 && entered <= 40, "{entered}");
+    rig.wheel.set_quotas(vec![quota(1_000)]).unwrap();
+    assert_eq!(rig.schedules.backfill("report", span, Some(id)).await.unwrap().instants, 60);
+    assert_eq!(rig.messages().await.len(), 60);
 }
 
 /// A record that cannot be read is shown with its error, does not run, and can be removed.

@@ -258,6 +258,12 @@ impl From<ScheduleError> for Problem {
                 Problem::new(ErrorCode::Overloaded, detail)
             }
             ScheduleError::Refused(refusal) => Problem::from_enqueue(refusal, "from"),
+            ScheduleError::Interrupted { id, why } => {
+                let problem = Problem::from(*why);
+                let again = format!("repeat it with the id {id}, and none enters twice");
+                let detail = format!("{}; some of the occurrences may have entered: {again}", problem.detail);
+                Problem { detail: detail.into(), ..problem }
+            }
             ScheduleError::RecordRefused(refusal) => Problem::from_change(refusal, "start"),
             ScheduleError::Call(error) => Problem::from(error),
             // The library may get further kinds; each must have an arm above.
