@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use duewheel_core::store::{Level, StoreError};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
 use redis::{Pipeline, Value};
 
 use crate::options::{Options, WaitFor};
@@ -71,7 +71,7 @@ impl Keeping {
     /// Asks a master.
     ///
     /// # Errors
-    /// It does not answer `INFO`. A forbidden `CONFIG` is no error.
+    /// It does not answer `INFO`, or is loading its data. A forbidden `CONFIG` is no error.
     pub(crate) async fn ask(wire: &Wire) -> Result<Keeping, StoreError> {
         let mut keeping = Keeping::default();
         let mut ask = Pipeline::new();
@@ -82,6 +82,10 @@ impl Keeping {
         let mut info = String::new();
         for reply in replies {
             info += &value::some(value::text(reply, "INFO")?, "INFO")?;
+        }
+        // Meanwhile it says that it has no append-only file, because it writes none.
+        if value::info(&info, "loading").is_some_and(|loading| loading != "0") {
+            return Err(StoreError::new(ErrorKind::Unavailable, "Redis: it is loading its data"));
         }
         keeping.aof = flag(value::info(&info, "aof_enabled"));
         keeping.replicas = replicas(&info);

@@ -194,6 +194,30 @@ fn says(options: &Options, weight: Weight, what: &str) {
     assert!(said, "{weight:?} {what:?} in {findings:?}");
 }
 
+/// Story: a Redis that was starting said that it had no append-only file, because it writes none while it reads it. A server
+/// that waited for this Redis took that for a setting, and ended.
+#[test]
+fn a_master_that_loads_its_data_is_away_and_not_refused() {
+    let extra = ["--key-load-delay", "200"].map(String::from).to_vec(); // microseconds
+    let mut redis = Redis::start(Settings { extra, ..Settings::default() }).unwrap();
+    let fill = "for n = 1, 10000 do redis.call('SET', n, n) end";
+    ask(&redis, &["EVAL", fill, "0"]);
+    redis.stop().unwrap();
+    let options = options(&redis);
+    let restarted = std::thread::spawn(move || redis.restart().map(|()| redis));
+    let mut loading = 0;
+    until("it is there", || match inspected(&options) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            loading += u32::from(error.to_string().contains("loading its data"));
+            false
+        }
+    });
+    assert!(loading > 0, "it was asked while it loaded");
+    drop(restarted.join().unwrap().unwrap());
+}
+
 #[test]
 fn a_master_without_an_append_only_file_is_refused_unless_that_is_wanted() {
     let redis = Redis::start(Settings { appendonly: Appendonly::Off, ..Settings::default() }).unwrap();
