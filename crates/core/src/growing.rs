@@ -166,7 +166,7 @@ impl<T> SplitTable<T> {
         self.len == 0
     }
 
-    /// The number of entries for which it has memory: one byte more than its size for each.
+    /// The number of entries for which it has memory. Each takes the size of an entry and one byte.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -231,7 +231,7 @@ impl<T> SplitTable<T> {
         let part = &mut self.parts[part];
         let before = part.capacity();
         let removed = part.find_entry(hash, is_it).ok()?.remove().0;
-        // A removed entry may leave a mark in its place, which counts as taken until the part grows.
+        // A removed entry may leave a mark in its place: the place counts as taken until the part is emptied or grows.
         self.capacity = self.capacity + part.capacity() - before;
         self.len -= 1;
         Some(removed)

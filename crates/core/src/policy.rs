@@ -345,16 +345,6 @@ pub enum TraceMode {
     Child,
 }
 
-impl TraceMode {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TraceMode::Link => "link",
-            TraceMode::Child => "child",
-        }
-    }
-}
-
 impl QueueSettings {
     /// Whether they keep an empty queue in existence.
     pub fn keep_a_queue(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Spans of what the server does with messages: what is told about each operation, and to whom.
 //!
-//! The front ends tell what happens to [`Traces`], if there are any. Spans are made by the module `otel`, which the feature of
+//! The front ends report what happens to [`Traces`], if spans are made. The module `otel` makes them, which the feature of
 //! that name adds; without it nothing here is ever called.
 
 #![cfg_attr(not(feature = "otel"), expect(dead_code, reason = "only spans read what is told"))]

@@ -71,8 +71,8 @@ impl From<OnExpiry> for OnExpiryWord {
     }
 }
 
-/// How the trace of a delivery belongs to that of its message's creation: `link`, which is the default, is a trace of its own
-/// with a link, `child` a span of the same trace.
+/// How the trace of a delivery belongs to that of its message's creation: `link`, which is the default, is a trace of its
+/// own with a link, `child` a span of the same trace.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "Trace")]

@@ -12,9 +12,9 @@
 //! | an answer with queues | the number of each that has any of these, its settings as above, and how many of its messages are done | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
-//! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time is asked for whole, and the
-//! caller leaves out what comes before. Answers to such a node leave these details and done messages out, and say what it
-//! knows instead of a word that it does not ([`in_dialect`]).
+//! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time
+//! is asked for whole, and the caller leaves out what comes before. Answers to such a node leave these details and done
+//! messages out, and say what it knows instead of a word that it does not ([`in_dialect`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
