@@ -85,6 +85,12 @@ impl<'a> BulkRun<'a> {
 
     /// Works until the job has ended, another has it, this node stops, or the store refuses.
     pub(super) async fn go(&mut self) -> RunEnd {
+        // A node that has died may have been done with a part, and not have removed it.
+        if let Some(before) = self.record.at.0.checked_sub(1)
+            && let Err(why) = self.jobs.remove_part(self.id, before).await
+        {
+            return why.into();
+        }
         loop {
             if *self.stop.borrow() {
                 let soon = NextLook::After(Duration::ZERO);
@@ -428,9 +434,40 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
 
 #[cfg(test)]
 mod tests {
+    use duewheel::core::Policy;
     use duewheel::core::engine::Limit;
+    use duewheel::{Duewheel, VirtualClock};
 
+    use super::super::filter::BulkFilter;
     use super::*;
+    use crate::shelf::ShelfRow;
+
+    /// A node has written that a part is done with, and dies before it has removed it.
+    #[tokio::test]
+    async fn a_part_that_a_dead_node_was_done_with_is_removed() {
+        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
+        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
+        for phase in [BulkPhase::Running, BulkPhase::Cancelled] {
+            let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);
+            let mut record = BulkRecord::new("orders".into(), filter, action, None, jobs.jobs.now());
+            (record.phase, record.parts, record.at) = (phase, 2, (1, 0));
+            record.ended = phase.is_end().then(|| jobs.jobs.now());
+            let id = phase.as_str();
+            assert!(jobs.jobs.create(id, record.bytes()).await.unwrap());
+            for part in 0..2 {
+                let walk = PartWalk { position: None, leased: 0 };
+                jobs.put_part(id, part, Part { walk, entries: Vec::new() }).await.unwrap();
+            }
+            let ShelfRow { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
+            let (_keep, stop) = watch::channel(false);
+            let end = BulkRun::new(&jobs, id, (row, generation), record, stop).go().await;
+            assert!(matches!(end, RunEnd::Over), "{end:?}");
+            assert!(jobs.get(id).await.unwrap().ended_ms.is_some());
+            for part in 0..2 {
+                assert_eq!(jobs.read_part(id, part).await.unwrap(), None, "{id}, part {part}");
+            }
+        }
+    }
 
     #[test]
     fn what_passes_by_itself_is_tried_again_and_the_rest_is_counted() {

@@ -203,7 +203,8 @@ async fn each_message_is_moved_once(shards: u32) {
         };
         // Short lives, so that some end in the middle of each step; slowly longer ones, so that the job comes to its end.
         tokio::time::sleep(Duration::from_millis(1 + n * 3 % 14 + n / 16)).await;
-        node.shutdown_background();
+        // It ends at its next await, and is waited for: on a busy machine it would write on beside the next one.
+        tokio::task::spawn_blocking(move || node.shutdown_timeout(LONG)).await.unwrap();
         drop(worker);
         if rig.jobs.get(&job.id).await.unwrap().ended_ms.is_some() {
             break;
