@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
@@ -40,10 +41,10 @@ pub enum BackupError {
     Store(StoreError),
 }
 
-/// The handle of the currently open store. It is held by the opener, so it ends with the driver's thread.
-#[derive(Debug, Default)]
+/// The handle of the currently open store of each shard. It is held by the opener, so it ends with the driver's thread.
+#[derive(Debug)]
 pub(crate) struct Newest {
-    handle: Mutex<Option<Backup>>,
+    handles: Mutex<Vec<Option<Backup>>>,
     /// Whether a copy is in progress.
     busy: AtomicBool,
 }
@@ -59,12 +60,20 @@ pub(crate) enum Copier {
 struct CopyPermit(Arc<Newest>);
 
 impl Newest {
-    pub(crate) fn set(&self, handle: Option<Backup>) {
-        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
+    pub(crate) fn of(shards: u32) -> Self {
+        Newest { handles: Mutex::new(vec![None; shards as usize]), busy: AtomicBool::new(false) }
     }
 
-    fn handle(&self) -> Option<Backup> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn set(&self, shard: ShardId, handle: Option<Backup>) {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = handles.get_mut(shard.0 as usize) {
+            *place = handle;
+        }
+    }
+
+    /// `None`: a store is not open.
+    fn all(&self) -> Option<Vec<Backup>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
@@ -108,7 +117,7 @@ impl Copier {
 }
 
 fn copy(newest: &Newest, data: &Path, destination: &Destination) -> Result<BackupReport, BackupError> {
-    let Some(handle) = newest.handle() else {
+    let Some(handles) = newest.all() else {
         let what = "the store has failed and is not open again yet";
         return Err(BackupError::Store(StoreError::new(ErrorKind::Unavailable, what)));
     };
@@ -125,7 +134,11 @@ fn copy(newest: &Newest, data: &Path, destination: &Destination) -> Result<Backu
         }
         what => BackupError::Folder { folder: dir.clone(), what },
     })?;
-    handle.copy_into(folder).map_err(|error| failed(error.kind(), &error))
+    let copied = match handles.as_slice() {
+        [one] => one.copy_into(folder),
+        several => Backup::copy_shards(several, &folder),
+    };
+    copied.map_err(|error| failed(error.kind(), &error))
 }
 
 /// Opens the folder for the copy. Problems with it are reported before anything is copied, and nothing is created in
@@ -181,7 +194,7 @@ mod tests {
 
     #[test]
     fn there_is_one_copy_at_a_time() {
-        let newest = Arc::new(Newest::default());
+        let newest = Arc::new(Newest::of(1));
         let turn = CopyPermit::take(newest.clone()).unwrap_or_else(|_| panic!("nobody else copies"));
         assert!(matches!(CopyPermit::take(newest.clone()), Err(BackupError::Busy)));
         drop(turn);

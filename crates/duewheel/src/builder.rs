@@ -7,8 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use duewheel_core::engine::{BadQuota, Config, GeometryError, Quota};
+use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{MemoryStore, Store, StoreError, Waker};
+use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError, Waker};
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::{Clock, SystemClock};
 use duewheel_shard::lifecycle::Lifecycle;
@@ -51,6 +52,8 @@ pub struct Builder {
     disk: Option<Arc<dyn Disk>>,
     own: Option<CustomStore>,
     elsewhere: Option<Box<dyn Elsewhere>>,
+    /// The number of shards that the caller asks for.
+    pub(crate) shards: Option<u32>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     quotas: Vec<Quota>,
@@ -98,6 +101,28 @@ pub enum OpenError {
     /// or permission is missing.
     #[error("{0}")]
     Store(#[from] StoreError),
+    /// The data folder has another number of shards than was asked for; the number cannot be changed.
+    #[error("{} has {has} {}, which cannot be changed, and {asked} were asked for", data.display(), if *has == 1 { "shard" } else { "shards" })]
+    Shards {
+        /// The data folder.
+        data: PathBuf,
+        /// Its number of shards.
+        has: u32,
+        /// The number that was asked for.
+        asked: u32,
+    },
+    /// The number of shards that was asked for is impossible.
+    #[error("{0} shards: there must be from 1 to {MAX_SHARDS}")]
+    NumberOfShards(u32),
+    /// The data folder has several shards, and this program was built without the feature `cluster`.
+    #[cfg(not(feature = "cluster"))]
+    #[error("{} has {shards} shards, which needs the feature `cluster` of the crate", data.display())]
+    NeedsCluster {
+        /// The data folder.
+        data: PathBuf,
+        /// Its number of shards.
+        shards: u32,
+    },
     /// The policy has a ring of an impossible size.
     #[error("the ring cannot be made: {0}")]
     Policy(GeometryError),
@@ -153,6 +178,7 @@ impl Default for Builder {
             disk: None,
             own: None,
             elsewhere: None,
+            shards: None,
             clock: Arc::new(SystemClock),
             seed: None,
             quotas: Vec::new(),
@@ -266,27 +292,35 @@ impl Builder {
         if let Some(elsewhere) = self.elsewhere {
             return Ok(Duewheel::new(elsewhere.open(common).await?));
         }
+        let mut log = self.log;
+        log.sync = match self.durability {
+            Durability::Buffered => SyncMode::Buffered,
+            Durability::Fsync | Durability::Memory => SyncMode::Fsync,
+        };
+        if self.own.is_none() && self.disk.is_none() {
+            let folder = (self.durability != Durability::Memory).then(|| self.data.clone());
+            let shards = number_of_shards(folder.clone(), self.shards).await?;
+            if shards > 1 {
+                return several(shards, folder.map(|data| (data, log)), common).await;
+            }
+        }
         let seed = common.any_seed();
         let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(CustomStore(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => (memory(&policy), Copier::None),
             (None, Durability::Fsync | Durability::Buffered) => {
-                let (data, disk, mut log) = (self.data, self.disk, self.log);
-                log.sync = match self.durability {
-                    Durability::Buffered => SyncMode::Buffered,
-                    Durability::Fsync | Durability::Memory => SyncMode::Fsync,
-                };
-                let newest = Arc::new(Newest::default());
+                let (data, disk) = (self.data, self.disk);
+                let newest = Arc::new(Newest::of(1));
                 let copier = Copier::of(&newest, &data);
                 let opener = move |waker| {
                     // The former store is gone, and its handle should not keep its data in memory.
-                    newest.set(None);
+                    newest.set(ShardId(0), None);
                     let store = match &disk {
                         None => LogStore::open(&data, log.clone(), waker)?,
                         Some(disk) => LogStore::open_on(disk.clone(), log.clone(), waker)?,
                     };
-                    newest.set(Some(store.backup_handle()));
+                    newest.set(ShardId(0), Some(store.backup_handle()));
                     Ok(Box::new(store) as Box<dyn Store>)
                 };
                 (Box::new(opener), copier)
@@ -303,6 +337,40 @@ impl Builder {
         let client = Client::new(inbox, shared);
         Ok(Duewheel::new(WheelParts { client, life, copier, policy, quotas, node: None }))
     }
+}
+
+/// The number of shards of a data folder, or of memory.
+async fn number_of_shards(folder: Option<PathBuf>, asked: Option<u32>) -> Result<u32, OpenError> {
+    if let Some(asked) = asked.filter(|asked| !(1..=MAX_SHARDS).contains(asked)) {
+        return Err(OpenError::NumberOfShards(asked));
+    }
+    let Some(data) = folder else { return Ok(asked.unwrap_or(1)) };
+    let dir = data.clone();
+    let has = tokio::task::spawn_blocking(move || duewheel_store_log::shards_in(dir)).await;
+    match (has.map_err(|_| OpenError::Runtime)??, asked) {
+        (Some(has), Some(asked)) if has != asked => Err(OpenError::Shards { data, has, asked }),
+        (Some(has), _) => Ok(has),
+        (None, asked) => Ok(asked.unwrap_or(1)),
+    }
+}
+
+#[cfg(feature = "cluster")]
+async fn several(
+    shards: u32,
+    folder: Option<(PathBuf, LogOptions)>,
+    common: Common,
+) -> Result<Duewheel, OpenError> {
+    Ok(Duewheel::new(Box::new(crate::shards::ShardsHere { shards, folder }).open(common).await?))
+}
+
+#[cfg(not(feature = "cluster"))]
+async fn several(
+    shards: u32,
+    folder: Option<(PathBuf, LogOptions)>,
+    _common: Common,
+) -> Result<Duewheel, OpenError> {
+    let data = folder.map_or_else(PathBuf::new, |(data, _)| data);
+    Err(OpenError::NeedsCluster { data, shards })
 }
 
 /// Opens a store whose data ends with the process.

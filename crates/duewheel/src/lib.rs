@@ -75,6 +75,8 @@ mod quotas;
 mod registered;
 mod restore;
 mod salvage;
+#[cfg(feature = "cluster")]
+mod shards;
 #[doc(hidden)]
 pub mod testing;
 mod wheel;

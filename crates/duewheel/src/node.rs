@@ -103,7 +103,7 @@ impl Elsewhere for Joining {
 }
 
 /// Joins the cluster and creates a client for it.
-async fn join(
+pub(crate) async fn join(
     coordinator: Arc<dyn Coordinator>,
     mut options: FleetOptions,
     common: Common,
@@ -122,7 +122,7 @@ async fn join(
 }
 
 impl Duewheel {
-    /// The cluster as this node sees it; `None` when this is not a node of a cluster.
+    /// The cluster as this node sees it, or the shards of this process; `None` for a single store.
     pub fn cluster(&self) -> Option<ClusterView> {
         self.fleet().map(Fleet::view)
     }

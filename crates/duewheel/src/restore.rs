@@ -13,7 +13,6 @@ use duewheel_core::message::{Lease, Row, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{Capacity, Load, Loaded, More, Sequence, Store, StoreError, Which};
 use duewheel_core::{Epoch, Lsn};
-use duewheel_store_log::disk::{Disk, RealDisk};
 use duewheel_store_log::{LogStore, Options};
 
 /// The queue of what tells a store apart from its copies: a restore and a salvage remove its messages. Only the server
@@ -64,7 +63,7 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
     let report = duewheel_store_log::restore(src, dir)?;
     let tokens_ended = end_tokens(dir).inspect_err(|_| {
         // An incomplete folder must not be opened. If even the removal fails, the error above is returned.
-        let _ = RealDisk::new(dir).remove("MANIFEST");
+        let _ = duewheel_store_log::spoil(dir);
     })?;
     Ok(Restored {
         messages: report.messages,
@@ -77,6 +76,10 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
 
 /// Makes every lease invalid, and forgets the tokens of leases that have run out. Returns how many there were.
 pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
+    duewheel_store_log::folders_in(dir)?.iter().map(|folder| end_tokens_of(folder)).sum()
+}
+
+fn end_tokens_of(dir: &Path) -> Result<u64, StoreError> {
     let thread = thread::current();
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
     let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;

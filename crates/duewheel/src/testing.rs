@@ -3,8 +3,6 @@
 //! Without the feature `testing`, which only tests enable, this contains only a function that does nothing.
 
 #[cfg(feature = "testing")]
-mod shards;
-#[cfg(feature = "testing")]
 mod stepped;
 
 #[cfg(feature = "testing")]

@@ -19,10 +19,10 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
         StoreChoice::Redis(redis) => {
             tracing::info!(version, store = "redis", node = %redis.node, durability, took_ms, "started");
         }
-        StoreChoice::Log if settings.durability == LevelOption::Memory => {
+        StoreChoice::Log { .. } if settings.durability == LevelOption::Memory => {
             tracing::info!(version, store = "memory", durability, took_ms, "started");
         }
-        StoreChoice::Log => {
+        StoreChoice::Log { .. } => {
             // An answer behind the request for figures means that these are as of now.
             wheel.client().renew_store_figures();
             let asked = tokio::time::timeout(FIGURES, wheel.client().ask(Op::stats())).await;

@@ -17,7 +17,7 @@ const MAX_KEYS: u64 = 16 * 1024;
 pub(crate) fn of(settings: &Settings) -> Result<Sealing, ConfigError> {
     let Some(file) = &settings.secrets_key else {
         return Ok(match settings.store {
-            StoreChoice::Log => Sealing::Open,
+            StoreChoice::Log { .. } => Sealing::Open,
             StoreChoice::Redis(_) => Sealing::Refused,
         });
     };

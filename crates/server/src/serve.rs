@@ -18,7 +18,7 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
+use crate::config::{LevelOption, Settings, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
 use crate::peer_files;
@@ -129,7 +129,7 @@ pub async fn serve(
     if let Some(clock) = clock {
         app.set_clock(clock);
     }
-    if settings.store == StoreChoice::Log && settings.durability != LevelOption::Memory {
+    if settings.store.is_log() && settings.durability != LevelOption::Memory {
         app.set_data(settings.data.clone());
     }
     let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;

@@ -29,15 +29,19 @@ pub(crate) async fn open(
     clock: Option<VirtualClock>,
 ) -> Result<Duewheel, ServeError> {
     match &settings.store {
-        StoreChoice::Log => {
+        StoreChoice::Log { shards } => {
             waits.send_replace(format!("reading the data folder {}", settings.data.display()));
-            open_log(settings, clock).await
+            open_log(settings, *shards, clock).await
         }
         StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
     }
 }
 
-async fn open_log(settings: &Settings, clock: Option<VirtualClock>) -> Result<Duewheel, ServeError> {
+async fn open_log(
+    settings: &Settings,
+    shards: Option<u32>,
+    clock: Option<VirtualClock>,
+) -> Result<Duewheel, ServeError> {
     warn_of_open_folder(&settings.data);
     if settings.durability == LevelOption::Memory {
         tracing::warn!("durability is memory: nothing survives the end of this process");
@@ -48,6 +52,10 @@ async fn open_log(settings: &Settings, clock: Option<VirtualClock>) -> Result<Du
             Duewheel::builder().clock(clock)
         }
         None => Duewheel::builder(),
+    };
+    let builder = match shards {
+        Some(shards) => builder.shards(shards),
+        None => builder,
     };
     let opened = builder
         .data(&settings.data)

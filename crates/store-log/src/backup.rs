@@ -14,16 +14,17 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use crate::destination::{Destination, EmptyFolder, FolderProblem};
-use crate::disk::{Disk, FileAccess, LockKind, RealDisk};
+use crate::disk::{Disk, FileAccess, HeldLock, RealDisk};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
+use crate::folder::{JOURNAL, MANIFEST, RUNS, STATE};
 use crate::journal::reign;
 use crate::journal::replay::{self, Walk};
 use crate::journal::segment::SegmentReader;
 use crate::journal::syncing;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::names::Interner;
-use crate::owner::take_lock;
+use crate::owner::lock_if_any;
+use crate::shards;
 use crate::shared::StoreShared;
 use crate::verify::{VerifyReport, verify_on};
 
@@ -95,15 +96,70 @@ impl Backup {
         Ok(self.copy(folder)?)
     }
 
+    /// Copies the folders of several shards, whose stores these are in their order, as of one moment: what one shard has
+    /// done because of another's answer is in the copy only together with what was answered.
+    ///
+    /// # Errors
+    /// See [`copy_to`](Backup::copy_to).
+    pub fn copy_shards(stores: &[Backup], folder: &EmptyFolder) -> Result<BackupReport, StoreError> {
+        let shards = u32::try_from(stores.len()).unwrap_or(u32::MAX);
+        let pinned = stores.iter().map(|store| Pinned::new(&store.0)).collect::<Result<Vec<_>, _>>()?;
+        let mut whole = BackupReport { files: 1, ..BackupReport::default() };
+        for (shard, (store, last)) in (0..).zip(pinned.iter().zip(written_by_all(stores))) {
+            let inner = folder.inner(&shards::name(shard, shards));
+            let inner = inner.map_err(|problem| unusable(format_args!("shard {shard}"), problem))?;
+            let BackupReport { files, bytes, linked, last } = store.copy(inner, last)?;
+            whole.files += files;
+            whole.bytes += bytes;
+            whole.linked += linked;
+            whole.last = whole.last.max(last);
+        }
+        shards::establish(folder.disk(), shards)?;
+        Ok(whole)
+    }
+
     fn copy(&self, folder: EmptyFolder) -> Result<BackupReport, ReadFault> {
-        let shared = &*self.0;
+        let pinned = Pinned::new(&self.0)?;
+        pinned.copy(folder, self.0.syncer.written())
+    }
+}
+
+/// The position up to which each of these stores had written at one moment. An answer that a store gave before it is at or
+/// below its position, and with it everything that the caller had done before.
+fn written_by_all(stores: &[Backup]) -> Vec<Lsn> {
+    let look = || stores.iter().map(|store| store.0.syncer.written()).collect::<Vec<_>>();
+    let mut seen = look();
+    // None has written between two looks with the same result: that is how they were between both. A look takes less time
+    // than a write.
+    loop {
+        let again = look();
+        if again == seen {
+            return seen;
+        }
+        seen = again;
+    }
+}
+
+/// A store whose files are kept, and its manifest as of then.
+struct Pinned<'a> {
+    shared: &'a StoreShared,
+    manifest: Manifest,
+    _pin: Pin<'a>,
+}
+
+impl<'a> Pinned<'a> {
+    fn new(shared: &'a StoreShared) -> Result<Self, StoreError> {
+        still_open(shared)?;
+        let pin = Pin::new(shared);
+        Ok(Pinned { shared, manifest: shared.manifest(), _pin: pin })
+    }
+
+    /// Copies everything up to `last`, which was written after the store was pinned: its state has nothing that is newer.
+    fn copy(&self, folder: EmptyFolder, last: Lsn) -> Result<BackupReport, ReadFault> {
+        let (shared, mut manifest) = (self.shared, self.manifest.clone());
         still_open(shared)?;
         let target = folder.into_disk().map_err(failed("make the folders of", ""))?;
-        syncing::wait_until(shared.syncer.written(), shared)?;
-        let _pin = Pin::new(shared);
-        let mut manifest = shared.manifest();
-        // This must follow the read of the manifest: its state may contain more than was durable a moment ago.
-        let last = shared.syncer.synced();
+        syncing::wait_until(last, shared)?;
         let mut copying = Copying { from: &*shared.disk, to: &target, report: BackupReport::default() };
         for run in &manifest.runs {
             still_open(shared)?;
@@ -152,44 +208,86 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyRep
         let (from, to) = (src.display(), dir.display());
         StoreError::new(error.kind(), format_args!("restore {from} to {to}: {error}"))
     };
-    restore_folder(src, dir).map_err(|trouble| named(trouble.into()))
+    restore_any(src, dir).map_err(|trouble| named(trouble.into()))
 }
 
-fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
+/// Restores a single folder, or that of each shard.
+fn restore_any(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
     let from = RealDisk::new(src);
-    let names = from.list("").map_err(failed("list", ""))?;
-    let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(&from, LockKind::Shared)?) } else { None };
-    let report = verify_on(&from)?;
-    if let Some(problem) = report.problems.first() {
-        return Err(problem.clone().into());
-    }
-    let Some(mut manifest) = Manifest::read(&from)? else {
-        return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
+    let Some(count) = shards::count(&from)? else {
+        return SoundCopy::check(src)?.copy_to(empty(dir)?);
     };
-    let kept = reign::keep(&from, &manifest, &Interner::default(), 1)?;
-    let epoch = replay::replay(&from, &manifest, &kept.books)?.epoch;
-    let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
-    let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
-    manifest.epoch = Epoch(ahead);
-    let to = empty_folder(dir)?;
-    let mut copying = Copying { from: &from, to: &to, report: BackupReport::default() };
-    for name in manifest.files() {
-        copying.file(&name)?;
+    let _lock = lock_if_any(&from)?;
+    if !count.is_complete {
+        return Err(Damage::new(shards::SHARDS, 0, "it is missing: the copy is not complete").into());
     }
-    copying.finish(&manifest)?;
+    shards::whole(&from, count.shards)?;
+    let mut copies = Vec::new();
+    for shard in 0..count.shards {
+        let name = shards::name(shard, count.shards);
+        let copy = SoundCopy::check(&src.join(&name)).map_err(|fault| fault.inside(&name))?;
+        copies.push((name, copy));
+    }
+    let to = empty(dir)?;
+    let mut report = VerifyReport { files: 1, ..VerifyReport::default() };
+    for (name, copy) in copies {
+        let inner = to.inner(&name).map_err(|problem| unusable(format_args!("{name}"), problem))?;
+        report.add(&name, copy.copy_to(inner).map_err(|fault| fault.inside(&name))?);
+    }
+    shards::establish(to.disk(), count.shards)?;
     Ok(report)
+}
+
+/// The folder of one store, which was checked and stays closed to owners.
+struct SoundCopy {
+    disk: RealDisk,
+    manifest: Manifest,
+    report: VerifyReport,
+    _lock: Option<Box<dyn HeldLock>>,
+}
+
+impl SoundCopy {
+    fn check(src: &Path) -> Result<Self, ReadFault> {
+        let disk = RealDisk::new(src);
+        let lock = lock_if_any(&disk)?;
+        let report = verify_on(&disk)?;
+        if let Some(problem) = report.problems.first() {
+            return Err(problem.clone().into());
+        }
+        let Some(mut manifest) = Manifest::read(&disk)? else {
+            return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
+        };
+        let kept = reign::keep(&disk, &manifest, &Interner::default(), 1)?;
+        let epoch = replay::replay(&disk, &manifest, &kept.books)?.epoch;
+        let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
+        let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
+        manifest.epoch = Epoch(ahead);
+        Ok(SoundCopy { disk, manifest, report, _lock: lock })
+    }
+
+    fn copy_to(self, folder: EmptyFolder) -> Result<VerifyReport, ReadFault> {
+        let to = folder.into_disk().map_err(failed("make the folders of", ""))?;
+        let mut copying = Copying { from: &self.disk, to: &to, report: BackupReport::default() };
+        for name in self.manifest.files() {
+            copying.file(&name)?;
+        }
+        copying.finish(&self.manifest)?;
+        Ok(self.report)
+    }
 }
 
 /// Creates a folder that becomes a data folder, with its subfolders.
 pub(crate) fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
-    let folder =
-        EmptyFolder::for_data(dir).map_err(|problem| unusable(format_args!("{}", dir.display()), problem))?;
-    folder.into_disk().map_err(failed("make the folders of", ""))
+    empty(dir)?.into_disk().map_err(failed("make the folders of", ""))
+}
+
+/// Creates a folder that becomes a data folder.
+pub(crate) fn empty(dir: &Path) -> Result<EmptyFolder, StoreError> {
+    EmptyFolder::for_data(dir).map_err(|problem| unusable(format_args!("{}", dir.display()), problem))
 }
 
 /// The store's error for a folder that cannot be used.
-fn unusable(what: fmt::Arguments<'_>, problem: FolderProblem) -> StoreError {
+pub(crate) fn unusable(what: fmt::Arguments<'_>, problem: FolderProblem) -> StoreError {
     let kind = match &problem {
         FolderProblem::Unusable(error) if error.kind() == io::ErrorKind::StorageFull => ErrorKind::Full,
         _ => ErrorKind::Unavailable,

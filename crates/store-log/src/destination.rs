@@ -173,6 +173,18 @@ impl EmptyFolder {
         }
     }
 
+    /// Creates a folder of this name in it, closed to others.
+    pub(crate) fn inner(&self, name: &str) -> Result<EmptyFolder, FolderProblem> {
+        rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(OWNER_ONLY))?;
+        rustix::fs::fsync(&self.handle)?;
+        EmptyFolder::of(open_at(&self.handle, Path::new(name))?)
+    }
+
+    /// The folder.
+    pub(crate) fn disk(&self) -> &RealDisk {
+        &self.disk
+    }
+
     /// Creates the subfolders of a data folder in it.
     pub(crate) fn into_disk(self) -> io::Result<RealDisk> {
         for name in [JOURNAL, RUNS, STATE] {

@@ -20,6 +20,11 @@ impl Damage {
     pub(crate) fn new(file: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
         Damage { file: file.into(), offset, what: what.into() }
     }
+
+    /// The same damage, seen from the folder around this one.
+    pub(crate) fn inside(self, folder: &str) -> Self {
+        Damage { file: format!("{folder}/{}", self.file), ..self }
+    }
 }
 
 impl fmt::Display for Damage {
@@ -36,6 +41,19 @@ pub(crate) enum ReadFault {
     /// A look-up would bring more messages into memory than its bound. The caller that set the bound repeats it with
     /// fewer messages.
     TooMuch,
+}
+
+impl ReadFault {
+    /// The same fault, seen from the folder around this one.
+    pub(crate) fn inside(self, folder: &str) -> Self {
+        match self {
+            ReadFault::Damaged(problem) => ReadFault::Damaged(problem.inside(folder)),
+            ReadFault::Failed(error) => {
+                ReadFault::Failed(StoreError::new(error.kind(), format_args!("{folder}: {error}")))
+            }
+            ReadFault::TooMuch => ReadFault::TooMuch,
+        }
+    }
 }
 
 impl From<Damage> for ReadFault {

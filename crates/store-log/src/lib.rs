@@ -13,6 +13,7 @@
 //!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs: all of it, and deltas
 //! ```
 //!
+//! Several shards are so many of these folders in one; see `shards.rs`.
 //! `docs/format.md` describes the bytes, `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions.
 //! [`duewheel_core::store::Store`] defines the guarantees; this store runs its conformance suite.
 
@@ -43,6 +44,7 @@ mod readers;
 mod reserve;
 mod run;
 mod salvage;
+mod shards;
 mod shared;
 mod state;
 mod store;
@@ -58,6 +60,7 @@ pub use fault::Damage;
 pub use hands::Hands;
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from};
+pub use shards::{ShardFolders, folders_in, shards_in, spoil};
 pub use shared::Worked;
 pub use store::LogStore;
 pub use verify::{VerifyReport, verify, verify_on};

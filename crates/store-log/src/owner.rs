@@ -19,6 +19,15 @@ pub(crate) fn take_lock(disk: &dyn Disk, hold: LockKind) -> Result<Box<dyn HeldL
     })
 }
 
+/// Keeps owners out of a folder that is only read; a copy has no lock.
+pub(crate) fn lock_if_any(disk: &dyn Disk) -> Result<Option<Box<dyn HeldLock>>, StoreError> {
+    let names = disk.list("").map_err(failed("list", ""))?;
+    match names.iter().any(|name| name == LOCK) {
+        true => take_lock(disk, LockKind::Shared).map(Some),
+        false => Ok(None),
+    }
+}
+
 fn owner(disk: &dyn Disk) -> Option<u32> {
     let file = disk.open(LOCK, FileAccess::Read).ok()?;
     let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];

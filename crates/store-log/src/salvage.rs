@@ -37,12 +37,13 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::backup::EPOCHS_AHEAD;
-use crate::disk::{Disk, LockKind, RealDisk};
-use crate::fault::failed;
-use crate::folder::LOCK;
+use crate::backup::{EPOCHS_AHEAD, empty, restore};
+use crate::disk::{Disk, RealDisk};
+use crate::fault::ReadFault;
 use crate::manifest::RunEntry;
-use crate::owner::take_lock;
+use crate::owner::lock_if_any;
+use crate::shards::{self, ShardCount};
+use crate::verify::verify_on;
 use contents::{RunContents, RunItem};
 use files::SalvageFiles;
 use frames::JournalFrames;
@@ -68,7 +69,32 @@ const IDS_AHEAD: u64 = 1 << 32;
 /// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns an error, or if `dir` exists. Damage is not an
 /// error: [`SalvageReport::losses`] lists it.
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
-    salvage_from(&RealDisk::new(src.as_ref()), dir.as_ref())
+    let (src, dir) = (src.as_ref(), dir.as_ref());
+    let disk = RealDisk::new(src);
+    let Some(ShardCount { shards, .. }) = shards::count(&disk)? else {
+        return salvage_from(&disk, dir);
+    };
+    let _lock = lock_if_any(&disk)?;
+    let to = empty(dir)?;
+    let mut report = SalvageReport::default();
+    for shard in 0..shards {
+        let name = shards::name(shard, shards);
+        let inside = |error: StoreError| ReadFault::from(error).inside(&name);
+        let of_shard = salvage_shard(&src.join(&name), &dir.join(&name)).map_err(inside)?;
+        report.add(&name, of_shard);
+    }
+    shards::establish(to.disk(), shards)?;
+    Ok(report)
+}
+
+/// Copies the folder of a shard without damage, which may have no record at all, and salvages another one.
+fn salvage_shard(src: &Path, dir: &Path) -> Result<SalvageReport, StoreError> {
+    let disk = RealDisk::new(src);
+    if !verify_on(&disk)?.problems.is_empty() {
+        return salvage_from(&disk, dir);
+    }
+    let whole = restore(src, dir)?;
+    Ok(SalvageReport { messages: whole.messages, ..SalvageReport::default() })
 }
 
 /// Like [`salvage`], from a disk of the caller's own.
@@ -76,9 +102,7 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 /// # Errors
 /// See [`salvage`].
 pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
-    let names = disk.list("").map_err(failed("list", ""))?;
-    let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, LockKind::Shared)?) } else { None };
+    let _lock = lock_if_any(disk)?;
     let source = ReadOnlyDisk::new(disk);
     let mut report = SalvageReport::default();
     let mut listing = SalvageFiles::read(&source, &mut report)?;

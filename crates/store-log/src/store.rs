@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use duewheel_core::EngineMs;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups, Progress,
     Recovered, Store, StoreError, Waker,
 };
+use duewheel_core::{EngineMs, Epoch};
 
 use crate::background;
 use crate::backup::Backup;
@@ -35,6 +35,7 @@ use crate::options::{Options, SyncMode, Workers};
 use crate::owner::take_lock;
 use crate::readers::ReadPriority;
 use crate::reserve;
+use crate::shards;
 use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
 use crate::work::Work;
@@ -145,10 +146,21 @@ impl LogStore {
     /// durable watermark or of an unknown format (with file and offset), [`ErrorKind::Full`] if there is no room for a
     /// segment, [`ErrorKind::Unavailable`] if the disk returns an error. After an error no valid data was changed.
     pub fn open(dir: impl AsRef<Path>, options: Options, waker: Waker) -> Result<Self, StoreError> {
-        let disk = RealDisk::new(dir.as_ref());
-        Self::open_on(Arc::new(disk), options, waker).map_err(|error| {
-            StoreError::new(error.kind(), format_args!("{}: {error}", dir.as_ref().display()))
-        })
+        let (dir, disk) = (dir.as_ref(), RealDisk::new(dir.as_ref()));
+        let opened = match shards::count(&disk) {
+            Ok(None) => Self::open_on(Arc::new(disk), options, waker),
+            Ok(Some(count)) => {
+                let what = format!("it has {} shards, which are opened together", count.shards);
+                Err(StoreError::new(ErrorKind::Corrupt, what))
+            }
+            Err(error) => Err(error),
+        };
+        opened.map_err(|error| shards::named(dir, error))
+    }
+
+    /// The epoch of this owner.
+    pub fn epoch(&self) -> Epoch {
+        self.shared.epoch
     }
 
     /// Opens a folder on a disk of the caller's own.

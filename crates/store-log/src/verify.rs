@@ -4,22 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use duewheel_core::store::{Sequence, StoreError};
+use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
-use crate::disk::{Disk, LockKind, RealDisk};
+use crate::disk::{Disk, RealDisk};
 use crate::fault::{Damage, ReadFault};
 use crate::find::Finder;
-use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
+use crate::folder::{JOURNAL, MANIFEST, RUNS, STATE};
 use crate::journal::reign::{self, Kept};
 use crate::journal::replay::{self, Replayed, Walk};
 use crate::journal::segment::{Header, SegmentReader};
 use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
-use crate::owner::take_lock;
+use crate::owner::lock_if_any;
 use crate::readers::{ReadPriority, Readers};
 use crate::run;
+use crate::shards;
 use crate::state;
 use crate::view::StoreView;
 
@@ -54,7 +55,42 @@ pub struct VerifyReport {
 /// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is not an error:
 /// [`VerifyReport::problems`] lists it.
 pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
-    verify_on(&RealDisk::new(dir.as_ref()))
+    let disk = RealDisk::new(dir.as_ref());
+    let count = match shards::count(&disk) {
+        Ok(None) => return verify_on(&disk),
+        Ok(Some(count)) => count,
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            let problems = vec![Damage::new(shards::SHARDS, 0, error.to_string())];
+            return Ok(VerifyReport { problems, ..VerifyReport::default() });
+        }
+        Err(error) => return Err(error),
+    };
+    let _lock = lock_if_any(&disk)?;
+    let mut report = VerifyReport { files: 1, ..VerifyReport::default() };
+    if !count.is_complete {
+        report.problems.push(Damage::new(shards::SHARDS, 0, "it is missing: the folder is not complete"));
+    }
+    for shard in 0..count.shards {
+        let name = shards::name(shard, count.shards);
+        match verify_on(&RealDisk::new(&dir.as_ref().join(&name))) {
+            Ok(of_shard) => report.add(&name, of_shard),
+            Err(error) => return Err(ReadFault::from(error).inside(&name).into()),
+        }
+    }
+    Ok(report)
+}
+
+impl VerifyReport {
+    /// Adds what was found in a folder of this name.
+    pub(crate) fn add(&mut self, folder: &str, other: VerifyReport) {
+        let VerifyReport { files, bytes, records, messages, unproven_groups, problems } = other;
+        self.files += files;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.records += records;
+        self.messages += messages;
+        self.unproven_groups += unproven_groups;
+        self.problems.extend(problems.into_iter().map(|problem| problem.inside(folder)));
+    }
 }
 
 /// Checks a data folder on a disk of the caller's own.
@@ -62,9 +98,7 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
 /// # Errors
 /// See [`verify`].
 pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
-    let names = disk.list("").map_err(crate::fault::failed("list", ""))?;
-    let _lock =
-        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, LockKind::Shared)?) } else { None };
+    let _lock = lock_if_any(disk)?;
     let mut report = VerifyReport::default();
     let manifest = match Manifest::read(disk) {
         Ok(Some(manifest)) => manifest,

@@ -598,7 +598,7 @@ impl Coordinator for RedisCoordinator {
                     let _ = self.leave(&node); // or its time runs out
                     return Err(error);
                 }
-                Ok(Joined { node, shards, secret })
+                Ok(Joined { node, shards, secret, is_alone: false })
             }
             Some("EMPTY") => {
                 let what = format_args!(

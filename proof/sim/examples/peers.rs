@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let seed = seed();
 
     let systems: [Box<dyn System>; 4] = [
-        Box::new(DuewheelHttp { memory: Memory::Usual }),
+        Box::new(DuewheelHttp { memory: Memory::Usual, shards: 1 }),
         Box::new(DuewheelBeanstalk::new(Memory::Usual, Told::Yes)),
         Box::new(Beanstalkd::new(Binlog::Synced)),
         Box::new(Redis::sound()),

@@ -16,7 +16,7 @@ fn hold(test: &str, scenario: &Scenario, system: &dyn System, size: Option<u64>)
 }
 
 fn http() -> DuewheelHttp {
-    DuewheelHttp { memory: Memory::Usual }
+    DuewheelHttp { memory: Memory::Usual, shards: 1 }
 }
 
 fn beanstalk() -> DuewheelBeanstalk {

@@ -14,7 +14,16 @@ use duewheel_sim::blackbox::verdict::{Settings, conduct, seed};
 
 #[test]
 fn what_was_accepted_survives_kill_9() {
-    let system = DuewheelHttp { memory: Memory::Little };
+    kill9(1);
+}
+
+#[test]
+fn what_was_accepted_in_several_shards_survives_kill_9() {
+    kill9(3);
+}
+
+fn kill9(shards: u32) {
+    let system = DuewheelHttp { memory: Memory::Little, shards };
     let command = "cargo test -p duewheel-sim --test kill9 -- --nocapture";
     conduct(&KILL9, &system, Settings { seed: seed(), size: None, command }).must_hold();
 }

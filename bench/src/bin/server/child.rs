@@ -1,9 +1,11 @@
 //! The servers under test: processes of their own.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// A running server. Killed when dropped.
 #[derive(Debug)]
@@ -16,6 +18,11 @@ pub(crate) struct Server {
 impl Server {
     /// The real server on a folder.
     pub(crate) fn duewheel(data: &Path, durability: &str) -> io::Result<Self> {
+        Server::sharded(data, durability, 1)
+    }
+
+    /// The real server on a folder with several shards.
+    pub(crate) fn sharded(data: &Path, durability: &str, shards: u32) -> io::Result<Self> {
         let mut command = Command::new(duewheel_bench::server::binary()?);
         command.args([
             "serve",
@@ -25,6 +32,8 @@ impl Server {
             "error",
             "--durability",
             durability,
+            "--shards",
+            &shards.to_string(),
             "--data",
         ]);
         Server::start(command.arg(data))
@@ -43,6 +52,11 @@ impl Server {
         let address = line.trim().rsplit('/').next().and_then(|a| a.parse().ok());
         let address = address.ok_or_else(|| io::Error::other(format!("no address in {line:?}")))?;
         Ok(Server { child, _out: out, address })
+    }
+
+    /// Processor time used so far by each kind of thread.
+    pub(crate) fn by_thread(&self) -> BTreeMap<String, Duration> {
+        duewheel_bench::process::processor_time_by_thread(self.child.id())
     }
 
     /// Processor time used so far, in seconds.

@@ -9,6 +9,7 @@ mod commits;
 mod connection;
 mod hello;
 mod load;
+mod shards;
 
 use std::io;
 use std::time::Duration;
@@ -39,7 +40,13 @@ struct Args {
     /// Consumers of the lateness run
     #[arg(long, value_name = "N", default_value_t = 4)]
     consumers: usize,
-    /// Only these runs: batch, single, late, commits
+    /// Shards of the run `shards`
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    shards: u32,
+    /// Rounds of the run `shards`
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+    /// Only these runs: batch, single, late, commits, shards
     #[arg(long, value_name = "RUN")]
     only: Vec<String>,
     /// Serves plain HTTP (used by the comparison itself)
@@ -82,6 +89,11 @@ fn main() -> io::Result<()> {
         let server = Server::duewheel(&dir.path().join("data"), "fsync")?;
         let seen = load::come_due(server.address, args.due_rate, time, args.consumers)?;
         print_lateness(&args, time, &seen);
+    }
+    if wants("shards") {
+        let connections = [args.batch_connections, args.single_connections];
+        println!();
+        shards::compare(args.shards, args.rounds, connections, time)?;
     }
     if wants("commits") {
         let dir = tempfile::tempdir()?;

@@ -362,7 +362,7 @@ pub(crate) fn assemble(
     policy: &Policy,
     means: Environment,
 ) -> (Arc<Core>, Reconciler, TransportConfig) {
-    let Joined { node: me, shards, secret } = joined.clone();
+    let Joined { node: me, shards, secret, is_alone } = joined.clone();
     let lease = coordinator.lease();
     let Environment { clock, jitter, link, starter } = means;
     let shared = Arc::new(DriverShared::new(coordinator.level(), clock.clone()));
@@ -404,6 +404,7 @@ pub(crate) fn assemble(
         coordinator: coordinator.clone(),
         me,
         shards,
+        is_alone,
         policy: one,
         seed,
         quotas: options.quotas.clone(),

@@ -1,6 +1,6 @@
 //! The shards of this node: opening, serving, giving up. Each shard has its own thread, store and engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +36,8 @@ pub(crate) struct ShardConfig {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) me: Node,
     pub(crate) shards: u32,
+    /// Whether connections of an earlier process are closed.
+    pub(crate) is_alone: bool,
     /// The limits of one shard.
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
@@ -98,6 +100,8 @@ pub(crate) struct Owned {
     pauses: [Duration; 2],
     /// Shards that this node should serve and whose store prevents it.
     ill: BTreeMap<ShardId, ShardFault>,
+    /// Shards that this node has served.
+    served: BTreeSet<ShardId>,
 }
 
 /// Why a shard that this node should own is not served.
@@ -194,6 +198,7 @@ impl Owned {
             runtime: runtime.clone(),
             pauses,
             ill: BTreeMap::new(),
+            served: BTreeSet::new(),
         }
     }
 
@@ -243,7 +248,7 @@ impl Owned {
             let _ = opener.send((shard, opened));
             inbox.wake();
         });
-        let started = self.recipe.starter.start(self.recipe.opening(shard), tell);
+        let started = self.recipe.starter.start(self.recipe.opening(shard, self.bound(shard)), tell);
         self.states[shard.0 as usize] = match started {
             Ok(()) => OwnershipState::Opening { pause, unwanted: false },
             Err(error) => {
@@ -330,6 +335,15 @@ impl Owned {
         })
     }
 
+    /// What becomes of leases that are bound to connections. They outlive a move of a shard; their nodes report when they
+    /// close.
+    fn bound(&self, shard: ShardId) -> BoundLeases {
+        match self.recipe.is_alone && !self.served.contains(&shard) {
+            true => BoundLeases::Release,
+            false => BoundLeases::Keep,
+        }
+    }
+
     fn note_ill(&mut self, shard: ShardId, why: String, lasting: bool) {
         let since = self.ill.get(&shard).map_or_else(|| self.now(), |ill| ill.since);
         self.ill.insert(shard, ShardFault { since, why, lasting });
@@ -361,6 +375,7 @@ impl Owned {
                 tracing::info!(%shard, "owns a shard");
                 changes.moved += 1;
                 self.ill.remove(&shard);
+                self.served.insert(shard);
                 self.watch(shard, &inbox, &shared);
                 self.locals.opened(shard, inbox.clone(), shared.clone());
                 self.states[shard.0 as usize] =
@@ -431,15 +446,14 @@ fn stage(state: &OwnershipState) -> ShardStage {
 }
 
 impl ShardConfig {
-    fn opening(&self, shard: ShardId) -> Opening {
+    fn opening(&self, shard: ShardId, bound: BoundLeases) -> Opening {
         let (coordinator, me) = (self.coordinator.clone(), self.me.clone());
         let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
         let config = Config {
             policy: self.policy.clone(),
             // A different seed for each shard and each start of a node.
             seed: self.seed ^ (u64::from(shard.0) << 32 | u64::from(self.me.number)).rotate_left(17),
-            // Connections outlive a move of a shard; their nodes report when they close.
-            bound: BoundLeases::Keep,
+            bound,
             ids: Ids::of(shard, self.shards),
             ..Config::default()
         };

@@ -292,7 +292,7 @@ impl Coordinator for MemoryCoordinator {
         };
         state.members.insert(node.name.clone(), Member { node: node.clone(), heard: now });
         let shards = u32::try_from(state.shards.len()).unwrap_or(u32::MAX);
-        Ok(Joined { node, shards, secret: state.secrets.current })
+        Ok(Joined { node, shards, secret: state.secrets.current, is_alone: false })
     }
 
     fn secrets(&self) -> Result<Secrets, StoreError> {

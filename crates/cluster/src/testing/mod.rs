@@ -1,13 +1,9 @@
 //! Replacements of other machines, for tests.
 
 mod coordinator;
-#[cfg(feature = "testing")]
-mod here;
 mod stepped;
 
 pub use coordinator::MemoryCoordinator;
-#[cfg(feature = "testing")]
-pub use here::open;
 pub use stepped::{SteppedNode, SteppedStart};
 
 pub use crate::transport::{Duplex, Network, PeerStream};

@@ -146,7 +146,7 @@ async fn a_shutdown_lets_handlers_finish_and_ends_waits() {
 #[tokio::test]
 async fn handlers_run_over_many_shards() {
     let clock = VirtualClock::at_2026();
-    let wheel = Duewheel::builder().shards(4).clock(clock.clone()).seed(1).open().await.unwrap();
+    let wheel = Duewheel::builder().in_memory().shards(4).clock(clock.clone()).seed(1).open().await.unwrap();
     let (tries, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = (tries.clone(), done.clone());
     wheel

@@ -15,6 +15,7 @@ mod quotas;
 mod races;
 mod settings;
 mod shapes;
+mod shards;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -149,7 +149,7 @@ fn redis_of(
     let file = config.as_deref().map(Options::from_file).transpose()?;
     match options.over(file.unwrap_or_default()).settings()?.store {
         StoreChoice::Redis(redis) => Ok(redis),
-        StoreChoice::Log => {
+        StoreChoice::Log { .. } => {
             let what = format!("cluster {command} is for --store redis://… and redis-cluster://…");
             Err(CommandFailure::Usage(what))
         }

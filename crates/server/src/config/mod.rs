@@ -192,13 +192,13 @@ impl Options {
             (VirtualClockOption::On, None) => LevelOption::Memory,
             (_, durability) => durability.unwrap_or(LevelOption::Fsync),
         };
-        let keeps = durability != LevelOption::Memory || store != StoreChoice::Log;
+        let keeps = durability != LevelOption::Memory || !store.is_log();
         if virtual_clock == VirtualClockOption::On && keeps {
             let what = "--virtual-clock: would deliver messages that are kept before their time; leave --store and \
                         --durability out, or say --virtual-clock force";
             return Err(ConfigError::Value(what.into()));
         }
-        if virtual_clock == VirtualClockOption::Force && store != StoreChoice::Log {
+        if virtual_clock == VirtualClockOption::Force && !store.is_log() {
             let what =
                 "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
             return Err(ConfigError::Value(what.into()));
@@ -386,7 +386,7 @@ impl Settings {
             },
             beanstalk_max_job_size: Some(self.beanstalk_max_job_size),
             durability: match self.store {
-                StoreChoice::Log => Some(self.durability),
+                StoreChoice::Log { .. } => Some(self.durability),
                 StoreChoice::Redis(_) => None,
             },
             journal_bytes: Some(self.journal_bytes),
@@ -405,7 +405,7 @@ impl Settings {
             log_format: Some(self.log_format),
             otlp_endpoint: self.otlp_endpoint.clone(),
             virtual_clock: match self.store {
-                StoreChoice::Log => Some(self.virtual_clock),
+                StoreChoice::Log { .. } => Some(self.virtual_clock),
                 StoreChoice::Redis(_) => None,
             },
             wheel_slots: Some(self.policy.wheel_slots),

@@ -135,7 +135,7 @@ options! {
         /// Address of the listener for other nodes [default: the address of --advertise]
         #[arg(long, value_name = "ADDR")]
         pub peer_listen: Option<String>,
-        /// Number of shards of a new cluster, which never changes [default: 1; with --advertise 16]
+        /// Number of shards of a new cluster or data folder, which never changes [default: 1; with --advertise 16]
         #[arg(long, value_name = "N")]
         pub shards: Option<u32>,
         /// How long a shard stays with a node that does not renew its lease; from 1s to 60s [default: 5s]

@@ -23,7 +23,11 @@ const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Dura
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
     /// The log in the data folder.
-    Log,
+    Log {
+        /// The number of shards that a new folder gets, and an existing one must have; `None`: one, or as many as there
+        /// are.
+        shards: Option<u32>,
+    },
     /// A Redis or a Redis Cluster.
     Redis(Box<RedisSettings>),
 }
@@ -100,11 +104,16 @@ impl Options {
 }
 
 impl StoreChoice {
+    /// Whether the messages are in the log of this process.
+    pub fn is_log(&self) -> bool {
+        matches!(self, StoreChoice::Log { .. })
+    }
+
     /// The files of the certificate that other nodes see, if there are any.
     pub fn peer_files(&self) -> Option<&PeerFiles> {
         match self {
             StoreChoice::Redis(redis) => redis.peer.as_ref(),
-            StoreChoice::Log => None,
+            StoreChoice::Log { .. } => None,
         }
     }
 }
@@ -121,13 +130,16 @@ impl StoreChoice {
     pub(super) fn of(options: &Options) -> Result<StoreChoice, ConfigError> {
         let bad = |what: String| Err(ConfigError::Value(what));
         let url = options.store.as_ref().map_or("log", Secret::expose);
+        if let Some(n) = options.shards.filter(|n| !(1..=MAX_SHARDS).contains(n)) {
+            return bad(format!("--shards {n}: must be from 1 to {MAX_SHARDS}"));
+        }
         if matches!(url, "log" | "log:") {
             return match options.given().find(|name| is_for_redis(name)) {
                 Some(name) => {
                     let flag = name.replace('_', "-");
                     bad(format!("--{flag} is for --store redis://… and redis-cluster://…"))
                 }
-                None => Ok(StoreChoice::Log),
+                None => Ok(StoreChoice::Log { shards: options.shards }),
             };
         }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -157,9 +169,6 @@ impl StoreChoice {
         }
         if options.peer_listen.is_some() && options.advertise.is_none() {
             return bad("--peer-listen needs --advertise: others must know where to reach this node".into());
-        }
-        if let Some(n) = options.shards.filter(|n| !(1..=MAX_SHARDS).contains(n)) {
-            return bad(format!("--shards {n}: must be from 1 to {MAX_SHARDS}"));
         }
         let lease = options.shard_lease.map_or(DEFAULT_LEASE, Duration::from);
         if !LEASES.contains(&lease) {
@@ -215,7 +224,9 @@ impl StoreChoice {
     /// The settings as options.
     pub(super) fn into_options(self) -> Options {
         match self {
-            StoreChoice::Log => Options { store: Some("log".into()), ..Options::default() },
+            StoreChoice::Log { shards } => {
+                Options { store: Some("log".into()), shards, ..Options::default() }
+            }
             StoreChoice::Redis(redis) => Options {
                 shards: Some(redis.shards_if_new()),
                 store: Some(redis.url),
@@ -246,7 +257,7 @@ impl StoreChoice {
 
 /// Whether an option concerns Redis, or the nodes that share one.
 fn is_for_redis(name: &str) -> bool {
-    let nodes = ["node", "advertise", "shards", "shard_lease", "settle_delay"];
+    let nodes = ["node", "advertise", "shard_lease", "settle_delay"];
     name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)
 }
 
@@ -265,18 +276,19 @@ mod tests {
     fn redis(toml: &str) -> RedisSettings {
         match choose(toml).unwrap() {
             StoreChoice::Redis(redis) => *redis,
-            StoreChoice::Log => panic!("{toml}: the log"),
+            StoreChoice::Log { .. } => panic!("{toml}: the log"),
         }
     }
 
     #[test]
     fn the_log_is_the_default_and_takes_nothing_of_redis() {
-        assert_eq!(choose(""), Ok(StoreChoice::Log));
-        assert_eq!(choose("store = 'log:'"), Ok(StoreChoice::Log));
+        assert_eq!(choose(""), Ok(StoreChoice::Log { shards: None }));
+        assert_eq!(choose("store = 'log:'"), Ok(StoreChoice::Log { shards: None }));
+        assert_eq!(choose("shards = 4"), Ok(StoreChoice::Log { shards: Some(4) }));
+        assert!(choose("shards = 0").unwrap_err().contains("--shards 0"));
         for (toml, says) in [
             ("node = 'a'", "--node is for"),
             ("advertise = 'h:1'", "--advertise is for"),
-            ("shards = 4", "--shards is for"),
             ("shard_lease = '3s'", "--shard-lease is for"),
             ("redis_password = 'x'", "--redis-password is for"),
             ("redis_prefix = 'x'", "--redis-prefix is for"),

@@ -14,7 +14,7 @@ use crate::schema::StageSchema;
 
 pub(crate) async fn cluster(call: Call) -> Answer {
     let Some(view) = call.app.wheel.cluster() else {
-        let why = "this server is no node of a cluster; --store redis://… makes one";
+        let why = "this server has one shard and is no node of a cluster; --shards or --store redis://… gives it more";
         return Err(Problem::new(ErrorCode::NotFound, why));
     };
     let node = |node: &Node| NodeAnswer {

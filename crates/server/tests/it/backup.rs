@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use duewheel_store_log::folders_in;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -218,8 +219,11 @@ fn fails(command: &mut Command, says: &str) {
     assert!(stderr.lines().count() == 1 && output.stdout.is_empty(), "{command:?}: {stderr}");
 }
 
+/// Runs of all shards.
 fn runs(data: &Path) -> usize {
-    let names = std::fs::read_dir(data.join("runs")).into_iter().flatten().flatten();
+    let folders = folders_in(data).unwrap_or_default();
+    let names = folders.iter().flat_map(|folder| std::fs::read_dir(folder.join("runs")));
+    let names = names.flatten().flatten();
     names.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "run")).count()
 }
 
@@ -293,10 +297,19 @@ fn check(server: &Process, book: &Book, what: &str) {
 
 #[test]
 fn backups_under_load_restore_to_what_was_acknowledged() {
+    backups_under_load("1");
+}
+
+#[test]
+fn backups_of_several_shards_under_load_restore_to_what_was_acknowledged() {
+    backups_under_load("2");
+}
+
+fn backups_under_load(shards: &str) {
     let dir = TempDir::new().expect("dir");
     let dir = dir.path();
     let data = dir.join("data");
-    let original = Process::start(&data, &["--journal-bytes", "1048576"]);
+    let original = Process::start(&data, &["--journal-bytes", "1048576", "--shards", shards]);
     let load = Load {
         server: &original,
         book: Mutex::default(),

@@ -1,10 +1,49 @@
 //! HTTP over several shards: ids, orders and cursors are other than with one, and the promises are the same.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::fixture::Server;
+use crate::process::{BINARY, Process, run, text};
+
+#[test]
+fn a_server_keeps_its_shards_and_refuses_another_number() {
+    let dir = TempDir::new().expect("dir");
+    let data = dir.path().join("data");
+    let server = Process::start(&data, &["--shards", "3"]);
+    let lines: String = (0..30)
+        .map(|n| json!({"body": "a", "key": n.to_string(), "delay": "1h"}).to_string() + "\n")
+        .collect();
+    assert!(server.lines("q", &lines).iter().all(|line| line["status"] == 201));
+    let (_, cluster) = server.call("GET", "/v1/cluster", "");
+    assert_eq!(
+        (&cluster["shards_without_owner"], cluster["shards"].as_array().map(Vec::len)),
+        (&json!(0), Some(3))
+    );
+    let address = server.url.trim_start_matches("http://").to_owned();
+    // Killed; without a number it is opened as it is.
+    let mut server = server.killed_and_restarted(&data, &address);
+    let (status, queue) = server.call("GET", "/v1/queues/q", "");
+    assert_eq!((status, &queue["scheduled"]), (200, &json!(30)), "{queue}");
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    for asked in ["1", "4"] {
+        let mut serve = Command::new(BINARY);
+        serve
+            .args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--shards", asked, "--data"])
+            .arg(&data);
+        let refused = run(&mut serve);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("has 3 shards, which cannot be changed, and"), "{said}");
+    }
+    let verified = run(Command::new(BINARY).arg("verify").arg(&data).arg("--json"));
+    let report: Value = serde_json::from_slice(&verified.stdout).expect("json");
+    assert_eq!((&report["messages"], &report["problems"]), (&json!(30), &json!([])));
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_each_message_once_in_due_order() {

@@ -98,6 +98,13 @@ pub enum Loss {
         /// The difference.
         messages: u64,
     },
+    /// A loss of one of several shards.
+    InShard {
+        /// The folder of the shard.
+        folder: String,
+        /// What is lost.
+        loss: Box<Loss>,
+    },
 }
 
 impl Loss {
@@ -116,6 +123,7 @@ impl Loss {
             Loss::Answers { .. } => "answers",
             Loss::Missing { .. } => "missing",
             Loss::Surplus { .. } => "surplus",
+            Loss::InShard { loss, .. } => loss.as_str(),
         }
     }
 
@@ -184,6 +192,7 @@ impl fmt::Display for Loss {
             Loss::Surplus { queue, messages } => {
                 write!(f, "queue {queue} has {messages} messages more than it had: those come again")
             }
+            Loss::InShard { folder, loss } => write!(f, "{folder}: {loss}"),
         }
     }
 }

@@ -18,6 +18,18 @@ pub struct SalvageReport {
     pub losses: Vec<Loss>,
 }
 
+impl SalvageReport {
+    /// Adds what became of a folder of this name.
+    pub(super) fn add(&mut self, folder: &str, other: SalvageReport) {
+        let SalvageReport { messages, answers, damage, losses } = other;
+        self.messages += messages;
+        self.answers += answers;
+        self.damage.extend(damage.into_iter().map(|damage| damage.inside(folder)));
+        let of_shard = |loss| Loss::InShard { folder: folder.to_owned(), loss: Box::new(loss) };
+        self.losses.extend(losses.into_iter().map(of_shard));
+    }
+}
+
 /// Records damage and continues; any other error ends the salvage.
 pub(super) fn note<T>(
     result: Result<T, ReadFault>,

@@ -25,7 +25,7 @@ const MOVES: u64 = 2_000;
 /// After a node has gone, its shards have no owner for as long as the lease and this.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
-const HTTP: DuewheelHttp = DuewheelHttp { memory: Memory::Usual };
+const HTTP: DuewheelHttp = DuewheelHttp { memory: Memory::Usual, shards: 1 };
 
 /// The protocol of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,6 +48,8 @@ impl Memory {
 pub struct DuewheelHttp {
     /// The memory of its process.
     pub memory: Memory,
+    /// Shards of its data folder.
+    pub shards: u32,
 }
 
 impl System for DuewheelHttp {
@@ -101,6 +103,7 @@ impl System for DuewheelHttp {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data").arg(folder.join("data"));
         command.args(["--http", "127.0.0.1:0", "--beanstalk", "off"]).args(self.memory.arguments());
+        command.args(["--shards", &self.shards.to_string()]);
         Server::spawn(command, &folder.join("server.log"), Listens::Says("http"))
     }
 

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 /// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk
 /// alone.
-pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little };
+pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little, shards: 1 };
 
 /// Whatever the server must do by itself, it has done after so long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -412,7 +412,7 @@ impl Coordinator for Way {
         let heard = state.now;
         state.members.insert(node.name.clone(), Member { node: node.clone(), heard });
         let shards = u32::try_from(state.shards.len()).unwrap_or(u32::MAX);
-        state.answered(self.place, Joined { node, shards, secret: [7; 32] })
+        state.answered(self.place, Joined { node, shards, secret: [7; 32], is_alone: false })
     }
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {

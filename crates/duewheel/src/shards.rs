@@ -1,0 +1,274 @@
+//! Several shards in this process: one data folder, or memory, with an engine and a thread for each shard.
+//!
+//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. What the
+//! nodes of a cluster agree by is here the lock of the folder.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_cluster::FleetOptions;
+use duewheel_core::Epoch;
+use duewheel_core::id::ShardId;
+use duewheel_core::store::{
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, Secrets, Store, StoreError,
+    Waker,
+};
+use duewheel_shard::runner::Opener;
+use duewheel_store_log::{LogStore, Options as LogOptions, ShardFolders, SyncMode};
+
+use crate::backup::{Copier, Newest};
+use crate::builder::{Builder, Common, Elsewhere, OpenError, memory};
+use crate::node;
+use crate::wheel::WheelParts;
+
+/// The name of the only node.
+const NAME: &str = "duewheel";
+/// Nobody else can take a shard, so this is only how often the node says that it lives: each quarter of it.
+const LEASE: Duration = Duration::from_secs(60);
+/// Most stores that are opened at a time: each reads its journal.
+const MAX_OPENING: usize = 8;
+
+impl Builder {
+    /// The number of shards of a new data folder, which cannot be changed later; an existing one keeps its number and is
+    /// refused with another. 1 by default. Each shard has a thread and a journal of its own, so several processors can
+    /// work; messages of one queue are in all shards, and order is kept within each. With [`Builder::in_memory`] there is
+    /// nothing to keep. [`Builder::store`] and [`Builder::cluster`] have shards of their own.
+    ///
+    /// The runtime on which it is opened must live as long as the wheel.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let data = dir.path().join("data");
+    /// use duewheel::{Duewheel, SECOND};
+    ///
+    /// let wheel = Duewheel::builder().data(&data).shards(2).open().await?;
+    /// wheel.queue("sms").body("hello").delay(60 * SECOND).key("user-7").enqueue().await?;
+    /// wheel.shutdown(SECOND).await?;
+    ///
+    /// assert!(Duewheel::builder().data(&data).shards(3).open().await.is_err(), "the number is fixed");
+    /// let wheel = Duewheel::open(&data).await?;
+    /// assert!(wheel.queue("sms").get_key("user-7").await?.is_some());
+    /// # wheel.shutdown(SECOND).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+}
+
+/// Shards of this process that are about to be opened.
+#[derive(Debug)]
+pub(crate) struct ShardsHere {
+    pub(crate) shards: u32,
+    /// The data folder, and how its stores are opened; `None`: memory.
+    pub(crate) folder: Option<(PathBuf, LogOptions)>,
+}
+
+impl Elsewhere for ShardsHere {
+    fn open(
+        self: Box<Self>,
+        common: Common,
+    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>> {
+        Box::pin(async move {
+            let mut copier = Copier::None;
+            let medium = match self.folder {
+                None => Medium::Memory(Mutex::new(memory(&common.policy))),
+                Some((data, log)) => {
+                    let newest = Arc::new(Newest::of(self.shards));
+                    copier = Copier::of(&newest, &data);
+                    Medium::Folder { data, log, newest }
+                }
+            };
+            let alone = Arc::new(Alone { shards: self.shards, medium, state: Mutex::default() });
+            let opening = alone.clone();
+            let opened = tokio::task::spawn_blocking(move || opening.open_all()).await;
+            opened.map_err(|_| OpenError::Runtime)??;
+            let mut options = FleetOptions::new(NAME);
+            options.settle_delay = Duration::ZERO;
+            let parts = node::join(alone, options, common).await?;
+            Ok(WheelParts { copier, ..parts })
+        })
+    }
+}
+
+/// What a single process agrees with itself by: it owns all shards, from the start to the end.
+struct Alone {
+    shards: u32,
+    medium: Medium,
+    state: Mutex<AloneState>,
+}
+
+enum Medium {
+    Memory(Mutex<Opener>),
+    Folder { data: PathBuf, log: LogOptions, newest: Arc<Newest> },
+}
+
+#[derive(Default)]
+struct AloneState {
+    /// The folder, until the node has left.
+    folders: Option<ShardFolders>,
+    /// Stores that were opened before their drivers.
+    opened: Vec<Option<EarlyStore>>,
+    /// The owner of each shard whose store has been opened, and its epoch.
+    owners: Vec<Option<(Node, Epoch)>>,
+}
+
+/// A store that waits for its driver.
+struct EarlyStore {
+    store: LogStore,
+    waker: Arc<LateWaker>,
+}
+
+/// Wakes a driver that does not exist yet when its store is opened.
+#[derive(Default)]
+struct LateWaker(Mutex<Option<Waker>>);
+
+impl LateWaker {
+    fn wake(&self) {
+        if let Some(waker) = &*lock(&self.0) {
+            waker();
+        }
+    }
+}
+
+impl fmt::Debug for Alone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alone").field("shards", &self.shards).finish_non_exhaustive()
+    }
+}
+
+impl Alone {
+    /// Opens the stores of all shards: what is damaged or owned by another process is refused before anything is served.
+    fn open_all(&self) -> Result<(), StoreError> {
+        let mut state = lock(&self.state);
+        state.owners = vec![None; self.shards as usize];
+        let Medium::Folder { data, .. } = &self.medium else { return Ok(()) };
+        let mut folders = ShardFolders::open(data, self.shards)?;
+        let all: Vec<ShardId> = (0..self.shards).map(ShardId).collect();
+        let mut opened = Vec::new();
+        for some in all.chunks(MAX_OPENING) {
+            let stores: Vec<Result<EarlyStore, StoreError>> = std::thread::scope(|scope| {
+                #[expect(clippy::disallowed_methods, reason = "stores read their journals side by side")]
+                let open = |shard: &ShardId| {
+                    let folder = folders.folder(*shard);
+                    scope.spawn(move || self.open_early(folder))
+                };
+                let opening: Vec<_> = some.iter().map(open).collect();
+                opening.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
+            });
+            for store in stores {
+                opened.push(Some(store?));
+            }
+        }
+        folders.complete()?;
+        (state.folders, state.opened) = (Some(folders), opened);
+        Ok(())
+    }
+
+    fn open_early(&self, folder: PathBuf) -> Result<EarlyStore, StoreError> {
+        let Medium::Folder { log, .. } = &self.medium else { return Err(closed()) };
+        let waker = Arc::new(LateWaker::default());
+        let wakes = waker.clone();
+        let store = LogStore::open(folder, log.clone(), Arc::new(move || wakes.wake()))?;
+        Ok(EarlyStore { store, waker })
+    }
+}
+
+impl Coordinator for Alone {
+    fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
+        // Each start has another one, like the epoch of the first shard's store.
+        let opened = lock(&self.state);
+        let first = opened.opened.first().and_then(Option::as_ref);
+        let number = first.map_or(1, |early| early.store.epoch().0);
+        let node = Node { name: candidate.name.clone(), advertise: candidate.advertise.clone(), number };
+        Ok(Joined { node, shards: self.shards, secret: [0; 32], is_alone: true })
+    }
+
+    fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
+        Ok(vec![node.clone()])
+    }
+
+    fn leave(&self, _node: &Node) -> Result<(), StoreError> {
+        let mut state = lock(&self.state);
+        state.opened.clear();
+        // Another may open the folder from now on.
+        state.folders = None;
+        Ok(())
+    }
+
+    fn secrets(&self) -> Result<Secrets, StoreError> {
+        Ok(Secrets { current: [0; 32], former: None })
+    }
+
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
+        let state = lock(&self.state);
+        let owner = |owner: &Option<(Node, Epoch)>| match owner {
+            Some((node, epoch)) => Ownership::Owned(Owner { node: node.clone(), epoch: *epoch }),
+            None => Ownership::Free,
+        };
+        Ok(state.owners.iter().map(owner).collect())
+    }
+
+    fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
+        let at = shard.0 as usize;
+        let (early, folder) = {
+            let mut state = lock(&self.state);
+            let early = state.opened.get_mut(at).and_then(Option::take);
+            (early, state.folders.as_ref().map(|folders| folders.folder(shard)))
+        };
+        let (store, epoch): (Box<dyn Store>, _) = match &self.medium {
+            // Each is a new one.
+            Medium::Memory(opener) => ((lock(opener))(waker)?, Epoch(1)),
+            Medium::Folder { log, newest, .. } => {
+                // The former store is gone, and its handle should not keep its data in memory.
+                newest.set(shard, None);
+                let store = match early {
+                    Some(EarlyStore { store, waker: late }) => {
+                        *lock(&late.0) = Some(waker);
+                        store
+                    }
+                    None => LogStore::open(folder.ok_or_else(closed)?, log.clone(), waker)?,
+                };
+                newest.set(shard, Some(store.backup_handle()));
+                let epoch = store.epoch();
+                (Box::new(store), epoch)
+            }
+        };
+        if let Some(owner) = lock(&self.state).owners.get_mut(at) {
+            *owner = Some((node.clone(), epoch));
+        }
+        Ok(store)
+    }
+
+    fn lease(&self) -> Duration {
+        LEASE
+    }
+
+    fn level(&self) -> Level {
+        match &self.medium {
+            Medium::Memory(_) => Level::Memory,
+            Medium::Folder { log, .. } => match log.sync {
+                SyncMode::Fsync => Level::Fsync,
+                SyncMode::Buffered => Level::Buffered,
+            },
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Closed, "the data folder is closed")
+}
+
+fn panicked() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, "a bug: opening a shard has panicked; see the log")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
