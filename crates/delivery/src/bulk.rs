@@ -6,6 +6,7 @@
 //! where one has died.
 
 mod action;
+mod dead;
 mod error;
 mod filter;
 mod jobs;
@@ -15,6 +16,7 @@ mod run;
 mod worker;
 
 pub use action::{BadBulk, BulkAction, BulkMove};
+pub use dead::{DeadByReason, DeadReasons, dead_reasons};
 pub use error::BulkError;
 pub use filter::{BulkFilter, filtered_page};
 pub use jobs::{BulkCount, BulkJobs, BulkRequest, BulkView};

@@ -46,7 +46,7 @@ pub use book::{BookReport, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
 pub use bulk::{
     BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
-    BulkRequest, BulkView, BulkWorker, filtered_page,
+    BulkRequest, BulkView, BulkWorker, DeadByReason, DeadReasons, dead_reasons, filtered_page,
 };
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};

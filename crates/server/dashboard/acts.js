@@ -169,18 +169,10 @@ export function purge(queue, counts) {
   });
 }
 
-// Dead messages go back in batches that the server takes.
-export function redrive(queue, ids) {
+export function redrive(queue, id) {
   ask(t("redrive"), {
-    text: t("redrive-text", { n: ids.length }), word: t("redrive-word", { n: ids.length }),
-    act: () => run(async () => {
-      let done = 0;
-      for (let n = 0; n < ids.length; n += 1_000) {
-        const answer = await call("POST", `${queuePath(queue)}/redrive`, { ids: ids.slice(n, n + 1_000) });
-        done += answer.redriven;
-      }
-      return done;
-    }, (done) => t("redriven", { n: done })),
+    text: t("redrive-text", { n: 1 }), word: t("redrive-word", { n: 1 }),
+    act: () => run(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: answer.redriven })),
   });
 }
 

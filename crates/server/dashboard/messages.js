@@ -52,7 +52,7 @@ export function message(root, { id }, live) {
       may("cancel") && el("div", { class: "bar" },
         waits && el("button", { onclick: () => acts.postpone(found) }, t("postpone")),
         found.state === "scheduled" && el("button", { onclick: () => acts.fire(found) }, t("fire")),
-        found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, [found.id]) }, t("redrive")),
+        found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, found.id) }, t("redrive")),
         (found.state === "dead" || found.state === "done") && acts.mayPut(found) && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
         found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
       card(null, pairs([
@@ -70,31 +70,33 @@ export function message(root, { id }, live) {
   });
 }
 
-const reasonOf = (found) => {
-  const last = found.history.at(-1);
-  return [found.dead_reason, last?.note].filter(Boolean).join(": ") || "–";
-};
+const reasonOf = (reason, note) => [reason, note].filter(Boolean).join(": ");
 
-// Dead letters of one queue, by reason.
-export function dead(root, { name, reason, after }, live) {
+// Dead letters of one queue by reason, as the server counts them.
+export function dead(root, { name, reason, note = "", after }, live) {
   if (!name) return deadQueues(root, live);
   const list = el("div", {});
   root.append(el("h1", {}, t("dead-of", { queue: name })),
     may("admin") && el("div", { class: "bar" }, el("button", { "data-name": "redrive-all", onclick: () => change(name, {}, "redrive") }, t("redrive-all"))), list);
+  const base = `#/dead/${encodeURIComponent(name)}`;
+  const chosen = reason ? { dead_reason: reason, dead_note: note } : {};
   live.every(5_000, async () => {
-    const page = await get(`${queuePath(name)}/messages?state=dead&limit=500${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
-    const groups = new Map();
-    for (const one of page.messages) groups.set(reasonOf(one), [...(groups.get(reasonOf(one)) ?? []), one]);
-    const base = `#/dead/${encodeURIComponent(name)}`;
-    const shown = reason === undefined ? page.messages : groups.get(reason) ?? [];
+    // The server takes a + for what it is.
+    const query = Object.entries({ state: "dead", limit: 200, ...chosen, ...(after ? { after } : {}) }).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
+    const [found, page] = await Promise.all([get(`${queuePath(name)}/dead`, live.signal), get(`${queuePath(name)}/messages?${query}`, live.signal)]);
     show(list,
-      card(t("by-reason"), page.next && el("p", { class: "soft" }, t("first-n", { n: page.messages.length })),
-        table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [t("act")]], [...groups].sort((a, b) => b[1].length - a[1].length).map(([why, all]) => [
-          el("a", { href: `${base}?reason=${encodeURIComponent(why)}` }, why), count(all.length),
-          may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => acts.redrive(name, all.map((one) => one.id)) }, t("redrive")),
-        ]))),
-      card(reason ?? t("messages"), shown.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(shown, t("dead-letters")),
-        page.next && el("a", { href: `${base}?after=${encodeURIComponent(page.next)}` }, t("more"))));
+      card(t("by-reason"), found.next && el("p", { class: "soft" }, t("first-n", { n: count(found.counted) })),
+        table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [t("act")]], found.reasons.slice(0, 200).map((one) => {
+          const why = reasonOf(one.dead_reason, one.dead_note);
+          return [
+            el("a", { href: `${base}?${new URLSearchParams({ reason: one.dead_reason, note: one.dead_note })}` }, why), count(one.messages),
+            may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => change(name, { dead_reason: one.dead_reason, dead_note: one.dead_note }, "redrive") }, t("redrive")),
+          ];
+        })), shownOf(Math.min(found.reasons.length, 200), found.reasons.length)),
+      card(reason ? reasonOf(reason, note) : t("messages"), page.messages.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(page.messages, t("dead-letters")),
+        page.next && el("a", { href: `${base}?${new URLSearchParams({ ...(reason ? { reason, note } : {}), after: page.next })}` }, t("more"))));
+    // Counting looks at each of them.
+    return found.counted > 2_000 ? 60_000 : undefined;
   });
 }
 

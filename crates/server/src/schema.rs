@@ -280,8 +280,12 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
         both(&action("redrive"), &states(&["scheduled", "ready", "leased"])),
         states(&["leased"]),
     ];
+    let of_dead = json!({ "required": ["filter"], "properties": {
+        "filter": { "type": "object", "anyOf": [given("dead_reason"), given("dead_note")] },
+    } });
     for word in ["postpone", "fire"] {
         rules.push(both(&action(word), &states(&["dead"])));
+        rules.push(both(&action(word), &of_dead));
     }
     for word in ["cancel", "fire"] {
         rules.push(both(&action(word), &some(&[&delays[..], &shifts, &["to_queue"]].concat())));
@@ -291,7 +295,11 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
 
 /// The rules of a filter.
 pub(crate) fn filter_rules(schema: &mut Schema) {
-    forbid(schema, vec![none(&["due_from", "due_to", "key_prefix", "headers", "state"])]);
+    let states = [State::Scheduled, State::Ready, State::Leased].map(State::as_str);
+    let living = json!({ "required": ["state"], "properties": { "state": { "enum": states } } });
+    let fields = ["due_from", "due_to", "key_prefix", "headers", "state", "dead_reason", "dead_note"];
+    let of_dead = ["dead_reason", "dead_note"].map(|name| json!({ "allOf": [given(name), living] }));
+    forbid(schema, [vec![none(&fields)], of_dead.to_vec()].concat());
 }
 
 /// The rules of a redrive.

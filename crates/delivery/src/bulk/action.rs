@@ -68,7 +68,7 @@ impl BulkAction {
     pub(super) fn lists(&self, filter: &BulkFilter) -> Option<State> {
         match self {
             BulkAction::Redrive { .. } => Some(State::Dead),
-            _ => filter.state,
+            _ => filter.only(),
         }
     }
 
@@ -78,7 +78,7 @@ impl BulkAction {
             (_, State::Leased) => false,
             (BulkAction::Redrive { .. }, state) => state == State::Dead,
             // Dead letters are removed by those alone who ask for them.
-            (BulkAction::Cancel, State::Dead) => filter.state == Some(State::Dead),
+            (BulkAction::Cancel, State::Dead) => filter.only() == Some(State::Dead),
             (_, state) => state != State::Dead,
         }
     }
@@ -109,11 +109,16 @@ impl BulkAction {
         if rate.is_some_and(|rate| rate == 0 || rate > MAX_BULK_RATE) {
             return Err(bad("rate", format!("must be a whole number from 1 to {MAX_BULK_RATE}")));
         }
-        match filter.state {
+        let reason = if filter.dead_reason.is_some() { "dead_reason" } else { "dead_note" };
+        if filter.asks_for_dead() && filter.state.is_some_and(|state| state != State::Dead) {
+            return Err(bad(reason, "is for dead messages alone"));
+        }
+        match filter.only() {
             Some(State::Leased) => Err(bad("state", "leased messages are left to their consumers")),
             Some(state) if !self.takes(state, filter) => {
                 let (word, action) = (state.as_str(), self.as_str());
-                Err(bad("state", format!("a job that says {action} changes no {word} messages")))
+                let field = if filter.state.is_some() { "state" } else { reason };
+                Err(bad(field, format!("a job that says {action} changes no {word} messages")))
             }
             Some(_) | None => Ok(()),
         }

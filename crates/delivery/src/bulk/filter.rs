@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use duewheel::core::engine::View;
-use duewheel::core::message::State;
+use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
 use duewheel::{CallError, Client, ListPositions, ListRequest, Listing};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Messages that one page of a filtered list looks at, at most.
-const LOOKED_AT: usize = 20_000;
+/// Messages that one page of a filtered list, or of counts by reason, looks at, at most.
+pub(super) const LOOKED_AT: usize = 20_000;
 
 /// Which messages are meant: those for which everything holds that is given.
 ///
@@ -41,6 +41,21 @@ pub struct BulkFilter {
         deserialize_with = "read_state"
     )]
     pub state: Option<State>,
+    /// Dead messages with this reason.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_reason",
+        deserialize_with = "read_reason"
+    )]
+    pub dead_reason: Option<DeadReason>,
+    /// Dead messages whose last attempt has this note; an empty one for those that had no attempt, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_note: Option<String>,
+}
+
+/// The note of the last attempt of a message; empty if there is none.
+pub(super) fn last_note(view: &View) -> &str {
+    view.history.last().map_or("", |past| &past.note)
 }
 
 impl BulkFilter {
@@ -61,6 +76,18 @@ impl BulkFilter {
                 view.message.key.as_ref().map(Key::as_str).is_some_and(|key| key.starts_with(&**prefix))
             })
             && self.headers.iter().all(has)
+            && self.dead_reason.is_none_or(|reason| view.dead.is_some_and(|(is, _)| is == reason))
+            && self.dead_note.as_ref().is_none_or(|note| view.dead.is_some() && last_note(view) == &**note)
+    }
+
+    /// Whether a reason of death is asked for, which only dead messages have.
+    pub(super) fn asks_for_dead(&self) -> bool {
+        self.dead_reason.is_some() || self.dead_note.is_some()
+    }
+
+    /// The state of the messages that are meant, if it is one.
+    pub(super) fn only(&self) -> Option<State> {
+        self.state.or(self.asks_for_dead().then_some(State::Dead))
     }
 
     /// Whether neither this message nor any behind it in a list of `state` is meant. Dead and done messages are listed in
@@ -121,7 +148,7 @@ pub async fn filtered_page(
     let (mut walked, mut bytes) = (0, 0);
     loop {
         let wanted = limit.saturating_sub(page.views.len());
-        let step = filter_step(client, queue, filter.state, filter, page.next.take(), wanted).await?;
+        let step = filter_step(client, queue, filter.only(), filter, page.next.take(), wanted).await?;
         walked += step.walked;
         bytes += step.found.views.iter().map(|view| view.message.weight()).sum::<usize>();
         page.views.extend(step.found.views);
@@ -142,4 +169,14 @@ fn read_state<'de, D: Deserializer<'de>>(from: D) -> Result<Option<State>, D::Er
     let Some(word) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let found = State::ALL.into_iter().find(|state| state.as_str() == word);
     found.map(Some).ok_or_else(|| serde::de::Error::custom("is no state of a message"))
+}
+
+fn write_reason<S: Serializer>(reason: &Option<DeadReason>, to: S) -> Result<S::Ok, S::Error> {
+    reason.map(DeadReason::as_str).serialize(to)
+}
+
+fn read_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DeadReason>, D::Error> {
+    let Some(word) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let found = DeadReason::ALL.into_iter().find(|reason| reason.as_str() == word);
+    found.map(Some).ok_or_else(|| serde::de::Error::custom("is no reason of a dead message"))
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use duewheel::core::engine::{Enqueue, Op, Past, Reserved, When};
-use duewheel::core::message::State;
+use duewheel::core::engine::{Enqueue, InitialState, Op, Past, Reserved, When};
+use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
 use duewheel::{Demand, Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
     BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkView,
-    BulkWorker, filtered_page,
+    BulkWorker, dead_reasons, filtered_page,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -97,6 +97,11 @@ impl Rig {
 
     /// Lets messages die.
     async fn kill(&self, n: usize) {
+        self.kill_with(n, "").await;
+    }
+
+    /// Lets messages die with this note.
+    async fn kill_with(&self, n: usize, note: &str) {
         let client = self.wheel.client();
         let demand = Demand { max: n, ..Demand::new(queue()) };
         let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("no grants") };
@@ -106,7 +111,7 @@ impl Rig {
                 id: grant.message.id,
                 proof: duewheel::core::engine::Proof::Token(grant.token),
                 priority: None,
-                note: "".into(),
+                note: note.into(),
             };
             client.call(bury).await.unwrap();
         }
@@ -328,6 +333,87 @@ async fn dead_messages_come_back_later_or_in_another_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_counted_listed_and_changed_by_reason() {
+    for shards in [1, 3] {
+        dead_by_reason(Rig::over(shards).await).await;
+    }
+}
+
+async fn dead_by_reason(rig: Rig) {
+    rig.put("order", 2_500).await;
+    rig.clock.advance(Duration::from_millis(2 * HOUR));
+    for (n, note) in [(700, "status_500"), (900, "timeout"), (3, "")] {
+        for part in [n / 2, n - n / 2] {
+            rig.kill_with(part, note).await;
+        }
+    }
+    // One that began dead has had no attempt.
+    let buried = Enqueue { begins: InitialState::Dead, ..Enqueue::new(queue(), b"lost".to_vec()) };
+    rig.wheel.client().ask(buried).await.unwrap().unwrap();
+    let page = dead_reasons(rig.wheel.client(), &queue(), None, 1_000).await.unwrap();
+    let counts = page.reasons.iter().map(|one| (one.reason, &*one.note, one.messages));
+    let buried = DeadReason::Buried;
+    let expected = [(buried, "timeout", 900), (buried, "status_500", 700), (buried, "", 4)];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
+    assert_eq!((page.counted, page.next.is_none()), (1_604, true));
+    let dead = |reason, note: Option<&str>| BulkFilter {
+        dead_reason: reason,
+        dead_note: note.map(str::to_owned),
+        ..BulkFilter::default()
+    };
+    let orders = queue();
+    let list = async |filter: BulkFilter| {
+        let (mut views, mut after) = (Vec::new(), None);
+        loop {
+            let page = filtered_page(rig.wheel.client(), &orders, &filter, after.take(), (1_000, 1 << 20));
+            let page = page.await.unwrap();
+            views.extend(page.views);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return views,
+            }
+        }
+    };
+    assert_eq!(list(dead(Some(buried), Some("status_500"))).await.len(), 700);
+    assert!(list(dead(Some(DeadReason::MaxAttempts), None)).await.is_empty());
+    let redrive = || BulkAction::Redrive { delay_ms: None, to_queue: None };
+    let again = request(dead(None, Some("timeout")), redrive());
+    assert_eq!(rig.jobs.count(&again).await.unwrap().matched, 900);
+    let ended = rig.run(&rig.jobs.begin(again).await.unwrap().id).await;
+    assert_eq!(ended.counts, BulkCounts { matched: 900, done: 900, ..BulkCounts::default() });
+    // A cancel whose filter has a reason asks for dead ones; those that are alive stay.
+    let gone = request(dead(Some(buried), Some("")), BulkAction::Cancel);
+    let ended = rig.run(&rig.jobs.begin(gone).await.unwrap().id).await;
+    assert_eq!(ended.counts, BulkCounts { matched: 4, done: 4, ..BulkCounts::default() });
+    let page = dead_reasons(rig.wheel.client(), &queue(), None, 1_000).await.unwrap();
+    assert_eq!((page.counted, &*page.reasons[0].note), (700, "status_500"));
+    let alive = list(BulkFilter { state: Some(State::Ready), ..BulkFilter::default() }).await;
+    assert!(!alive.is_empty());
+}
+
+/// Consumers that give each message a reason of its own make pages shorter, not answers longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_by_reason_come_in_pages() {
+    let rig = Rig::new().await;
+    rig.put("order", 2_500).await;
+    rig.clock.advance(Duration::from_millis(2 * HOUR));
+    for n in 0..2_500 {
+        rig.kill_with(1, &format!("line {n}")).await;
+    }
+    let (mut pages, mut counted, mut after) = (0, 0, None);
+    loop {
+        let page = dead_reasons(rig.wheel.client(), &queue(), after.take(), 500).await.unwrap();
+        assert!(page.reasons.len() <= 1_000 && page.reasons.len() as u64 == page.counted);
+        (pages, counted) = (pages + 1, counted + page.counted);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!((pages, counted), (3, 2_500));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_makes_no_sense_is_refused_by_field() {
     let rig = Rig::new().await;
     let state = |state| BulkFilter { state: Some(state), ..BulkFilter::default() };
@@ -339,6 +425,17 @@ async fn a_job_that_makes_no_sense_is_refused_by_field() {
         (request(state(State::Dead), BulkAction::Fire), "state"),
         (request(state(State::Ready), redrive.clone()), "state"),
         (request(BulkFilter::default(), redrive), "to_queue"),
+        (
+            request(
+                BulkFilter { dead_reason: Some(DeadReason::Buried), ..state(State::Ready) },
+                BulkAction::Cancel,
+            ),
+            "dead_reason",
+        ),
+        (
+            request(BulkFilter { dead_note: Some("x".into()), ..BulkFilter::default() }, BulkAction::Fire),
+            "dead_note",
+        ),
         (request(BulkFilter::default(), far), "delay_ms"),
         (request(BulkFilter::default(), back), "shift_ms"),
         (BulkRequest { rate: Some(0), ..request(BulkFilter::default(), BulkAction::Fire) }, "rate"),

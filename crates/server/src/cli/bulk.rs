@@ -91,8 +91,8 @@ impl BulkArgs {
         let filter = self.filter.json();
         match (filter.is_empty(), self.all) {
             (true, false) => {
-                let what =
-                    "say which messages: --key-prefix, --header, --due-from, --due-to, --state, or --all";
+                let what = "say which messages: --key-prefix, --header, --due-from, --due-to, --state, --dead-reason, \
+                     --dead-note, or --all";
                 return Err(CommandFailure::Usage(what.to_owned()));
             }
             (false, true) => {
@@ -147,13 +147,50 @@ impl ClientCommand for BulkArgs {
             let count = remote.post(&path, &Value::Object(dry))?;
             confirm(&format!("{word} {} messages of {queue}", cell(&count, "matched")))?;
         }
-        let mut job = remote.post(&path, &Value::Object(fields))?;
-        while self.wait && job["ended_at"].is_null() {
-            thread::sleep(LOOK);
-            job = remote.get(&job_path(&cell(&job, "id")))?;
-        }
+        let job = remote.post(&path, &Value::Object(fields))?;
+        let job = if self.wait { ended(&remote, job)? } else { job };
         tell(self.server.json, &job, tell_job)
     }
+}
+
+/// Redrives dead messages that a filter names, and waits for the job. It says how many and asks first, unless `yes`.
+pub(super) fn redrive(
+    queue: &QueueName,
+    filter: Map<String, Value>,
+    yes: bool,
+    server: &ServerArgs,
+) -> Result<(), CommandFailure> {
+    let remote = Remote::new(server)?;
+    let path = format!("{}/bulk", path(queue));
+    let mut fields = json!({"action": "redrive", "filter": filter, "dry_run": true});
+    if !yes {
+        let count = remote.post(&path, &fields)?;
+        confirm(&format!("redrive {} messages of {queue}", cell(&count, "matched")))?;
+    }
+    fields["dry_run"] = false.into();
+    let job = ended(&remote, remote.post(&path, &fields)?)?;
+    tell(server.json, &job, |job| {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{queue}  {} messages are ready again", cell(job, "done"))?;
+        for (name, why) in [
+            ("changed", "changed meanwhile"),
+            ("refused", "could not be, such as because their key is taken"),
+        ] {
+            if job[name] != 0 {
+                writeln!(out, "{queue}  {} {why}", cell(job, name))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Waits until a job has ended.
+fn ended(remote: &Remote, mut job: Value) -> Result<Value, CommandFailure> {
+    while job["ended_at"].is_null() {
+        thread::sleep(LOOK);
+        job = remote.get(&job_path(&cell(&job, "id")))?;
+    }
+    Ok(job)
 }
 
 #[derive(Args, Debug)]

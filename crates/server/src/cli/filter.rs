@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use jiff::Zoned;
 use serde_json::{Map, Value};
 
+use super::dead::{self, DeadReasonArg};
 use super::enqueue::header;
 use super::remote::segment;
 use super::when;
@@ -26,6 +27,12 @@ pub(super) struct FilterArgs {
     /// Only messages that are due before this time
     #[arg(long, value_name = "WHEN", value_parser = instant)]
     due_to: Option<String>,
+    /// Only dead messages with this reason
+    #[arg(long, value_name = "R")]
+    dead_reason: Option<DeadReasonArg>,
+    /// Only dead messages whose last attempt has this note; `duewheel dead` shows them
+    #[arg(long, value_name = "TEXT")]
+    dead_note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -57,6 +64,7 @@ impl FilterArgs {
         put("due_to", self.due_to.as_ref().map(|at| at.as_str().into()));
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
         put("headers", (!self.headers.is_empty()).then(|| Value::Object(headers.collect())));
+        fields.extend(dead::filter(self.dead_reason, self.dead_note.as_deref()));
         fields
     }
 

@@ -15,6 +15,7 @@ mod clock;
 mod cluster;
 mod command;
 mod confirm;
+mod dead;
 mod demo;
 mod demo_server;
 mod enqueue;
@@ -98,6 +99,8 @@ enum CliCommand {
     Resume(operate::ResumeArgs),
     /// Remove all messages of a queue but the leased ones
     Purge(operate::PurgeArgs),
+    /// Count the dead messages of a queue by reason
+    Dead(dead::DeadArgs),
     /// Make dead messages of a queue ready again
     Redrive(operate::RedriveArgs),
     /// Cancel, postpone, fire or redrive many messages of a queue at once
@@ -183,6 +186,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Pause(args)) => client(args),
         Some(CliCommand::Resume(args)) => client(args),
         Some(CliCommand::Purge(args)) => client(args),
+        Some(CliCommand::Dead(args)) => client(args),
         Some(CliCommand::Redrive(args)) => client(args),
         Some(CliCommand::Bulk(args)) => client(args),
         Some(CliCommand::Job(args)) => client(args),

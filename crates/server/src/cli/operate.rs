@@ -7,10 +7,11 @@ use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
+use super::dead::{self, DeadReasonArg};
 use super::queue::{path, queue_name};
 use super::remote::{Remote, ServerRefusal};
 use super::table::{cell, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::{ClientCommand, CommandFailure, ServerArgs, bulk, when};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -106,6 +107,15 @@ pub(super) struct RedriveArgs {
     /// With --id: the messages become new ones of this queue
     #[arg(long, value_name = "QUEUE", requires = "ids", value_parser = queue_name)]
     to_queue: Option<QueueName>,
+    /// Only messages that died for this reason; as a job, which it waits for
+    #[arg(long, value_name = "R", conflicts_with_all = ["ids", "max"])]
+    reason: Option<DeadReasonArg>,
+    /// Only messages whose last attempt has this note; `duewheel dead` shows them
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["ids", "max"])]
+    note: Option<String>,
+    /// With --reason and --note: do not ask
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -116,6 +126,10 @@ impl ClientCommand for RedriveArgs {
     }
 
     fn run(self) -> Result<(), CommandFailure> {
+        let filter = dead::filter(self.reason, self.note.as_deref());
+        if !filter.is_empty() {
+            return bulk::redrive(&self.queue, filter, self.yes, &self.server);
+        }
         let mut request = Map::new();
         if !self.ids.is_empty() {
             request.insert("ids".into(), json!(self.ids));

@@ -19,7 +19,8 @@ use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::rfc3339;
 use crate::schema::{
-    DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema, StateSchema,
+    DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema,
+    StateSchema,
 };
 use crate::span::TimeSpan;
 
@@ -29,7 +30,7 @@ use crate::span::TimeSpan;
 #[schemars(rename = "Bulk", transform = crate::schema::bulk_rules)]
 pub(crate) struct BulkFields<'a> {
     /// `cancel`, `postpone` and `fire` concern scheduled and ready messages, `redrive` dead ones. A `cancel` whose filter
-    /// has the state `dead` removes dead ones.
+    /// has the state `dead`, or a reason of death, removes dead ones.
     action: BulkActionWord,
     /// Messages for which everything holds that is given; at least one field.
     #[serde(borrow)]
@@ -90,6 +91,11 @@ pub(crate) struct FilterFields<'a> {
     headers: Option<Strings>,
     #[schemars(with = "Option<StateSchema>")]
     state: Option<Text<'a>>,
+    /// Dead messages with this reason; without `state` it means `dead`.
+    #[schemars(with = "Option<DeadReasonSchema>")]
+    dead_reason: Option<Text<'a>>,
+    /// Dead messages whose last attempt has this note; an empty one for those that had none, too.
+    dead_note: Option<Text<'a>>,
 }
 
 impl FilterFields<'_> {
@@ -110,6 +116,8 @@ impl FilterFields<'_> {
             key_prefix: self.key_prefix.map(|prefix| prefix.0.into_owned()),
             headers: headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             state: self.state.map(|word| listing::state(&word.0)).transpose()?,
+            dead_reason: self.dead_reason.map(|word| listing::dead_reason(&word.0)).transpose()?,
+            dead_note: self.dead_note.map(|note| note.0.into_owned()),
         })
     }
 }
@@ -360,6 +368,7 @@ mod tests {
             (r#"{"action": "cancel", "filter": {}, "all": true}"#, "all: only one"),
             (r#"{"action": "cancel", "filter": {"headers": {}}}"#, "headers: must name"),
             (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "state: must be"),
+            (r#"{"action": "cancel", "filter": {"dead_reason": "done_acked"}}"#, "dead_reason: must be"),
             (r#"{"action": "cancel", "filter": {"due_from": "soon"}}"#, "due_from: must be an RFC 3339"),
             (r#"{"action": "cancel", "filter": {"kay": 1}}"#, "kay"),
             (r#"{"action": "cancel", "all": true, "delay": "1s"}"#, "delay: is for"),

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use axum::http::StatusCode;
 use duewheel::ListPositions;
 use duewheel::core::engine::{Op, QueueView, View};
+use duewheel::core::message::DeadReason;
 use duewheel::core::{QueueName, State};
-use duewheel_delivery::{BulkFilter, filtered_page};
+use duewheel_delivery::{BulkFilter, DeadByReason, dead_reasons, filtered_page};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -17,21 +18,21 @@ use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
 use crate::json::{Elements, written};
 use crate::rfc3339;
+use crate::schema::DeadReasonSchema;
 
 /// The number of messages of a page by default.
 pub(crate) const MESSAGES: usize = 100;
 /// The query parameter of a header: the header's name stands in the place of `NAME`.
 pub(crate) const HEADER: &str = "header.NAME";
+/// The number of messages that are looked at together when they are counted.
+const MOST_AT_ONCE: usize = 1_000;
 /// The number of queues of a page by default.
 pub(crate) const QUEUES: usize = 1_000;
 
 pub(crate) async fn messages(call: Call) -> Answer {
     let queue = call.queue()?;
     let filter = filter_of(&call)?;
-    let bad = || Problem::field("after", "must be the `next` of an earlier page");
-    let shards = call.app.client.shards();
-    let after = call.param("after")?;
-    let after = after.map(|text| ListPositions::parse(&text, shards).ok_or_else(bad)).transpose()?;
+    let after = position(&call)?;
     let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
     let most = call.app.policy.load_bytes;
     let room = call.app.rooms.take(most.saturating_mul(2)).await?;
@@ -45,6 +46,27 @@ pub(crate) async fn messages(call: Call) -> Answer {
         )
     };
     Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
+}
+
+/// Where a page begins: `after`.
+fn position(call: &Call) -> Result<Option<ListPositions>, Problem> {
+    let bad = || Problem::field("after", "must be the `next` of an earlier page");
+    let shards = call.app.client.shards();
+    let after = call.param("after")?;
+    after.map(|text| ListPositions::parse(&text, shards).ok_or_else(bad)).transpose()
+}
+
+/// Dead messages by reason. Notes are what consumers have written, so it takes the permission of a list of messages.
+pub(crate) async fn dead(call: Call) -> Answer {
+    let queue = call.queue()?;
+    let after = position(&call)?;
+    let policy = &call.app.policy;
+    let room = call.app.rooms.take(policy.load_bytes).await?;
+    let page = dead_reasons(&call.app.client, &queue, after, policy.max_page.min(MOST_AT_ONCE)).await?;
+    let next = page.next.map(|next| next.to_string());
+    let reasons = page.reasons.iter().map(DeadReasonAnswer::of).collect();
+    let answer = DeadAnswer { reasons, counted: page.counted, next };
+    Ok(held(StatusCode::OK, room, written(4_096, &answer)))
 }
 
 pub(crate) async fn queues(call: Call) -> Answer {
@@ -73,6 +95,35 @@ pub(crate) struct MessagesAnswer<'a> {
     pub(super) messages: Elements<'a, View, MessageAnswer<'a>>,
     /// The `after` of the next page; `null` on the last one. A page may be short although there are more.
     pub(super) next: Option<String>,
+}
+
+/// A page of counts of dead messages.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "DeadByReason")]
+pub(crate) struct DeadAnswer<'a> {
+    /// The most frequent first.
+    pub(super) reasons: Vec<DeadReasonAnswer<'a>>,
+    /// The dead messages of this page: the sum of `messages`.
+    pub(super) counted: u64,
+    /// The `after` of the next page, whose counts are to be added; `null` on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// How many messages died for one reason.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "DeadReasonCount")]
+pub(crate) struct DeadReasonAnswer<'a> {
+    #[schemars(with = "DeadReasonSchema")]
+    pub(super) dead_reason: &'static str,
+    /// The note of the last attempt; empty if there is none.
+    pub(super) dead_note: &'a str,
+    pub(super) messages: u64,
+}
+
+impl<'a> DeadReasonAnswer<'a> {
+    fn of(one: &'a DeadByReason) -> Self {
+        DeadReasonAnswer { dead_reason: one.reason.as_str(), dead_note: &one.note, messages: one.messages }
+    }
 }
 
 /// A page of queues.
@@ -131,13 +182,33 @@ fn filter_of(call: &Call) -> Result<BulkFilter, Problem> {
         None => Ok(None),
         Some(text) => rfc3339::parse(&text).map(|at| Some(at.0)).map_err(|bad| Problem::field(name, bad)),
     };
-    Ok(BulkFilter {
+    let filter = BulkFilter {
         due_from: instant("due_from")?,
         due_to: instant("due_to")?,
         key_prefix: call.param("key_prefix")?.map(Cow::into_owned),
         headers: call.params_of(HEADER)?.into_iter().collect(),
         state: call.param("state")?.map(|word| any_state(&word)).transpose()?,
-    })
+        dead_reason: call.param("dead_reason")?.map(|word| dead_reason(&word)).transpose()?,
+        dead_note: call.param("dead_note")?.map(Cow::into_owned),
+    };
+    match filter.state {
+        Some(state) if state != State::Dead && filter.dead_reason.is_some() => {
+            Err(of_dead_alone("dead_reason"))
+        }
+        Some(state) if state != State::Dead && filter.dead_note.is_some() => Err(of_dead_alone("dead_note")),
+        Some(_) | None => Ok(filter),
+    }
+}
+
+fn of_dead_alone(field: &'static str) -> Problem {
+    Problem::field(field, "is for dead messages alone")
+}
+
+pub(super) fn dead_reason(word: &str) -> Result<DeadReason, Problem> {
+    DeadReason::ALL
+        .into_iter()
+        .find(|reason| reason.as_str() == word)
+        .ok_or_else(|| Problem::field("dead_reason", "must be max_attempts, buried or expired"))
 }
 
 /// A state of messages that a list may have: also that of done ones.

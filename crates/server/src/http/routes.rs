@@ -67,7 +67,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
     const NO: &[&str] = &[];
     vec![
         post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue, doc::enqueue),
-        get("/v1/queues/{queue}/messages", &["state", "due_from", "due_to", "key_prefix", listing::HEADER, "after", "limit"], queue(Admin), listing::messages, doc_jobs::list_messages),
+        get("/v1/queues/{queue}/messages", &["state", "due_from", "due_to", "key_prefix", listing::HEADER, "dead_reason", "dead_note", "after", "limit"], queue(Admin), listing::messages, doc_jobs::list_messages),
         post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve, doc::reserve),
         post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many, doc::cancel_many),
 
@@ -92,6 +92,7 @@ pub(crate) fn table() -> Vec<HttpRoute> {
         get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues, doc::list_queues),
         get("/v1/queues/{queue}", NO, queue(Metrics), queues::show, doc::get_queue),
         get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram, doc::histogram),
+        get("/v1/queues/{queue}/dead", &["after"], queue(Admin), listing::dead, doc_jobs::dead),
         delete("/v1/queues/{queue}", NO, queue(Admin), queue_config::remove, doc::remove_queue),
         get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config, doc::get_config),
         put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure, doc::configure),

@@ -176,11 +176,15 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
 
   await go(page, "/dead/mails", "Dead letters of mails");
   await page.getByRole("link", { name: /no such user/ }).click();
-  await page.locator("section", { hasText: /no such user/ }).last().waitFor();
+  const ofReason = page.locator("section", { has: page.getByRole("heading", { name: "buried: no such user" }) });
+  await ofReason.waitFor();
+  assert.equal(await ofReason.locator("tbody tr").count(), 2, "those of this reason alone");
+  await check(seen, "dead letters of one reason");
   await page.locator("tr", { hasText: "no such user" }).getByRole("button", { name: "Redrive" }).click();
-  await dialog(page).getByText("2 dead messages").waitFor();
+  await dialog(page).getByText("2 messages of mails are meant").waitFor();
   await dialog(page).getByRole("button", { name: "Redrive 2" }).click();
-  await toast(page, "2 messages are ready again");
+  await toast(page, "has begun");
+  await eventually("those of one reason are ready", async () => (await api("/v1/queues/mails")).counts.ready === 2);
   assert.deepEqual((await api("/v1/queues/mails")).counts, { scheduled: 0, ready: 2, leased: 0, dead: 1, estimated: false });
 
   // A schedule: made, not made over another, triggered, paused, edited, removed, and each taken back.

@@ -85,6 +85,58 @@ async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
     assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("delay_ms")));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_messages_are_counted_listed_and_meant_by_reason() {
+    let server = Server::start().await;
+    let dead = "/v1/queues/orders/dead";
+    assert_eq!(server.ok("GET", dead, "").await, json!({"reasons": [], "counted": 0, "next": null}));
+    let once = json!({"body": "x", "key": "eu-9", "delay": "0s", "max_attempts": 1}).to_string();
+    let nacks = [("eu-1", "lost"), ("eu-2", "lost"), ("us-1", "broken <b>")];
+    for (key, reason) in nacks {
+        put(&server, "orders", key, "0s").await;
+        let lease = server.reserve("orders", "{}").await[0].clone();
+        let nack = json!({"lease_token": lease["lease_token"], "dead": true, "reason": reason});
+        let path = format!("/v1/messages/{}/nack", lease["id"].as_str().expect("id"));
+        server.ok("POST", &path, &nack.to_string()).await;
+    }
+    server.enqueue("orders", &once).await;
+    let lease = server.reserve("orders", "{}").await[0].clone();
+    let path = format!("/v1/messages/{}/nack", lease["id"].as_str().expect("id"));
+    server
+        .ok("POST", &path, &json!({"lease_token": lease["lease_token"], "reason": "lost"}).to_string())
+        .await;
+    put(&server, "orders", "eu-5", "1h").await;
+    let one =
+        |reason: &str, note: &str, n: u64| json!({"dead_reason": reason, "dead_note": note, "messages": n});
+    let reasons = [one("buried", "lost", 2), one("buried", "broken <b>", 1), one("max_attempts", "lost", 1)];
+    assert_eq!(server.ok("GET", dead, "").await, json!({"reasons": reasons, "counted": 4, "next": null}));
+    assert_eq!(keys(&server, "dead_reason=buried&dead_note=lost").await, ["eu-1", "eu-2"]);
+    assert_eq!(keys(&server, "dead_reason=max_attempts").await, ["eu-9"]);
+    assert_eq!(keys(&server, "dead_note=broken%20%3Cb%3E&state=dead").await, ["us-1"]);
+    for (action, filter, matched) in [
+        ("redrive", json!({"dead_reason": "buried"}), 3),
+        ("redrive", json!({"dead_note": "lost", "key_prefix": "eu-"}), 3),
+        ("cancel", json!({"dead_reason": "max_attempts"}), 1),
+    ] {
+        let asked = json!({"action": action, "filter": filter, "dry_run": true}).to_string();
+        let count = server.ok("POST", "/v1/queues/orders/bulk", &asked).await;
+        assert_eq!(count, json!({"matched": matched, "leased": 0}), "{asked}");
+    }
+    for (query, field) in [
+        ("dead_reason=lost", "dead_reason"),
+        ("dead_reason=buried&state=ready", "dead_reason"),
+        ("dead_note=x&state=done", "dead_note"),
+    ] {
+        let refused = server.call("GET", &format!("/v1/queues/orders/messages?{query}"), "").await;
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{query}");
+    }
+    let refused = server.call("GET", &format!("{dead}?after=x"), "").await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("after")));
+    let alive = json!({"action": "fire", "filter": {"dead_reason": "buried"}}).to_string();
+    let refused = server.call("POST", "/v1/queues/orders/bulk", &alive).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("dead_reason")));
+}
+
 /// A token has the jobs of its queues, if it reaches the queue that their messages go to as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_reach_the_jobs_of_their_queues() {
@@ -201,4 +253,30 @@ fn the_command_line_counts_asks_changes_and_waits() {
     assert!(jobs.contains("cancel") && jobs.contains("postpone"), "{jobs}");
     assert!(shell.ok(&["job", "get", job["id"].as_str().expect("id")]).contains("matched   3"));
     assert!(!shell.ok(&["list", "orders"]).contains("order-"));
+}
+
+#[test]
+fn dead_messages_are_counted_and_redriven_by_reason() {
+    let shell = Shell::new();
+    for (body, reason) in [("a", "lost"), ("b", "lost"), ("c", "broken")] {
+        shell.ok(&["enqueue", "orders", body]);
+        let leased = shell.ok(&["reserve", "orders", "--wait", "10s", "--json"]);
+        let leased: Value = serde_json::from_str(&leased).expect("JSON");
+        let text = |name: &str| leased["messages"][0][name].as_str().expect("text").to_owned();
+        shell.ok(&["nack", &text("id"), &text("lease_token"), "--dead", "--reason", reason]);
+    }
+    let counted = shell.ok(&["dead", "orders"]);
+    let lines: Vec<Vec<&str>> =
+        counted.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [["2", "buried", "lost"], ["1", "buried", "broken"]], "{counted}");
+    let json: Value = serde_json::from_str(&shell.ok(&["dead", "orders", "--json"])).expect("JSON");
+    assert_eq!((&json["counted"], &json["reasons"][0]["dead_note"]), (&json!(3), &json!("lost")));
+    let unasked = shell.fails(&["redrive", "orders", "--note", "lost"], 2);
+    assert!(unasked.contains("redrive 2 messages of orders") && unasked.contains("--yes"), "{unasked}");
+    let again = shell.ok(&["redrive", "orders", "--reason", "buried", "--note", "lost", "--yes"]);
+    assert_eq!(again, "orders  2 messages are ready again\n");
+    let listed = shell.ok(&["list", "orders", "--dead-reason", "buried"]);
+    assert!(listed.contains("dead") && listed.contains(" c") && !listed.contains("ready"), "{listed}");
+    let gone = shell.ok(&["bulk", "cancel", "orders", "--dead-note", "broken", "--yes", "--wait"]);
+    assert!(gone.contains("done      1"), "{gone}");
 }

@@ -38,6 +38,8 @@ fn every_command_without_its_server_exits_5() {
         "resume q",
         "purge q --yes",
         "redrive q",
+        "dead q",
+        "redrive q --note x --yes",
         "bulk cancel q --all --yes",
         "bulk cancel q --all --dry-run",
         "job list",

@@ -8,9 +8,9 @@ use super::operation::{OperationDoc, Tag};
 use super::operations::{limit, message};
 use crate::error::ErrorCode::{DiskFull, NotFound, OverQuota};
 use crate::http::bulk::{BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer};
-use crate::http::listing::{self, MessagesAnswer};
+use crate::http::listing::{self, DeadAnswer, DeadReasonAnswer, MessagesAnswer};
 use crate::json::{Elements, InstantText};
-use crate::schema::{InstantSchema, StateSchema};
+use crate::schema::{DeadReasonSchema, InstantSchema, StateSchema};
 
 const CREATED: InstantText = InstantText(WallMs(1_766_991_600_000));
 
@@ -64,13 +64,38 @@ pub(crate) fn list_messages() -> OperationDoc {
         json!("eu"),
     )
     .query(
-        "after",
-        "The `next` of an earlier page.",
-        |_| json_schema!({ "type": "string", "format": "duewheel-cursor" }),
-        json!("-_-"),
+        "dead_reason",
+        "Only dead messages with this reason.",
+        |g| g.subschema_for::<DeadReasonSchema>(),
+        json!("max_attempts"),
     )
+    .query(
+        "dead_note",
+        "Only dead messages whose last attempt has this note.",
+        |_| json_schema!({ "type": "string" }),
+        json!("status_500"),
+    )
+    .query("after", AFTER, |_| cursor(), json!("-_-"))
     .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
     .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
+}
+
+const AFTER: &str = "The `next` of an earlier page.";
+
+fn cursor() -> schemars::Schema {
+    json_schema!({ "type": "string", "format": "duewheel-cursor" })
+}
+
+pub(crate) fn dead() -> OperationDoc {
+    let one = |dead_reason, dead_note, messages| DeadReasonAnswer { dead_reason, dead_note, messages };
+    let reasons = vec![one("max_attempts", "status_500", 17), one("buried", "", 2)];
+    OperationDoc::new(
+        Tag::Look,
+        "dead_by_reason",
+        "Dead messages counted by reason: of a page of at most 20,000, in the order in which they died",
+    )
+    .query("after", AFTER, |_| cursor(), json!("-_-"))
+    .gives(200, "The counts of the page.", &DeadAnswer { reasons, counted: 19, next: None })
 }
 
 pub(crate) fn bulk() -> OperationDoc {
