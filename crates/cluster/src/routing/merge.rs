@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    Applied, Attended, Counts, Histogram, QueueView, QuotaUse, Rates, Stats, View, WheelView,
+    Applied, Attended, Counts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats, View, WheelView,
 };
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -40,6 +40,7 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
         pause: Pause::Running,
         pause_left_ms: None,
         done: 0,
+        lateness: QueueLateness::default(),
     }
 }
 
@@ -47,6 +48,7 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
 pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     into.counts = counts(into.counts, other.counts);
     into.done += other.done;
+    into.lateness.add(&other.lateness);
     into.urgent += other.urgent;
     into.oldest_ready = [into.oldest_ready, other.oldest_ready].into_iter().flatten().min();
     into.waiters += other.waiters;

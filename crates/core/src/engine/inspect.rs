@@ -129,6 +129,7 @@ impl Engine {
             settings: queue.settings.clone(),
             pause: queue.pause,
             done: self.done_in(&queue.name),
+            lateness: queue.lateness.as_deref().copied().unwrap_or_default(),
             pause_left_ms: match queue.pause {
                 Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),
                 Pause::Running | Pause::Paused => None,

@@ -21,7 +21,7 @@ use super::index::TenantIdx;
 use super::index::{GrantRank, RowIdx};
 use super::limiter::GrantLimiter;
 use super::quota::Quotas;
-use super::reply::Attended;
+use super::reply::{Attended, QueueLateness};
 use super::share::{Scarce, Share};
 
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub(super) struct QueueState {
     /// The number of holds of each `Hold`.
     pub(super) holds: [u32; 3],
     pub(super) rates: [Rate; 3],
+    /// Of a queue that has granted a message: most have not.
+    pub(super) lateness: Option<Box<QueueLateness>>,
     pub(super) dead_check: Option<EngineMs>,
     /// Whether it has the done messages of another queue.
     pub(super) is_done: bool,
@@ -146,6 +148,7 @@ impl QueueState {
             purged: Lsn(0),
             holds: [0; 3],
             rates: Default::default(),
+            lateness: None,
             dead_check: None,
             is_done: name.done_of().is_some(),
             name,

@@ -565,6 +565,35 @@ pub struct QueueView {
     /// Number of its messages that have ended and are kept as done.
     #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub done: u64,
+    /// How late its messages were granted. Nodes do not tell each other: it is that of the shards here.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub lateness: QueueLateness,
+}
+
+/// How late messages of a queue were granted for the first time, since the engine was made. It has few columns, because
+/// every queue has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLateness {
+    /// Count per column of [`QUEUE_LATENESS_MS`], and of everything above.
+    pub counts: [u64; QUEUE_LATENESS_MS.len() + 1],
+    /// Sum of the latenesses, in ms.
+    pub sum_ms: u64,
+}
+
+/// Upper edges of the lateness columns of a queue, in ms; one more column is for everything above.
+pub const QUEUE_LATENESS_MS: [u64; 5] = [10, 100, 1_000, 5_000, 60_000];
+
+impl QueueLateness {
+    pub(super) fn count(&mut self, lateness_ms: u64) {
+        self.counts[QUEUE_LATENESS_MS.partition_point(|&edge| edge < lateness_ms)] += 1;
+        self.sum_ms = self.sum_ms.saturating_add(lateness_ms);
+    }
+
+    /// Adds that of another shard.
+    pub fn add(&mut self, other: &QueueLateness) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, n)| *sum += n);
+        self.sum_ms = self.sum_ms.saturating_add(other.sum_ms);
+    }
 }
 
 /// Whether a consumer has reserved from a queue since the start.

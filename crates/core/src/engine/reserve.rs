@@ -552,6 +552,7 @@ impl Engine {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
             self.lateness[column] += 1;
             self.lateness_sum_ms = self.lateness_sum_ms.saturating_add(lateness_ms);
+            self.queues.get_mut(idx).lateness.get_or_insert_default().count(lateness_ms);
         }
     }
 

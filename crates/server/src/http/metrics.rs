@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
-use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply, Resource};
+use duewheel::core::engine::{
+    Attended, Counts, Op, QUEUE_LATENESS_MS, QueueLateness, QueueView, Reply, Resource,
+};
 use duewheel::core::record::{Pause, Totals};
 use duewheel::{LocalShard, Pending, is_counter};
 
@@ -86,6 +88,7 @@ struct QueueFigures {
     paused: bool,
     /// By shard; their sum would jump when a shard comes to this node.
     totals: Vec<(LocalShard, Totals)>,
+    lateness: Vec<(LocalShard, QueueLateness)>,
 }
 
 impl QueueFigures {
@@ -97,6 +100,9 @@ impl QueueFigures {
         self.attended |= view.attended == Attended::Yes;
         self.paused |= view.pause != Pause::Running;
         self.totals.push((shard.clone(), view.totals));
+        if view.lateness != QueueLateness::default() {
+            self.lateness.push((shard.clone(), view.lateness));
+        }
     }
 }
 
@@ -215,6 +221,31 @@ fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigure
             for (shard, counted) in &queue.totals {
                 page.line(&metric, &labels(shard, &format!("queue=\"{name}\"")), totals(counted)[place].2);
             }
+        }
+    }
+    write_lateness(page, queues);
+}
+
+/// Queues that have granted a message since the start have it; the others have no lines.
+fn write_lateness(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>) {
+    let name = "duewheel_queue_lateness_seconds";
+    let help = "granted_at - due_at of first attempts since the start, by queue, of the first 1000 queues.";
+    page.head(name, "histogram", help);
+    for (queue, figures) in queues {
+        for (shard, QueueLateness { counts, sum_ms }) in &figures.lateness {
+            let of_queue = format!("queue=\"{queue}\"");
+            let mut sum = 0;
+            for (column, count) in counts.iter().enumerate() {
+                sum += count;
+                let edge = QUEUE_LATENESS_MS.get(column).map_or("+Inf".to_owned(), |ms| seconds(*ms));
+                page.line(
+                    &format!("{name}_bucket"),
+                    &labels(shard, &format!("{of_queue},le=\"{edge}\"")),
+                    sum,
+                );
+            }
+            page.text(&format!("{name}_sum"), &labels(shard, &of_queue), &seconds(*sum_ms));
+            page.line(&format!("{name}_count"), &labels(shard, &of_queue), sum);
         }
     }
 }

@@ -18,6 +18,7 @@ mod done;
 mod events;
 mod exit_codes;
 mod export;
+mod figures;
 mod fixture;
 mod grant_limits;
 mod health;

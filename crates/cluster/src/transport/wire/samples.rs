@@ -445,6 +445,7 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
         pause: then.4,
         pause_left_ms: then.5.0,
         done: then.5.1,
+        lateness: QueueLateness::default(),
     })
 }
 

@@ -237,6 +237,26 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
 }
 
 #[test]
+fn the_lateness_of_a_queue_is_that_of_its_first_grants() {
+    let mut rig = rig();
+    let lateness = |rig: &mut Rig, name: &str| match rig.call(Op::Queue { queue: queue(name) }) {
+        Reply::Queues(views) => views[0].lateness,
+        other => panic!("{other:?}"),
+    };
+    for (name, late_ms) in [("a", 0), ("a", 10), ("a", 11), ("b", 60_001)] {
+        rig.put(name, 0, None);
+        rig.pass(late_ms);
+        rig.timeout();
+        assert_eq!(rig.reserve(name, 1).len(), 1);
+    }
+    rig.put("c", 0, None);
+    let of = |counts, sum_ms| QueueLateness { counts, sum_ms };
+    assert_eq!(lateness(&mut rig, "b"), of([0, 0, 0, 0, 0, 1], 60_001));
+    assert_eq!(lateness(&mut rig, "a"), of([2, 1, 0, 0, 0, 0], 21));
+    assert_eq!(lateness(&mut rig, "c"), QueueLateness::default());
+}
+
+#[test]
 fn the_first_ready_message_of_a_queue_nobody_reads_is_reported_and_kept() {
     let mut rig = rig();
     let (_, fx) = rig.raw(Op::Enqueue(Box::new(message("no-handler", 0))));
