@@ -29,6 +29,20 @@ pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
     }
 }
 
+/// An error as a line of JSON, before anything is logged.
+pub(crate) fn error_line(message: &str) {
+    let line = JsonLine {
+        time: format!("{:.3}", jiff::Timestamp::now()),
+        level: "error",
+        area: module_path!(),
+        message: message.to_owned(),
+        fields: Map::new(),
+    };
+    if let Ok(text) = serde_json::to_string(&line) {
+        eprintln!("{text}");
+    }
+}
+
 /// What the client of the collector logs is left out, whatever the filter says: at the level `trace` it has the bytes of
 /// requests, and so their secrets.
 fn without_requests(filter: EnvFilter) -> EnvFilter {

@@ -244,11 +244,13 @@ fn expires_at(text: &str) -> Result<Value, CommandFailure> {
 }
 
 /// The time that was read from an option; says how it was read where people should know.
-fn told(option: &str, text: &str, read: Result<ReadTime, String>) -> Result<GivenTime, CommandFailure> {
+pub(super) fn told(
+    option: &str,
+    text: &str,
+    read: Result<ReadTime, String>,
+) -> Result<GivenTime, CommandFailure> {
     let read = read.map_err(|what| CommandFailure::Usage(format!("{option} {text:?}: {what}")))?;
-    if let Some(note) = read.note {
-        eprintln!("{option} {text:?}: {note}");
-    }
+    when::say(option, text, read.note.as_deref());
     Ok(read.time)
 }
 

@@ -23,8 +23,8 @@ pub(crate) enum CommandFailure {
     NotFound(String),
     /// The server cannot be reached.
     Unreachable(String),
-    /// It failed and has printed everything.
-    Said,
+    /// It has printed everything; the exit code.
+    Said(u8),
 }
 
 /// The exit codes besides 0.
@@ -233,7 +233,8 @@ impl CommandFailure {
     /// The process's exit code.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
-            CommandFailure::Said | CommandFailure::Failed(_) => exit_code::FAILED,
+            CommandFailure::Said(code) => *code,
+            CommandFailure::Failed(_) => exit_code::FAILED,
             CommandFailure::Usage(_) => exit_code::USAGE,
             CommandFailure::Refused(refusal) => exit_code_of(&refusal.code),
             CommandFailure::NotFound(_) => exit_code::NOT_FOUND,
@@ -245,7 +246,7 @@ impl CommandFailure {
     /// `usage`, `not_found` or `unreachable`.
     pub(super) fn tell(&self, json: bool) {
         let (code, detail) = match self {
-            CommandFailure::Said => return,
+            CommandFailure::Said(_) => return,
             CommandFailure::Failed(what) => ("failed", what),
             CommandFailure::Usage(what) => ("usage", what),
             CommandFailure::NotFound(what) => ("not_found", what),
@@ -292,7 +293,7 @@ impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
         // A closed pipe, as in `duewheel list q | head`, is not reported.
         if error.kind() == io::ErrorKind::BrokenPipe {
-            CommandFailure::Said
+            CommandFailure::Said(exit_code::FAILED)
         } else {
             CommandFailure::failed(error)
         }

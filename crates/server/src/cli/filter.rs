@@ -1,13 +1,12 @@
 //! The options that say which messages of a queue are meant.
 
 use clap::{Args, ValueEnum};
-use jiff::Zoned;
 use serde_json::{Map, Value};
 
 use super::dead::{self, DeadReasonArg};
 use super::enqueue::header;
 use super::remote::segment;
-use super::when;
+use super::when::GivenInstant;
 
 /// Which messages are meant: those for which everything holds that is given.
 #[derive(Args, Debug)]
@@ -22,11 +21,11 @@ pub(super) struct FilterArgs {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
     /// Only messages that are due at this time or later, such as "tomorrow 9:00"
-    #[arg(long, value_name = "WHEN", value_parser = instant)]
-    due_from: Option<String>,
+    #[arg(long, value_name = "WHEN")]
+    due_from: Option<GivenInstant>,
     /// Only messages that are due before this time
-    #[arg(long, value_name = "WHEN", value_parser = instant)]
-    due_to: Option<String>,
+    #[arg(long, value_name = "WHEN")]
+    due_to: Option<GivenInstant>,
     /// Only dead messages with this reason
     #[arg(long, value_name = "R")]
     dead_reason: Option<DeadReasonArg>,
@@ -45,10 +44,6 @@ enum StateArg {
     Done,
 }
 
-fn instant(text: &str) -> Result<String, String> {
-    when::at_instant(text, &Zoned::now())
-}
-
 impl FilterArgs {
     /// The fields of a request.
     pub(super) fn json(&self) -> Map<String, Value> {
@@ -60,8 +55,8 @@ impl FilterArgs {
         };
         put("state", self.state.map(|state| state.word().into()));
         put("key_prefix", self.key_prefix.as_deref().map(Value::from));
-        put("due_from", self.due_from.as_ref().map(|at| at.as_str().into()));
-        put("due_to", self.due_to.as_ref().map(|at| at.as_str().into()));
+        put("due_from", self.due_from.as_ref().map(|at| at.instant.as_str().into()));
+        put("due_to", self.due_to.as_ref().map(|at| at.instant.as_str().into()));
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
         put("headers", (!self.headers.is_empty()).then(|| Value::Object(headers.collect())));
         fields.extend(dead::filter(self.dead_reason, self.dead_note.as_deref()));

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::failure::exit_code;
 use super::remote::Remote;
 use super::table::{self, cell, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs};
@@ -29,7 +30,7 @@ impl ClientCommand for HealthArgs {
                 writeln!(out, "{name:<22}{text}")?;
             }
         }
-        if healthy { Ok(()) } else { Err(CommandFailure::Said) }
+        if healthy { Ok(()) } else { Err(CommandFailure::Said(exit_code::FAILED)) }
     }
 }
 

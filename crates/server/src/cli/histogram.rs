@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::queue::queue_name;
 use super::remote::{Remote, segment};
+use super::when::GivenInstant;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
 /// Characters of the longest bar.
@@ -64,8 +65,10 @@ impl ClientCommand for HistogramArgs {
 
 /// An instant of an option, as RFC 3339.
 fn instant(option: &str, text: &str, now: &Zoned) -> Result<String, CommandFailure> {
-    let usage = |what: &str| CommandFailure::Usage(format!("--{option} {text:?}: {what}"));
-    when::at_instant(text, now).map_err(|what| usage(&what))
+    let usage = |what: String| CommandFailure::Usage(format!("--{option} {text:?}: {what}"));
+    let GivenInstant { instant, note } = GivenInstant::read(text, now).map_err(usage)?;
+    when::say(&format!("--{option}"), text, note.as_deref());
+    Ok(instant)
 }
 
 /// Draws a bar for each bucket, all to one scale; the ends are counted without a bar.

@@ -11,7 +11,7 @@ use duewheel_import::{ImportError, ImportPlan};
 use super::import_file::{self, FileOptions};
 use super::remote::Remote;
 use super::table::{self, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs};
+use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -54,8 +54,8 @@ struct BeanstalkOptions {
     #[arg(long, conflicts_with = "file")]
     copy: bool,
     /// How long to wait for jobs that workers have reserved, such as 30s, 10m [default: 0s]
-    #[arg(long, value_name = "TIME", conflicts_with = "file")]
-    wait: Option<String>,
+    #[arg(long, value_name = "TIME", conflicts_with = "file", value_parser = when::span)]
+    wait: Option<TimeSpan>,
 }
 
 impl ClientCommand for ImportArgs {
@@ -81,11 +81,6 @@ impl ClientCommand for ImportArgs {
 impl ImportArgs {
     fn move_jobs(self, beanstalk: String) -> Result<(), CommandFailure> {
         let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
-        let wait: TimeSpan = wait
-            .as_deref()
-            .unwrap_or("0s")
-            .parse()
-            .map_err(|what| CommandFailure::Usage(format!("--wait: {what}")))?;
         if let Some(bad) = tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
             return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));
         }
@@ -95,7 +90,7 @@ impl ImportArgs {
             tubes: tubes.into_iter().collect(),
             prefix: self.prefix,
             copies: copy,
-            wait: Duration::from_millis(wait.0),
+            wait: wait.map_or(Duration::ZERO, Duration::from),
         };
         let summary = duewheel_import::run(plan, remote, &self.server.server)?;
         let mut out = io::stdout().lock();

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod backup;
 mod bulk;
@@ -159,13 +159,27 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let command = Cli::command();
+    let read = command.clone().try_get_matches().and_then(|mut matches| {
+        let given = matches.clone();
+        Cli::from_arg_matches_mut(&mut matches)
+            .map(|cli| (cli, given))
+            .map_err(|error| error.format(&mut Cli::command()))
+    });
+    let cli = match read {
+        Ok((cli, given)) => {
+            when::say_all(&command, &given);
+            cli
+        }
         // Help and the version are no errors.
         Err(error) if error.use_stderr() && wants_json(std::env::args_os().skip(1)) => {
             let failure = CommandFailure::Usage(in_one_line(&error));
             failure.tell(true);
             return ExitCode::from(failure.exit_code());
+        }
+        Err(error) if error.use_stderr() && serve::wants_json_lines(std::env::args_os().skip(1)) => {
+            crate::log::error_line(&in_one_line(&error));
+            return ExitCode::from(failure::exit_code::USAGE);
         }
         Err(error) => error.exit(),
     };

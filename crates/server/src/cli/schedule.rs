@@ -3,13 +3,15 @@
 use std::io::{self, Read, Write};
 
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::Zoned;
+use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value, json};
 
 use super::enqueue::{header, put_body};
 use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, print};
+use super::when::GivenInstant;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
 pub(super) struct ScheduleArgs {
@@ -46,9 +48,10 @@ struct TimingArgs {
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
     /// An interval of elapsed time, such as 90s or 6h
-    #[arg(long, value_name = "TIME", conflicts_with = "at")]
-    every: Option<String>,
-    /// An instant by RFC 3339; may be given several times
+    #[arg(long, value_name = "TIME", conflicts_with = "at", value_parser = when::span)]
+    every: Option<TimeSpan>,
+    /// An instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"; may be given several times. What has no offset is
+    /// in the zone of --zone, or in this machine's
     #[arg(long, value_name = "INSTANT")]
     at: Vec<String>,
     /// Time zone of the expression, such as Europe/Berlin [default: UTC]
@@ -61,8 +64,8 @@ struct TimingArgs {
     #[arg(long, value_name = "INSTANT")]
     end: Option<String>,
     /// By how much messages may be due later
-    #[arg(long, value_name = "TIME")]
-    jitter: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    jitter: Option<TimeSpan>,
     /// A fixed hour that is missing: shift (default) or skip
     #[arg(long, value_name = "WORD")]
     dst_gap: Option<String>,
@@ -89,8 +92,8 @@ struct SchedulePut {
     #[arg(long, value_name = "WORD")]
     missed: Option<String>,
     /// How late a missed occurrence still enters [default: 24h]
-    #[arg(long, value_name = "TIME")]
-    catchup: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = when::span)]
+    catchup: Option<TimeSpan>,
     /// While the previous message is not settled: allow (default), skip or buffer_one
     #[arg(long, value_name = "WORD")]
     overlap: Option<String>,
@@ -196,12 +199,12 @@ struct ScheduleTrigger {
 struct ScheduleBackfill {
     /// The name of the schedule
     name: String,
-    /// The first instant, by RFC 3339
+    /// The first instant, such as 2027-01-31T08:00:00Z or "2027-01-31 9:00" in this machine's time zone
     #[arg(long, value_name = "INSTANT")]
-    from: String,
-    /// The last instant, by RFC 3339
+    from: GivenInstant,
+    /// The last instant
     #[arg(long, value_name = "INSTANT")]
-    to: String,
+    to: GivenInstant,
     /// With the same id each occurrence enters once within a week
     #[arg(long)]
     id: Option<String>,
@@ -216,23 +219,43 @@ struct ScheduleList {
 }
 
 impl TimingArgs {
-    fn json(&self) -> Map<String, Value> {
+    fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Map::new();
+        let instant = |option: &str, text: &Option<String>| {
+            text.as_deref().map(|text| self.instant(option, text)).transpose()
+        };
         let texts = [
             ("cron", &self.cron),
-            ("every", &self.every),
+            ("every", &self.every.map(|time| time.to_string())),
             ("zone", &self.zone),
-            ("start", &self.start),
-            ("end", &self.end),
-            ("jitter", &self.jitter),
+            ("start", &instant("--start", &self.start)?),
+            ("end", &instant("--end", &self.end)?),
+            ("jitter", &self.jitter.map(|time| time.to_string())),
             ("dst_gap", &self.dst_gap),
             ("dst_fold", &self.dst_fold),
         ];
         insert(&mut fields, &texts);
         if !self.at.is_empty() {
-            fields.insert("at".into(), json!(self.at));
+            let at: Result<Vec<String>, _> = self.at.iter().map(|text| self.instant("--at", text)).collect();
+            fields.insert("at".into(), json!(at?));
         }
-        fields
+        Ok(fields)
+    }
+
+    /// An instant as people write it. What is said without an offset is a time of the schedule's zone.
+    fn instant(&self, option: &str, text: &str) -> Result<String, CommandFailure> {
+        let bad = |what: String| CommandFailure::Usage(format!("{option} {text:?}: {what}"));
+        let mut now = Zoned::now();
+        // The server knows whether a zone exists; one that is not known here matters for what depends on it.
+        if let Some(zone) = &self.zone
+            && text.trim().parse::<Timestamp>().is_err()
+        {
+            let zone = now.in_tz(zone);
+            now = zone.map_err(|_| bad("its zone is not known here: give it with an offset".to_owned()))?;
+        }
+        let GivenInstant { instant, note } = GivenInstant::read(text, &now).map_err(bad)?;
+        when::say(option, text, note.as_deref());
+        Ok(instant)
     }
 }
 
@@ -267,11 +290,11 @@ impl SchedulePut {
     }
 
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let mut fields = self.timing.json();
+        let mut fields = self.timing.json()?;
         fields.insert("queue".into(), json!(self.queue));
         let texts = [
             ("missed", &self.missed),
-            ("catchup", &self.catchup),
+            ("catchup", &self.catchup.map(|time| time.to_string())),
             ("overlap", &self.overlap),
             ("note", &self.note),
         ];
@@ -335,9 +358,10 @@ impl ClientCommand for ScheduleArgs {
             ScheduleCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_schedule),
             ScheduleCommand::List(_) => list(&remote, is_json),
             ScheduleCommand::Preview(args) => {
-                let mut fields = args.timing.json();
+                let mut fields = args.timing.json()?;
                 fields.insert("count".into(), json!(args.count));
-                insert(&mut fields, &[("from", &args.from)]);
+                let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
+                insert(&mut fields, &[("from", &from.transpose()?)]);
                 told(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
             }
             ScheduleCommand::Trigger(args) => {
@@ -360,8 +384,8 @@ impl ClientCommand for ScheduleArgs {
             ScheduleCommand::Backfill(args) => {
                 let mut fields = Map::new();
                 insert(&mut fields, &[("id", &args.id)]);
-                fields.insert("from".into(), json!(args.from));
-                fields.insert("to".into(), json!(args.to));
+                fields.insert("from".into(), json!(args.from.instant));
+                fields.insert("to".into(), json!(args.to.instant));
                 let path = format!("{}/backfill", path(&args.name));
                 told(remote.post(&path, &Value::Object(fields))?, |answer| {
                     writeln!(

@@ -1,5 +1,6 @@
 //! `duewheel serve`.
 
+use std::ffi::OsString;
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 
 use super::CommandFailure;
+use super::failure::exit_code;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options};
 use crate::log;
@@ -30,14 +32,18 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     // Before the runtime has threads.
-    let given = GivenSockets::from_environment()?;
+    let given_format = args.options.log_format;
+    let given = GivenSockets::from_environment().map_err(|error| in_format(given_format, error.into()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // This comes first: an operator who has changed a file sends the signal without knowing how far the start has come.
     let entered = runtime.enter();
     keep_hang_up_from_killing()?;
     drop(entered);
-    let file = args.config.as_deref().map(Options::from_file).transpose()?;
-    let mut settings = args.options.over(file.unwrap_or_default()).settings()?;
+    let file = args.config.as_deref().map(Options::from_file).transpose();
+    let file = file.map_err(|error| in_format(given_format, error.into()))?;
+    let options = args.options.over(file.unwrap_or_default());
+    let format = options.log_format;
+    let mut settings = options.settings().map_err(|error| in_format(format, error.into()))?;
     settings.file = args.config.clone();
     if args.print_config {
         let text =
@@ -45,9 +51,10 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
-    let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))?;
     let format = settings.log_format;
+    let filter = EnvFilter::try_new(&settings.log)
+        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))
+        .map_err(|failure| in_format(Some(format), failure))?;
     log::begin(filter, format);
     // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
     let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
@@ -55,7 +62,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     // A request that hangs must not keep the process alive.
     runtime.shutdown_background();
     result.map_err(|error| match error {
-        ServeError::NoListener => CommandFailure::Usage(error.to_string()),
+        ServeError::NoListener => in_format(Some(format), CommandFailure::Usage(error.to_string())),
         ServeError::Config(_)
         | ServeError::Tokens(_)
         | ServeError::Tls(_)
@@ -66,9 +73,32 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         | ServeError::Shutdown(_) => match format {
             LogFormat::Json => {
                 tracing::error!("{error}");
-                CommandFailure::Said
+                CommandFailure::Said(exit_code::FAILED)
             }
             LogFormat::Text => CommandFailure::failed(error),
         },
     })
+}
+
+/// Where log lines are JSON, a failure before the first of them is one, too.
+fn in_format(format: Option<LogFormat>, failure: CommandFailure) -> CommandFailure {
+    match (&failure, format) {
+        (CommandFailure::Usage(what) | CommandFailure::Failed(what), Some(LogFormat::Json)) => {
+            log::error_line(what);
+            CommandFailure::Said(failure.exit_code())
+        }
+        _ => failure,
+    }
+}
+
+/// Whether arguments that cannot be parsed are those of a server whose log lines are JSON.
+pub(super) fn wants_json_lines(args: impl Iterator<Item = OsString>) -> bool {
+    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if args.first().is_none_or(|command| command != "serve") {
+        return false;
+    }
+    let by_env = std::env::var("DUEWHEEL_LOG_FORMAT").ok();
+    let split = args.windows(2).rfind(|two| two[0] == "--log-format").map(|two| two[1].clone());
+    let joined = args.iter().rev().find_map(|arg| arg.strip_prefix("--log-format=").map(str::to_owned));
+    split.or(joined).or(by_env).is_some_and(|format| format == "json")
 }

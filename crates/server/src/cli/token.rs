@@ -5,21 +5,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use duewheel::core::{QueueName, WallMs};
+use jiff::Zoned;
 use serde_json::Value;
 use toml_edit::{DocumentMut, Item, TomlError};
 
+use super::enqueue::told;
 use super::remote::Remote;
 use super::table::{self, cell, plain};
+use super::when::GivenTime;
 use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client, when};
 use crate::auth::{Scope, Token, TokenEntry, TokenTable, block};
 use crate::private;
-use crate::span::TimeSpan;
+use crate::rfc3339;
 
 const OWNER_ONLY: u32 = 0o600;
+const EXPIRES: &str = "must be a length of time such as 90d or \"1 year\", or an instant such as 2027-01-01";
 
 #[derive(Args, Debug)]
 pub(super) struct TokenArgs {
@@ -50,9 +53,9 @@ struct NewTokenArgs {
     /// Only for queues whose names begin with this prefix; may be given several times [default: all queues]
     #[arg(long = "queue", value_name = "PREFIX")]
     queues: Vec<String>,
-    /// How long it is valid, such as 90d [default: without end]
-    #[arg(long, value_name = "TIME")]
-    expires: Option<TimeSpan>,
+    /// How long it is valid, such as 90d or "1 year", or until when, such as 2027-01-01 [default: without end]
+    #[arg(long, value_name = "TIME|INSTANT")]
+    expires: Option<String>,
     /// The server's file of tokens: the new one is appended, and only the token is printed
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
@@ -172,7 +175,7 @@ impl NewTokenArgs {
             hash: token.hash(),
             scopes: self.scopes.into_iter().collect::<BTreeSet<_>>(),
             queues: (!queues.is_empty()).then_some(queues),
-            expires: self.expires.map(end).transpose()?,
+            expires: self.expires.as_deref().map(end).transpose()?,
         };
         let block = block(&entry).to_string();
         // The file must be valid with the new block, including the name.
@@ -199,14 +202,26 @@ impl NewTokenArgs {
     }
 }
 
-fn end(after: TimeSpan) -> Result<WallMs, CommandFailure> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(CommandFailure::failed)?;
-    let end = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(after.0);
+/// When a token ends that is valid for this time, or until this instant.
+fn end(text: &str) -> Result<WallMs, CommandFailure> {
+    let now = Zoned::now();
+    let usage = |what: &str| CommandFailure::Usage(format!("--expires {text:?}: {what}"));
+    // Of a text that is neither, what is wrong with it as an instant says more, unless it looks like none.
+    let read = when::delay(text, &now).or_else(|_| when::at(text, &now));
+    let read =
+        read.map_err(|what| if what.starts_with("must be an instant") { EXPIRES.to_owned() } else { what });
+    let end = match told("--expires", text, read)? {
+        GivenTime::After(ms) => {
+            u64::try_from(now.timestamp().as_millisecond()).unwrap_or(0).saturating_add(ms)
+        }
+        GivenTime::At(instant) => rfc3339::parse(&instant).map_err(|what| usage(&what.to_string()))?.0,
+    };
     // RFC 3339 ends with the year 9999.
     if end > 253_402_300_799_999 {
-        return Err(CommandFailure::Usage(
-            "--expires: is too long; leave it out for a token without end".into(),
-        ));
+        return Err(usage("is too long; leave it out for a token without end"));
+    }
+    if end <= u64::try_from(now.timestamp().as_millisecond()).unwrap_or(0) {
+        return Err(usage("has passed"));
     }
     Ok(WallMs(end))
 }

@@ -4,6 +4,10 @@
 //! the answer says which zone that is. A civil time that does not exist or comes twice, because the clocks change, is
 //! refused: nothing is delivered at a time that nobody has said.
 
+use std::str::FromStr;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::AmbiguousOffset;
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
@@ -105,14 +109,77 @@ pub(super) fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     Ok(ReadTime { note: Some(zone_note(&zoned)), time: instant(zoned.timestamp()) })
 }
 
-/// Reads an instant as [`at`] does, and returns it as RFC 3339: `in 2 days` counts from `now`.
-pub(super) fn at_instant(text: &str, now: &Zoned) -> Result<String, String> {
-    match at(text, now)?.time {
-        GivenTime::At(instant) => Ok(instant),
-        GivenTime::After(ms) => {
-            let then = i64::try_from(ms).ok().and_then(|ms| now.timestamp().as_millisecond().checked_add(ms));
-            let then = then.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-            then.map(|then| format!("{then:.3}")).ok_or_else(|| "is too far away".to_owned())
+/// An instant of an option, and what people should know about how it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct GivenInstant {
+    /// By RFC 3339.
+    pub(super) instant: String,
+    pub(super) note: Option<String>,
+}
+
+impl GivenInstant {
+    /// Reads an instant as [`at`] does; `in 2 days` counts from `now`.
+    pub(super) fn read(text: &str, now: &Zoned) -> Result<Self, String> {
+        let ReadTime { time, note } = at(text, now)?;
+        let instant = match time {
+            GivenTime::At(instant) => instant,
+            GivenTime::After(ms) => {
+                let ms =
+                    i64::try_from(ms).ok().and_then(|ms| now.timestamp().as_millisecond().checked_add(ms));
+                let then = ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+                then.map(|then| format!("{then:.3}")).ok_or("is too far away")?
+            }
+        };
+        Ok(GivenInstant { instant, note })
+    }
+}
+
+impl FromStr for GivenInstant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        GivenInstant::read(text, &Zoned::now())
+    }
+}
+
+/// What an option was given, and how it was read where people should know.
+pub(super) fn say(option: &str, text: &str, note: Option<&str>) {
+    if let Some(note) = note {
+        eprintln!("{option} {text:?}: {note}");
+    }
+}
+
+/// What people should know about how a length of time was read, which may be negative.
+fn note_of(text: &str) -> Option<String> {
+    delay(text.strip_prefix('-').unwrap_or(text), &Zoned::default()).ok()?.note
+}
+
+/// Says how the times of all options of a command were read, for those that are read with the command line.
+pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
+    if let Some((name, inner)) = matches.subcommand()
+        && let Some(command) = command.find_subcommand(name)
+    {
+        return say_all(command, inner);
+    }
+    for arg in command.get_arguments() {
+        let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+        if !matches!(matches.value_source(id), Some(ValueSource::CommandLine)) {
+            continue;
+        }
+        let texts = matches.get_raw(id).into_iter().flatten().filter_map(|raw| raw.to_str());
+        let instants = matches.try_get_many::<GivenInstant>(id).ok().flatten();
+        let names = arg.get_value_names().unwrap_or_default();
+        let notes: Vec<Option<String>> = match instants {
+            Some(instants) => instants.map(|one| one.note.clone()).collect(),
+            // What is kept as text is read, and told, by its command.
+            None if matches.try_get_many::<String>(id).is_ok() => continue,
+            None if names.iter().any(|name| name.starts_with("TIME")) => {
+                texts.clone().map(|text| text.split("..").find_map(note_of)).collect()
+            }
+            None => continue,
+        };
+        for (text, note) in texts.zip(notes) {
+            say(&format!("--{long}"), text, note.as_deref());
         }
     }
 }

@@ -362,15 +362,19 @@ fn watch_signals(slots: Arc<JobSlots>) -> Result<(), CommandFailure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = runtime.block_on(async {
-        io::Result::Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [terminate, interrupt, hang_up] = kinds.map(signal);
+        io::Result::Ok((terminate?, interrupt?, hang_up?))
     });
-    let (mut terminate, mut interrupt) = signals?;
+    let (mut terminate, mut interrupt, mut hang_up) = signals?;
     thread::spawn(move || {
         runtime.block_on(async {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    // Its terminal is gone.
+                    _ = hang_up.recv() => {}
                 }
                 slots.signalled();
             }

@@ -90,6 +90,39 @@ fn every_line_is_json_if_that_is_asked_for() {
     }
 }
 
+/// Story: a wrong option was told as text, which the collector of a server's log could not read.
+#[test]
+fn a_wrong_option_is_a_line_of_json_if_that_is_asked_for() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("duewheel.toml");
+    std::fs::write(&file, "log_format = \"json\"\nmax_delay = \"soon\"\n").expect("write");
+    let file = file.to_str().expect("a path");
+    let json = ["--log-format", "json"];
+    for (args, env, words) in [
+        (vec!["--nonsense"], "json", "--nonsense"),
+        ([&["--http"][..], &json].concat(), "", "--http"),
+        ([&["--drain-timeout", "soon"][..], &json].concat(), "", "soon"),
+        ([&["--log", "a=b=c"][..], &json].concat(), "", "--log"),
+        (vec!["--log-format=json", "--store", "none"], "", "--store"),
+        (vec!["--http", "off", "--beanstalk", "off"], "json", "listener"),
+        ([&["--config", file][..], &json].concat(), "", "max_delay"),
+    ] {
+        let mut command = serve();
+        command.args(&args).current_dir(dir.path());
+        if !env.is_empty() {
+            command.env("DUEWHEEL_LOG_FORMAT", env);
+        }
+        let failed = run(&mut command);
+        let told = text(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(2), "{args:?}: {told}");
+        let line: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+        assert_eq!(line["level"], "error", "{told}");
+        assert!(line["message"].as_str().is_some_and(|message| message.contains(words)), "{args:?}: {told}");
+    }
+    let failed = run(serve().arg("--nonsense"));
+    assert!(text(&failed.stderr).starts_with("error: "), "people get text");
+}
+
 #[test]
 fn the_password_of_redis_is_in_no_line() {
     let dir = TempDir::new().expect("dir");

@@ -70,6 +70,24 @@ fn a_second_signal_ends_what_the_command_has_started() {
     assert!(last["note"].as_str().is_some_and(|note| note.starts_with("the worker was stopped")), "{last}");
 }
 
+/// Story: a worker whose terminal was closed died in the middle, and its message came again when the lease had run out.
+#[test]
+fn a_worker_whose_terminal_is_gone_finishes_its_message() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    let script = "echo begun >&2; while [ ! -e go ]; do sleep 0.05; done";
+    let mut worker = worker(&shell, &[], script);
+    let mut lines = BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "begun");
+    let sent = Command::new("kill").args(["-HUP", &worker.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
+    let told = lines.next().expect("a line").expect("text");
+    assert_eq!(told, "finishing 1 message; once more to end the commands");
+    std::fs::write(shell.dir.path().join("go"), "").expect("write");
+    ends_with_all(worker, 0);
+    shell.fails(&["get", "1"], 3); // it was acked
+}
+
 /// What a command leaves in the background on purpose is none of the worker's business.
 #[test]
 fn a_command_that_ends_by_itself_may_leave_processes() {

@@ -7,3 +7,4 @@ mod examples;
 mod names;
 mod requests;
 mod settle;
+mod times;
