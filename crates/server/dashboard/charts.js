@@ -53,12 +53,56 @@ export function ring({ ring: now, later }) {
     behind("ring", t("ring-table"), [[t("due-in")], [t("messages"), "n"]], [...tables.map(([name, n]) => [name, count(n)]), ...rows]));
 }
 
-// Columns by due time; `pick` is told the edges of the one that is chosen.
-export function columns(histogram, pick) {
+// Choosing a span of columns: by dragging over them, or from a column with Shift and an arrow key. `span` is a pair of
+// instants or null; `change` is told of another, `go` that it is chosen, and nothing is drawn anew while `held`.
+function choosing(drawing, shade, { first, width, step, w, n }, band) {
+  const shown = (span) => {
+    const [from, to] = (span ?? [first, first]).map((at) => Math.min(w, Math.max(0, ((at - first) / width) * step)));
+    shade.setAttribute("x", from);
+    shade.setAttribute("width", to - from);
+  };
+  const over = (one, other) => [first + Math.min(one, other) * width, first + (Math.max(one, other) + 1) * width];
+  const set = (span) => { shown(span); band.change(span); };
+  const at = (event) => {
+    const { left, width: wide } = drawing.getBoundingClientRect();
+    return Math.min(n - 1, Math.max(0, Math.floor((((event.clientX - left) / wide) * w) / step)));
+  };
+  let begun = null;
+  const end = () => { begun = null; band.held = false; };
+  drawing.addEventListener("pointerdown", (event) => { if (event.button === 0) begun = { x: event.clientX, column: at(event) }; });
+  drawing.addEventListener("pointermove", (event) => {
+    // A click may tremble.
+    if (!begun || (!band.held && Math.abs(event.clientX - begun.x) < 6)) return;
+    // From here on it is no click on a column.
+    if (!band.held) drawing.setPointerCapture(event.pointerId);
+    band.held = true;
+    set(over(begun.column, at(event)));
+  });
+  drawing.addEventListener("pointerup", () => { const chosen = band.held; end(); if (chosen) band.go(); });
+  drawing.addEventListener("pointercancel", () => { end(); set(null); });
+  shown(band.span);
+  // What a key on a column does; true if it was about the span.
+  return (event, column) => {
+    const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.shiftKey && side) {
+      if (!band.span || band.from !== first + column * width) [band.from, band.reach] = [first + column * width, 0];
+      band.reach = Math.min(n - 1 - column, Math.max(-column, band.reach + side));
+      set(over(column, column + band.reach));
+    } else if (event.key === "Escape" && band.span) set(null);
+    else if (event.key === "Enter" && band.span) band.go();
+    else return false;
+    event.preventDefault();
+    return true;
+  };
+}
+
+// Columns by due time; `pick` is told the edges of the one that is chosen, `band` is a span of them.
+export function columns(histogram, pick, band) {
   const { buckets, width_ms: width } = histogram;
   const most = Math.max(1, ...buckets.map((bucket) => bucket.count));
   const [w, h] = [640, 190];
   const step = w / buckets.length;
+  let key = () => false;
   const bars = buckets.map((bucket, n) => {
     const from = Date.parse(bucket.from);
     const height = bucket.count === 0 ? 0 : Math.max(3, (bucket.count / most) * h);
@@ -67,16 +111,18 @@ export function columns(histogram, pick) {
     return bucket.count > 0 && svg("rect", {
       class: "column", x: n * step + 1, y: h - height, width: Math.max(1, step - 2), height,
       tabindex: pick ? 0 : undefined, role: pick ? "button" : undefined, "aria-label": label, "data-name": `bar-${bucket.from}`,
-      onclick: chosen, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); chosen(); } },
+      onclick: chosen, onkeydown: (event) => { if (!key(event, n) && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); chosen(); } },
     }, svg("title", {}, label));
   });
   const marks = [0, 0.25, 0.5, 0.75].map((place) => {
     const n = Math.floor(place * buckets.length);
     return buckets[n] && svg("text", { x: n * step + 2, y: h + 16 }, tick(Date.parse(buckets[n].from), width));
   });
-  return el("div", {},
-    svg("svg", { viewBox: `0 -14 ${w} ${h + 36}`, role: "group", "aria-label": t("histogram-label") },
-      svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), bars, marks, svg("text", { x: w - 4, y: -3, "text-anchor": "end" }, t("most", { n: count(most) }))),
+  const shade = svg("rect", { class: "band", x: 0, y: -14, width: 0, height: h + 14 });
+  const drawing = svg("svg", { class: "spans", viewBox: `0 -14 ${w} ${h + 36}`, role: "group", "aria-label": t("histogram-label") },
+    svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), bars, shade, marks, svg("text", { x: w - 4, y: -3, "text-anchor": "end" }, t("most", { n: count(most) })));
+  key = choosing(drawing, shade, { first: Date.parse(buckets[0].from), width, step, w, n: buckets.length }, band);
+  return el("div", {}, drawing,
     behind("columns", t("histogram-label"), [[t("due-from")], [t("messages"), "n"]],
       buckets.filter((bucket) => bucket.count > 0).map((bucket) => [tick(Date.parse(bucket.from), width), count(bucket.count)])));
 }

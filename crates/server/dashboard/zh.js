@@ -8,7 +8,7 @@ export default {
   "scheduled": "已计划", "ready": "就绪", "leased": "租用中", "dead": "死信", "lateness-p50": "延迟 p50", "lateness-p99": "延迟 p99", "on-time": "准时", "over": "> {span}", "waiters": "等待的消费者", "stored": "存储",
   "ring": "时间轮", "ring-label": "内存中的时间轮有 {n} 条消息", "ring-part": "{n} 条消息，{from} 至 {to} 后到期", "ring-turn": "一圈：{turn}", "ring-later": "后续各圈：一天、一个月、十年", "in-memory": "在内存中",
   "ring-table": "各圈按到期时间的消息", "ring-day": "一天内", "ring-month": "30 天内", "ring-years": "十年内", "due-in": "到期于", "messages": "消息", "as-table": "以表格显示",
-  "due-when": "何时到期", "histogram-label": "按到期时间的消息", "histogram-sum": "显示 {n} 条，之前到期 {before} 条，之后 {after} 条", "due-from": "到期起始", "most": "最高：{n}", "zoom": "时间跨度", "zoom-out": "返回", "earlier": "更早", "later": "更晚",
+  "due-when": "何时到期", "histogram-label": "按到期时间的消息", "histogram-sum": "显示 {n} 条，之前到期 {before} 条，之后 {after} 条", "due-from": "到期起始", "most": "最高：{n}", "zoom": "时间跨度", "zoom-out": "返回", "span-hint": "在柱形上拖动可放大；用键盘时，在柱形上按 Shift 加方向键，再按回车。", "span-chosen": "从 {from} 到 {to}。", "earlier": "更早", "later": "更晚",
   "span-10m": "10 分钟", "span-1h": "1 小时", "span-1d": "1 天", "span-30d": "30 天", "span-1y": "1 年", "span-10y": "10 年",
   "rates": "速率", "rates-by-time": "各时刻的速率", "time": "时间", "enqueued": "入队", "granted": "已派发", "acked": "已确认", "cancelled": "已取消", "replaced": "已替换", "purged": "已清除", "purged-n": "已清除 {n} 条消息。", "died": "转为死信", "expired": "已过期",
   "overdue-queues": "需要关注的队列", "first-queues": "只查看了按名称排列的前 {n} 个队列，可能还有更多。", "none-of-these": "已查看的队列中没有。", "shown-of": "显示 {all} 个中的 {n} 个。", "none-named-so": "本页没有此名称的队列。", "all-well": "共 {n} 个队列；没有逾期、死信或暂停。", "queue": "队列", "oldest-overdue": "逾期", "state": "状态", "paused": "已暂停", "unattended": "无消费者", "overdue": "逾期 {span}",
