@@ -162,6 +162,9 @@ mod tests {
         let all: Vec<&Asset> = assets().chain([&PAGE]).collect();
         let bytes: usize = all.iter().map(|asset| asset.content.len()).sum();
         assert!(bytes <= 150 * 1024, "{bytes} bytes");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboard.md");
+        let told = format!("modules, {} KB in all", (bytes + 500) / 1_000);
+        assert!(std::fs::read_to_string(page).unwrap().contains(&told), "docs/dashboard.md says: {told}");
         let paths: BTreeSet<&str> = all.iter().map(|asset| asset.path).collect();
         let mut named = 0;
         for asset in &all {
