@@ -56,6 +56,18 @@ fn it_tells_three_stories_and_cleans_up() {
     assert_nothing_is_left(&folder, &address(&said));
 }
 
+/// Without options, as a new user types it: half a minute, and exit code 0.
+#[test]
+fn without_options_it_ends_well() {
+    let folder = TempDir::new().expect("dir");
+    let mut command = Command::new(BINARY);
+    let output = run(command.arg("demo").env("TMPDIR", folder.path()));
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert!(said.contains("Nothing was early, lost or doubled"), "{said}");
+    assert_nothing_is_left(&folder, &address(&said));
+}
+
 #[test]
 fn it_cleans_up_when_it_is_interrupted() {
     for signal in ["-INT", "-TERM"] {
