@@ -1,26 +1,31 @@
 //! Opening a wheel: data folder, durability and clock.
 
 use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use duewheel_core::engine::{BadQuota, Config, GeometryError, Quota};
+use duewheel_core::engine::{Config, Quota};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError, Waker};
+#[cfg(feature = "cluster")]
+use duewheel_core::store::Coordinator;
+use duewheel_core::store::{MAX_SHARDS, Store, StoreError, Waker};
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::{Clock, SystemClock};
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Opener, StartError, WhenFenced};
+use duewheel_shard::runner::{Opener, WhenFenced};
 use duewheel_shard::thread::Shard;
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
 use crate::Duewheel;
 use crate::backup::{Copier, Newest};
+#[cfg(feature = "cluster")]
+use crate::node::{Joining, NodeOptions};
+use crate::opening::{Common, Elsewhere, OpenError, memory};
+#[cfg(feature = "cluster")]
+use crate::shards::ShardsHere;
 use crate::wheel::WheelParts;
 
 /// The guarantee for a change when its answer arrives; see `docs/guarantees.md`.
@@ -53,35 +58,10 @@ pub struct Builder {
     own: Option<CustomStore>,
     elsewhere: Option<Box<dyn Elsewhere>>,
     /// The number of shards that the caller asks for.
-    pub(crate) shards: Option<u32>,
+    shards: Option<u32>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     quotas: Vec<Quota>,
-}
-
-/// A place of messages other than a single store of this process: a cluster, for example.
-pub(crate) trait Elsewhere: fmt::Debug + Send {
-    /// Builds the route to them.
-    fn open(
-        self: Box<Self>,
-        common: Common,
-    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>>;
-}
-
-/// The settings that apply wherever the messages are.
-pub(crate) struct Common {
-    pub(crate) policy: Policy,
-    pub(crate) quotas: QuotaSource,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) seed: Option<u64>,
-}
-
-impl Common {
-    /// The configured seed, or one derived from the clock.
-    pub(crate) fn any_seed(&self) -> u64 {
-        let reading = self.clock.read();
-        self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32))
-    }
 }
 
 /// A store that the caller provides.
@@ -90,64 +70,6 @@ struct CustomStore(Opener);
 impl fmt::Debug for CustomStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a store of one's own")
-    }
-}
-
-/// Why the wheel could not be opened. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The store could not be opened: another process has the folder open, the data is damaged, its format is unknown,
-    /// or permission is missing.
-    #[error("{0}")]
-    Store(#[from] StoreError),
-    /// The data folder has another number of shards than was asked for; the number cannot be changed.
-    #[error("{} has {has} {}, which cannot be changed, and {asked} were asked for", data.display(), if *has == 1 { "shard" } else { "shards" })]
-    Shards {
-        /// The data folder.
-        data: PathBuf,
-        /// Its number of shards.
-        has: u32,
-        /// The number that was asked for.
-        asked: u32,
-    },
-    /// The number of shards that was asked for is impossible.
-    #[error("{0} shards: there must be from 1 to {MAX_SHARDS}")]
-    NumberOfShards(u32),
-    /// The data folder has several shards, and this program was built without the feature `cluster`.
-    #[cfg(not(feature = "cluster"))]
-    #[error("{} has {shards} shards, which needs the feature `cluster` of the crate", data.display())]
-    NeedsCluster {
-        /// The data folder.
-        data: PathBuf,
-        /// Its number of shards.
-        shards: u32,
-    },
-    /// The policy has a ring of an impossible size.
-    #[error("the ring cannot be made: {0}")]
-    Policy(GeometryError),
-    /// A quota is invalid.
-    #[error(transparent)]
-    Quota(#[from] BadQuota),
-    /// The node cannot join its cluster.
-    #[cfg(feature = "cluster")]
-    #[error(transparent)]
-    Node(#[from] duewheel_cluster::FleetError),
-    /// The operating system could not start a thread.
-    #[error("no thread could be started: {0}")]
-    Thread(std::io::Error),
-    /// The async runtime has stopped.
-    #[error("the async runtime was shut down while opening")]
-    Runtime,
-}
-
-impl From<StartError> for OpenError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::Store(error) => OpenError::Store(error),
-            StartError::Policy(error) => OpenError::Policy(error),
-            StartError::Thread(error) => OpenError::Thread(error),
-        }
     }
 }
 
@@ -243,6 +165,45 @@ impl Builder {
     ) -> Self {
         self.own = Some(CustomStore(Box::new(open)));
         self
+    }
+
+    /// The number of shards of a new data folder, which cannot be changed later; an existing one keeps its number and is
+    /// refused with another. 1 by default. Each shard has a thread and a journal of its own, so several processors can
+    /// work; messages of one queue are in all shards, and order is kept within each. With [`Builder::in_memory`] there is
+    /// nothing to keep. [`Builder::store`] and [`Builder::cluster`] have shards of their own.
+    ///
+    /// The runtime on which it is opened must live as long as the wheel.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let data = dir.path().join("data");
+    /// use duewheel::{Duewheel, SECOND};
+    ///
+    /// let wheel = Duewheel::builder().data(&data).shards(2).open().await?;
+    /// wheel.queue("sms").body("hello").delay(60 * SECOND).key("user-7").enqueue().await?;
+    /// wheel.shutdown(SECOND).await?;
+    ///
+    /// assert!(Duewheel::builder().data(&data).shards(3).open().await.is_err(), "the number is fixed");
+    /// let wheel = Duewheel::open(&data).await?;
+    /// assert!(wheel.queue("sms").get_key("user-7").await?.is_some());
+    /// # wheel.shutdown(SECOND).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
+    /// Opens as a node of a cluster: its shards are opened here when this node becomes their owner, and every operation
+    /// is routed to the owner. [`Builder::data`] and [`Builder::durability`] then have no effect, and
+    /// [`Duewheel::backup`] is not available.
+    ///
+    /// The runtime on which it is opened must live as long as the node.
+    #[cfg(feature = "cluster")]
+    pub fn cluster(self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
+        self.elsewhere(Joining { coordinator, node })
     }
 
     /// Opens with this place of messages instead of a store.
@@ -360,7 +321,7 @@ async fn several(
     folder: Option<(PathBuf, LogOptions)>,
     common: Common,
 ) -> Result<Duewheel, OpenError> {
-    Ok(Duewheel::new(Box::new(crate::shards::ShardsHere { shards, folder }).open(common).await?))
+    Ok(Duewheel::new(Box::new(ShardsHere { shards, folder }).open(common).await?))
 }
 
 #[cfg(not(feature = "cluster"))]
@@ -371,10 +332,4 @@ async fn several(
 ) -> Result<Duewheel, OpenError> {
     let data = folder.map_or_else(PathBuf::new, |(data, _)| data);
     Err(OpenError::NeedsCluster { data, shards })
-}
-
-/// Opens a store whose data ends with the process.
-pub(crate) fn memory(policy: &Policy) -> Opener {
-    let bytes = policy.least_group();
-    Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
 }

@@ -70,6 +70,7 @@ mod handler;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
+mod opening;
 mod queue;
 mod quotas;
 mod registered;
@@ -84,7 +85,7 @@ mod wheel;
 use std::time::Duration;
 
 pub use backup::BackupError;
-pub use builder::{Builder, Durability, OpenError};
+pub use builder::{Builder, Durability};
 pub use done::{replay_of, same_content};
 #[cfg(feature = "cluster")]
 pub use duewheel_cluster::{
@@ -114,6 +115,7 @@ pub use handler::{HandlerBuilder, HandlerResult, Isolation};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;
+pub use opening::OpenError;
 pub use queue::{Cancel, Queue, QueueError};
 pub use registered::HandlerError;
 pub use restore::{Restored, STORE_QUEUE, restore};

@@ -12,7 +12,7 @@ use duewheel_shard::lifecycle::Lifecycle;
 
 use crate::Duewheel;
 use crate::backup::Copier;
-use crate::builder::{Builder, Common, Elsewhere, OpenError};
+use crate::opening::{Common, Elsewhere, OpenError};
 use crate::wheel::WheelParts;
 
 /// The options of a cluster node.
@@ -75,22 +75,11 @@ impl NodeOptions {
     }
 }
 
-impl Builder {
-    /// Opens as a node of a cluster: its shards are opened here when this node becomes their owner, and every operation
-    /// is routed to the owner. [`Builder::data`] and [`Builder::durability`] then have no effect, and
-    /// [`Duewheel::backup`] is not available.
-    ///
-    /// The runtime on which it is opened must live as long as the node.
-    pub fn cluster(self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
-        self.elsewhere(Joining { coordinator, node })
-    }
-}
-
 /// A node that is about to join.
 #[derive(Debug)]
-struct Joining {
-    coordinator: Arc<dyn Coordinator>,
-    node: NodeOptions,
+pub(crate) struct Joining {
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) node: NodeOptions,
 }
 
 impl Elsewhere for Joining {

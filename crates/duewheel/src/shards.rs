@@ -21,8 +21,8 @@ use duewheel_shard::runner::Opener;
 use duewheel_store_log::{LogStore, Options as LogOptions, ShardFolders, SyncMode};
 
 use crate::backup::{Copier, Newest};
-use crate::builder::{Builder, Common, Elsewhere, OpenError, memory};
 use crate::node;
+use crate::opening::{Common, Elsewhere, OpenError, memory};
 use crate::wheel::WheelParts;
 
 /// The name of the only node.
@@ -31,36 +31,6 @@ const NAME: &str = "duewheel";
 const LEASE: Duration = Duration::from_secs(60);
 /// Most stores that are opened at a time: each reads its journal.
 const MAX_OPENING: usize = 8;
-
-impl Builder {
-    /// The number of shards of a new data folder, which cannot be changed later; an existing one keeps its number and is
-    /// refused with another. 1 by default. Each shard has a thread and a journal of its own, so several processors can
-    /// work; messages of one queue are in all shards, and order is kept within each. With [`Builder::in_memory`] there is
-    /// nothing to keep. [`Builder::store`] and [`Builder::cluster`] have shards of their own.
-    ///
-    /// The runtime on which it is opened must live as long as the wheel.
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let data = dir.path().join("data");
-    /// use duewheel::{Duewheel, SECOND};
-    ///
-    /// let wheel = Duewheel::builder().data(&data).shards(2).open().await?;
-    /// wheel.queue("sms").body("hello").delay(60 * SECOND).key("user-7").enqueue().await?;
-    /// wheel.shutdown(SECOND).await?;
-    ///
-    /// assert!(Duewheel::builder().data(&data).shards(3).open().await.is_err(), "the number is fixed");
-    /// let wheel = Duewheel::open(&data).await?;
-    /// assert!(wheel.queue("sms").get_key("user-7").await?.is_some());
-    /// # wheel.shutdown(SECOND).await?;
-    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
-    /// ```
-    pub fn shards(mut self, shards: u32) -> Self {
-        self.shards = Some(shards);
-        self
-    }
-}
 
 /// Shards of this process that are about to be opened.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use duewheel_shard::runner::{AfterTurn, Runner};
 
 use crate::Duewheel;
 use crate::backup::Copier;
-use crate::builder::{OpenError, memory};
+use crate::opening::{OpenError, memory};
 use crate::wheel::WheelParts;
 
 /// The shard of a wheel in memory. It works while [`Stepped::drive`] waits for an answer, on the thread that waits.

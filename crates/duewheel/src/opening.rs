@@ -1,0 +1,105 @@
+//! What opening a wheel needs, wherever its messages are.
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use duewheel_core::engine::{BadQuota, GeometryError};
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError};
+use duewheel_shard::clock::Clock;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::runner::{Opener, StartError};
+
+use crate::wheel::WheelParts;
+
+/// A place of messages other than a single store of this process: a cluster, for example.
+pub(crate) trait Elsewhere: fmt::Debug + Send {
+    /// Builds the route to them.
+    fn open(
+        self: Box<Self>,
+        common: Common,
+    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>>;
+}
+
+/// The settings that apply wherever the messages are.
+pub(crate) struct Common {
+    pub(crate) policy: Policy,
+    pub(crate) quotas: QuotaSource,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Common {
+    /// The configured seed, or one derived from the clock.
+    pub(crate) fn any_seed(&self) -> u64 {
+        let reading = self.clock.read();
+        self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32))
+    }
+}
+
+/// Why the wheel could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The store could not be opened: another process has the folder open, the data is damaged, its format is unknown,
+    /// or permission is missing.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The data folder has another number of shards than was asked for; the number cannot be changed.
+    #[error("{} has {has} {}, which cannot be changed, and {asked} were asked for", data.display(), if *has == 1 { "shard" } else { "shards" })]
+    Shards {
+        /// The data folder.
+        data: PathBuf,
+        /// Its number of shards.
+        has: u32,
+        /// The number that was asked for.
+        asked: u32,
+    },
+    /// The number of shards that was asked for is impossible.
+    #[error("{0} shards: there must be from 1 to {MAX_SHARDS}")]
+    NumberOfShards(u32),
+    /// The data folder has several shards, and this program was built without the feature `cluster`.
+    #[cfg(not(feature = "cluster"))]
+    #[error("{} has {shards} shards, which needs the feature `cluster` of the crate", data.display())]
+    NeedsCluster {
+        /// The data folder.
+        data: PathBuf,
+        /// Its number of shards.
+        shards: u32,
+    },
+    /// The policy has a ring of an impossible size.
+    #[error("the ring cannot be made: {0}")]
+    Policy(GeometryError),
+    /// A quota is invalid.
+    #[error(transparent)]
+    Quota(#[from] BadQuota),
+    /// The node cannot join its cluster.
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Node(#[from] duewheel_cluster::FleetError),
+    /// The operating system could not start a thread.
+    #[error("no thread could be started: {0}")]
+    Thread(std::io::Error),
+    /// The async runtime has stopped.
+    #[error("the async runtime was shut down while opening")]
+    Runtime,
+}
+
+impl From<StartError> for OpenError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => OpenError::Store(error),
+            StartError::Policy(error) => OpenError::Policy(error),
+            StartError::Thread(error) => OpenError::Thread(error),
+        }
+    }
+}
+
+/// Opens a store whose data ends with the process.
+pub(crate) fn memory(policy: &Policy) -> Opener {
+    let bytes = policy.least_group();
+    Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
+}
