@@ -27,6 +27,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 pub use crate::limits::{Expiry, OnExpiry, QueueLimits};
+pub use crate::pushes::{PushAnswer, PushId, PushSeen, PushedQueue};
 pub use crate::rules::{Downtime, Leases, Rules, Shards, Told, Unanswered};
 
 /// The number of an operation of the run.
@@ -132,6 +133,17 @@ pub enum What {
         queue: String,
         /// Its figures.
         totals: Totals,
+    },
+    /// From here on the system sends the messages of a queue to the receiver of the run.
+    Pushed(PushedQueue),
+    /// The receiver has read a request.
+    PushSeen(PushSeen),
+    /// The receiver is about to answer a request, or will not.
+    PushAnswered {
+        /// The request.
+        push: PushId,
+        /// The answer.
+        answer: PushAnswer,
     },
 }
 
@@ -407,6 +419,9 @@ pub struct Held {
     pub attempt: u64,
     /// Its body, if shown.
     pub body: Option<Seen>,
+    /// Number of grants that do not count against its attempts, if that is shown.
+    #[serde(default)]
+    pub forgiven: Option<u64>,
     /// Why it is dead, if that is shown.
     #[serde(default)]
     pub death: Option<Death>,

@@ -12,5 +12,6 @@ pub mod checker;
 pub mod history;
 mod limits;
 pub mod model;
+mod pushes;
 pub mod rng;
 mod rules;

@@ -560,7 +560,15 @@ fn early_death(h: &mut History, rng: &mut Rng) -> Option<()> {
 fn row_of_acked(h: &mut History, rng: &mut Rng) -> Option<()> {
     let (_, id) = acked(h, rng)?;
     let body = sent_body(h, id);
-    dump_rows(h)?.push(Held { id, key: None, state: State::Ready, attempt: 1, body, death: None });
+    dump_rows(h)?.push(Held {
+        id,
+        key: None,
+        state: State::Ready,
+        attempt: 1,
+        body,
+        forgiven: None,
+        death: None,
+    });
     Some(())
 }
 

@@ -63,7 +63,7 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
     for &l in lives {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
-        let ended = life.enders.iter().map(|e| e.since).min().unwrap_or(usize::MAX);
+        let ended = life.may_end_at();
         let end = ended.min(life.may_die_at(world)).min(life.forgotten_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
@@ -265,6 +265,8 @@ fn totals(world: &World<'_>, report: &mut Report) {
             let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.how == how);
             lives.iter().filter(is).count() as u64 + nameless_ends(world, queue, how)
         };
+        let delivered = lives.iter().filter(|l| l.pushes.iter().any(|p| p.accepted().is_some()));
+        let delivered = delivered.count() as u64;
         let kept = |l: &&&Life<'_>| l.exists.is_some() && !l.forgotten(world, usize::MAX);
         let existing = lives.iter().filter(kept).count() as u64;
         let maybe =
@@ -276,7 +278,7 @@ fn totals(world: &World<'_>, report: &mut Report) {
             }
         };
         between("enqueued", totals.enqueued, existing, maybe.count() as u64);
-        between("acked", totals.acked, certain(How::Acked), possible(How::Acked));
+        between("acked", totals.acked, certain(How::Acked), possible(How::Acked) + delivered);
         between("cancelled", totals.cancelled, certain(How::Cancelled), possible(How::Cancelled));
         between("replaced", totals.replaced, certain(How::Replaced), possible(How::Replaced));
         between("purged", totals.purged, 0, possible(How::Purged));

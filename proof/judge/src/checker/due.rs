@@ -32,33 +32,35 @@ pub(super) enum Due {
 impl Judge<'_, '_> {
     /// A grant must not be early by any due time that may have been in force.
     pub(super) fn early(&mut self) {
-        let (life, world) = (self.life, self.world);
-        let setters = world.setters(life);
+        let life = self.life;
+        let setters = self.world.setters(life);
         if setters.is_empty() {
             return;
         }
         for g in &life.grants {
-            self.report.applied(Check::Early);
-            let open: Vec<&Setter> = setters
-                .iter()
-                .filter(|s| s.inv.idx < g.ret.idx)
-                .filter(|s| {
-                    // Superseded: another due time was requested after this operation had ended, and answered before
-                    // this reserve.
-                    !setters
-                        .iter()
-                        .any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < g.inv.idx))
-                })
-                .collect();
-            let least = open.iter().map(|s| world.is_ahead_by(s.due, s.inv, g.ret)).min();
-            match least {
-                Some(0) => {}
-                Some(ns) => {
-                    let what = format!("attempt {} came {} µs early", g.grant.attempt, ns.div_ceil(1_000));
-                    self.blame(Check::Early, what);
-                }
-                None => self.blame(Check::Early, "granted before it was asked for".to_owned()),
+            self.early_at(&setters, g.grant.attempt, g.inv.idx, g.ret);
+        }
+        // It is not known since when a request was on its way, so no due time supersedes another.
+        for push in &life.pushes {
+            self.early_at(&setters, push.seen.attempt, 0, push.read);
+        }
+    }
+
+    /// Checks an attempt that cannot have begun before one point and was seen at another.
+    fn early_at(&mut self, setters: &[Setter], attempt: u64, since: usize, at: Point) {
+        self.report.applied(Check::Early);
+        // Superseded: another due time was requested after this operation had ended, and answered before this reserve.
+        let superseded = |s: &Setter| {
+            setters.iter().any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < since))
+        };
+        let open = setters.iter().filter(|s| s.inv.idx < at.idx).filter(|s| !superseded(s));
+        match open.map(|s| self.world.is_ahead_by(s.due, s.inv, at)).min() {
+            Some(0) => {}
+            Some(ns) => {
+                let what = format!("attempt {attempt} came {} µs early", ns.div_ceil(1_000));
+                self.blame(Check::Early, what);
             }
+            None => self.blame(Check::Early, "granted before it was asked for".to_owned()),
         }
     }
 }

@@ -101,6 +101,18 @@ pub enum Fact {
     AtRate,
     /// A message was granted at a catch-up rate.
     CaughtUp,
+    /// A message is gone, and a push of it was answered with a success.
+    DeliveredByPush,
+    /// A push failed, and another one of the message followed.
+    PushedAgainAfterAFailure,
+    /// A push was put off by its answer, and another one of the message followed.
+    PushedAgainWhenAsked,
+    /// A push was under way when the process was killed, and another one of the message followed.
+    PushesCutByAKill,
+    /// A push was answered with a success, and the message came again after a kill, which explains it.
+    SuccessesLostInAKill,
+    /// A message is dead after its pushes have failed.
+    DeadByPush,
 }
 
 /// The number of times that each fact provably happened.
@@ -199,6 +211,7 @@ pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
 fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
     let answered = life.sends.iter().any(|&s| world.ops[s].done().is_some());
     super::expiry::gather(world, life, evidence);
+    super::pushes::gather(world, life, evidence);
     if !life.sends.is_empty() && !answered && life.exists.is_some() {
         evidence.add(Fact::UnansweredButAccepted, 1);
     }

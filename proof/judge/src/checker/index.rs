@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::history::{
-    Answer, Call, Enqueue, Fault, History, MsgId, OpId, Seen, Target, Told, Unanswered, What,
+    Answer, Call, Enqueue, Fault, History, MsgId, OpId, PushId, Seen, Target, Told, Unanswered, What,
 };
+use crate::pushes::parts_of;
 
-use super::life::{Granted, Life};
+use super::life::{Granted, Life, Pushed};
 use super::names::Names;
 use super::op::{End, NS, Op, Point};
 use super::world::{Failover, Lost, World};
@@ -27,6 +28,8 @@ impl<'h> World<'h> {
             slow_reserves: BTreeMap::new(),
             dumps: BTreeMap::new(),
             totals: Vec::new(),
+            pushed: BTreeMap::new(),
+            pushes: Vec::new(),
             faults: Vec::new(),
             closings: BTreeMap::new(),
             downs: Vec::new(),
@@ -40,6 +43,7 @@ impl<'h> World<'h> {
         world.read_events();
         let mut names = world.make_lives(report);
         world.attach_observations(&mut names, report);
+        world.attach_pushes(&mut names, report);
         world.attach_operations(&names);
         world.bound_grants();
         world.find_enders(&names);
@@ -52,6 +56,7 @@ impl<'h> World<'h> {
         let mut open: Vec<usize> = Vec::new();
         let mut down = Some(Point { idx: 0, ns: 0, wall: 0 });
         let mut paused = None;
+        let mut by_push: BTreeMap<PushId, usize> = BTreeMap::new();
         let (mut struck, mut last_blow) = (None, None);
         for (idx, event) in self.events.iter().enumerate() {
             let at = Point::new(idx, event.at);
@@ -111,6 +116,18 @@ impl<'h> World<'h> {
                     self.dumps.insert(queue, (at, rows));
                 }
                 What::Totals { queue, totals } => self.totals.push((queue, at, *totals)),
+                What::Pushed(pushed) => {
+                    self.pushed.insert(&pushed.queue, pushed);
+                }
+                What::PushSeen(seen) => {
+                    by_push.insert(seen.push, self.pushes.len());
+                    self.pushes.push(Pushed { seen, read: at, answered: None });
+                }
+                What::PushAnswered { push, answer } => {
+                    if let Some(&i) = by_push.get(push) {
+                        self.pushes[i].answered = Some((at, *answer));
+                    }
+                }
             }
         }
         self.down_since = down;
@@ -201,7 +218,7 @@ impl<'h> World<'h> {
                 tag: Some(e.body.tag),
                 queue: e.queue.clone(),
                 key: e.key.clone(),
-                max_attempts: e.max_attempts.unwrap_or(self.rules.max_attempts),
+                max_attempts: e.max_attempts.unwrap_or_else(|| self.max_attempts(&e.queue)),
                 lease_ms: e.lease_ms,
                 spread_ms: e.spread_ms,
                 expiry: e.expiry,
@@ -317,6 +334,32 @@ impl<'h> World<'h> {
         for life in &mut self.lives {
             life.grants.sort_by(|a, b| (&a.grant.token, a.ret.idx).cmp(&(&b.grant.token, b.ret.idx)));
         }
+    }
+
+    /// Attaches what the receiver of pushes has read, as [`World::attach_observations`] does.
+    fn attach_pushes(&mut self, names: &mut Names, report: &mut Report) {
+        for push in self.pushes.clone() {
+            let Some((_, id, _)) = parts_of(&push.seen.webhook_id) else {
+                report.violations.push(Violation {
+                    check: Check::WebhookId,
+                    message: None,
+                    tag: push.seen.body.tag,
+                    what: format!("a request with the webhook-id {:?}", push.seen.webhook_id),
+                    story: self.events[push.read.idx..=push.read.idx].to_vec(),
+                });
+                continue;
+            };
+            let (queue, key) = (push.seen.queue.as_str(), push.seen.key.as_deref());
+            let seen = Sight { id: MsgId(id), queue, key, body: Some(push.seen.body) };
+            if let Some(life) = self.sight(&seen, push.read, names, report) {
+                self.lives[life].pushes.push(push);
+            }
+        }
+    }
+
+    /// Attempts of a message of this queue that has no limit of its own.
+    fn max_attempts(&self, queue: &str) -> u64 {
+        self.pushed.get(queue).map_or(self.rules.max_attempts, |pushed| pushed.max_attempts)
     }
 
     /// Finds the life of an observation, and compares body, key and queue.

@@ -15,6 +15,7 @@ pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
     judge.early();
     judge.leases();
     judge.attempts();
+    judge.pushes();
     judge.ends();
     judge.settles();
     judge.changes();
@@ -419,6 +420,9 @@ impl<'h> Judge<'_, 'h> {
         if world.rules.attempts == Told::No {
             return;
         }
+        if let Some(pushed) = self.is_pushed() {
+            return self.pushed_row(pushed, row, inv, ret);
+        }
         self.report.applied(Check::Attempts);
         let forgotten = life.grants.iter().any(|g| world.forgettable(g, ret.idx));
         let most = |grants: &mut dyn Iterator<Item = &Granted<'_>>| {
@@ -492,6 +496,7 @@ impl<'h> Judge<'_, 'h> {
         let answered = self.life.sends.iter().any(|&s| world.ops[s].done().is_some());
         balance.accepted_unanswered += u64::from(!answered);
         let unknown = life.may_have_ended(usize::MAX);
+        let delivered = life.pushes.iter().any(|push| push.accepted().is_some());
         let forgotten = life.forgotten(world, usize::MAX);
         match (life.certain_end().map(|(e, _)| e.how), life.held) {
             (Some(How::Acked), _) => balance.acked += 1,
@@ -500,6 +505,7 @@ impl<'h> Judge<'_, 'h> {
             (Some(How::Expired), _) => balance.expired += 1,
             (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
             (Some(How::Purged) | None, Some(_)) => balance.held += 1,
+            (Some(How::Purged) | None, None) if delivered => balance.delivered += 1,
             (Some(How::Purged) | None, None) if unknown => balance.unknown += 1,
             (Some(How::Purged) | None, None) if forgotten => balance.forgotten += 1,
             (Some(How::Purged) | None, None) => balance.lost += 1,
@@ -509,7 +515,11 @@ impl<'h> Judge<'_, 'h> {
         }
         self.report.applied(Check::Lost);
         if life.held.is_none() && !unknown && !forgotten {
-            let granted = if life.grants.is_empty() { "was never granted" } else { "was never settled" };
+            let granted = match (life.grants.is_empty(), life.pushes.len()) {
+                (true, 0) => "was never granted".to_owned(),
+                (true, pushes) => format!("was pushed {pushes} times without a success"),
+                (false, _) => "was never settled".to_owned(),
+            };
             self.blame(Check::Lost, format!("was accepted, {granted}, and is not in the final dump"));
         }
     }

@@ -1,6 +1,6 @@
 //! A message's life: everything in the history that concerns it, and the conclusions from it.
 
-use crate::history::{Call, Expiry, Grant, Held, MsgId, Tag};
+use crate::history::{Call, Expiry, Grant, Held, MsgId, PushAnswer, PushSeen, Tag};
 
 use super::op::{NS, Op, Point, gives_back, proof};
 use super::world::World;
@@ -18,6 +18,16 @@ pub(super) struct Granted<'h> {
     pub(super) least: Point,
     pub(super) most: Point,
     pub(super) lease_ns: u64,
+}
+
+/// A request with a message that the receiver has read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pushed<'h> {
+    pub(super) seen: &'h PushSeen,
+    /// The receiver has read it.
+    pub(super) read: Point,
+    /// Its answer, before which nobody can know it.
+    pub(super) answered: Option<(Point, PushAnswer)>,
 }
 
 /// A request that may have ended a message.
@@ -70,9 +80,18 @@ pub(super) struct Life<'h> {
     pub(super) loose: Vec<usize>,
     pub(super) gets: Vec<usize>,
     pub(super) enders: Vec<Ender>,
+    /// Requests that have brought it to the receiver, in the order in which they were read.
+    pub(super) pushes: Vec<Pushed<'h>>,
     pub(super) held: Option<(Point, &'h Held)>,
     /// The point from which on it is proven to exist.
     pub(super) exists: Option<Point>,
+}
+
+impl Pushed<'_> {
+    /// When the receiver answered with a success.
+    pub(super) fn accepted(&self) -> Option<Point> {
+        self.answered.filter(|(_, answer)| *answer == PushAnswer::Accepted).map(|(at, _)| at)
+    }
 }
 
 impl Life<'_> {
@@ -92,9 +111,15 @@ impl Life<'_> {
         ends.filter_map(|e| e.ended.map(|at| (*e, at))).min_by_key(|(_, at)| at.idx)
     }
 
-    /// Whether an operation may have ended it before this point.
+    /// Whether anything may have ended it before this point.
     pub(super) fn may_have_ended(&self, before: usize) -> bool {
-        self.enders.iter().any(|e| e.since < before)
+        self.may_end_at() < before
+    }
+
+    /// The point after which an operation, or the success of a push, may have ended it.
+    pub(super) fn may_end_at(&self) -> usize {
+        let pushed = self.pushes.iter().filter_map(Pushed::accepted).map(|at| at.idx);
+        self.enders.iter().map(|e| e.since).chain(pushed).min().unwrap_or(usize::MAX)
     }
 
     /// Whether it may have died before this point.

@@ -21,6 +21,7 @@ mod limits;
 mod names;
 mod offer;
 mod op;
+mod pushes;
 mod story;
 mod world;
 
@@ -85,11 +86,17 @@ pub enum Check {
     Concurrency,
     /// A queue grants no more than its rates and their bursts allow.
     Rate,
+    /// All requests with a message have one `webhook-id`, and all messages name one store in theirs (G18).
+    WebhookId,
+    /// The attempts that requests name grow, by one and the requests that a kill can have cut off (G18).
+    PushAttempts,
+    /// No request with a message that is gone, or whose success was answered in time (G4, G18).
+    PushAfterEnd,
 }
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 25] = [
+    pub const ALL: [Check; 28] = [
         Check::Lost,
         Check::Early,
         Check::GrantAfterAck,
@@ -115,6 +122,9 @@ impl Check {
         Check::Spread,
         Check::Concurrency,
         Check::Rate,
+        Check::WebhookId,
+        Check::PushAttempts,
+        Check::PushAfterEnd,
     ];
 }
 
@@ -142,6 +152,8 @@ pub struct Balance {
     pub accepted_unanswered: u64,
     /// Acked.
     pub acked: u64,
+    /// Not in the dump, and the receiver of pushes has answered it with a success.
+    pub delivered: u64,
     /// Cancelled.
     pub cancelled: u64,
     /// Replaced.
@@ -187,6 +199,7 @@ pub fn check(history: &History) -> Report {
     }
     crowd::check(&world, &mut report);
     limits::check(&world, &mut report);
+    pushes::check_stores(&world, &mut report);
     evidence::gather(&world, &mut report.evidence);
     report.lateness = lateness::gather(&world);
     report
@@ -213,11 +226,12 @@ impl fmt::Display for Report {
         writeln!(f, "operations      {}", self.operations)?;
         writeln!(
             f,
-            "accepted        {} ({} of them never answered) = {} acked + {} cancelled + {} replaced + {} expired + \
+            "accepted        {} ({} of them never answered) = {} acked + {} delivered + {} cancelled + {} replaced + {} expired + \
              {} dead + {} held + {} unknown + {} forgotten + {} lost",
             b.accepted,
             b.accepted_unanswered,
             b.acked,
+            b.delivered,
             b.cancelled,
             b.replaced,
             b.expired,

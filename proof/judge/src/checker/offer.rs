@@ -24,7 +24,7 @@ impl Judge<'_, '_> {
             return;
         }
         self.report.applied(Check::NotOffered);
-        let ended = life.enders.iter().map(|e| e.since).min().unwrap_or(usize::MAX);
+        let ended = life.may_end_at();
         let ended = ended.min(life.forgotten_at(world));
         for i in 0..=life.grants.len() {
             let next = life.grants.get(i);

@@ -19,6 +19,10 @@ pub(super) fn of(world: &World<'_>, life: &Life<'_>) -> Vec<Event> {
             End::Unknown => indexes.extend(op.info_idx),
         }
     }
+    for push in &life.pushes {
+        indexes.push(push.read.idx);
+        indexes.extend(push.answered.map(|(at, _)| at.idx));
+    }
     let (Some(&first), Some(&last)) = (indexes.iter().min(), indexes.iter().max()) else { return Vec::new() };
     for (idx, event) in world.events.iter().enumerate().take(last).skip(first) {
         let of_a_holder = || life.grants.iter().any(|g| world.events[g.inv.idx].client == event.client);
@@ -86,6 +90,9 @@ pub(super) fn print(story: &[Event], f: &mut fmt::Formatter<'_>) -> fmt::Result 
             What::Closing => writeln!(f, "closes its connection")?,
             What::Phase(name) => writeln!(f, "------- phase {name}")?,
             What::Dump { queue, rows } => writeln!(f, "dump of {queue}: {rows:?}")?,
+            What::Pushed(pushed) => writeln!(f, "------- {pushed:?}")?,
+            What::PushSeen(seen) => writeln!(f, "→ {seen:?}")?,
+            What::PushAnswered { push, answer } => writeln!(f, "← {push:?} {answer:?}")?,
             What::Totals { queue, totals } => writeln!(f, "totals of {queue}: {totals:?}")?,
         }
     }

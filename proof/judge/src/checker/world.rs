@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, Downtime, Event, Fault, Held, Leases, Moment, Rules, Totals};
+use crate::history::{Call, Downtime, Event, Fault, Held, Leases, Moment, PushedQueue, Rules, Totals};
 
-use super::life::{Granted, Life};
+use super::life::{Granted, Life, Pushed};
 use super::op::{NS, Op, Point};
 use super::{Check, Report, Violation, story};
 
@@ -48,6 +48,10 @@ pub(super) struct World<'h> {
     pub(super) slow_reserves: BTreeMap<&'h str, Vec<usize>>,
     pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
     pub(super) totals: Vec<(&'h str, Point, Totals)>,
+    /// Queues whose messages are sent to the receiver.
+    pub(super) pushed: BTreeMap<&'h str, &'h PushedQueue>,
+    /// Requests that the receiver has read.
+    pub(super) pushes: Vec<Pushed<'h>>,
     pub(super) faults: Vec<(Point, &'h Fault)>,
     /// Points at which clients closed connections.
     pub(super) closings: BTreeMap<u32, Vec<usize>>,

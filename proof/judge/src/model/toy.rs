@@ -58,7 +58,15 @@ impl Message {
             Stage::Leased(_) => State::Leased,
             Stage::Dead => State::Dead,
         };
-        Held { id, key: self.key.clone(), state, attempt: self.attempt, body: Some(self.body), death: None }
+        Held {
+            id,
+            key: self.key.clone(),
+            state,
+            attempt: self.attempt,
+            body: Some(self.body),
+            forgiven: None,
+            death: None,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod ends;
 mod evidence;
 mod leases;
 mod limits;
+mod pushes;
 mod script;
 mod times;
 
@@ -22,6 +23,7 @@ fn every_check_has_a_case() {
         include_str!("times.rs"),
         include_str!("connections.rs"),
         include_str!("limits.rs"),
+        include_str!("pushes.rs"),
     );
     for check in Check::ALL {
         assert!(text.contains(&format!("case(Check::{check:?}")), "{check:?} has no case");

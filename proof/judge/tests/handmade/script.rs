@@ -168,7 +168,15 @@ pub(crate) fn grant(n: u64, key: Option<&str>, attempt: u64, t: u64) -> Grant {
 }
 
 pub(crate) fn row(n: u64, state: State, attempt: u64) -> Held {
-    Held { id: MsgId(n), key: None, state, attempt, body: Some(payload(n).seen()), death: None }
+    Held {
+        id: MsgId(n),
+        key: None,
+        state,
+        attempt,
+        body: Some(payload(n).seen()),
+        forgiven: None,
+        death: None,
+    }
 }
 
 /// Runs a script right and wrong; wrong it must fail the check, and right nothing at all.

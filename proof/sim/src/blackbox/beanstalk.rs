@@ -496,7 +496,15 @@ impl Beanstalk {
                     Told::Yes => number(&yaml, "reserves")?,
                     Told::No => 0,
                 };
-                rows.push(Held { id: *id, key: None, state, attempt, body: None, death: None });
+                rows.push(Held {
+                    id: *id,
+                    key: None,
+                    state,
+                    attempt,
+                    body: None,
+                    forgiven: None,
+                    death: None,
+                });
             }
         }
         let held: u64 = self.counts(queue)?.iter().sum();

@@ -544,6 +544,7 @@ fn read_held(value: &Value) -> Option<Held> {
         state,
         attempt: value["attempt"].as_u64()?,
         body: read_seen(value),
+        forgiven: value["forgiven"].as_u64(),
         death: match value["dead_reason"].as_str() {
             Some("max_attempts") => Some(Death::MaxAttempts),
             Some("buried") => Some(Death::Buried),

@@ -534,6 +534,7 @@ fn read_held(fields: &[Value]) -> Option<Held> {
         state,
         attempt: attempt.number()?,
         body: Some(Seen::of(body)),
+        forgiven: None,
         death: None,
     })
 }

@@ -224,6 +224,7 @@ pub(super) fn held(view: &View) -> Held {
         },
         attempt: u64::from(view.attempt),
         body: Some(Seen::of(&view.message.body)),
+        forgiven: Some(u64::from(view.forgiven)),
         death: view.dead.map(|(reason, _)| match reason {
             DeadReason::MaxAttempts => Death::MaxAttempts,
             DeadReason::Buried => Death::Buried,
