@@ -1,5 +1,5 @@
 //! The real server under faults from outside, judged by the checker: system calls that fail (`trace`), a full disk
-//! (`full_disk`), pauses (`pause`), more load than it is allowed to take (`soak`), and kill -9 while it pushes (`pushes`).
+//! (`full_disk`), pauses (`pause`), more load than it is allowed to take (`soak`), and kill -9 amid pushes (`pushes`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, something is done to the server, everything is drained,
 //! what is left is listed, and the history is judged. A run counts only if its faults provably happened. A stage that

@@ -41,7 +41,7 @@ impl Process {
             (11 | 41, 1) if self.hanging.fetch_add(1, Ordering::SeqCst) < HANGING => Mood::Hanging,
             (n, _) if n % 10 == 3 => Mood::Failing,
             (n, 1..=2) if n % 10 == 5 => Mood::Failing,
-            (n, _) if n % 4 == 0 => Mood::Slow(Duration::from_millis(60)),
+            (n, _) if n % 4 == 0 => Mood::Slow(Duration::from_millis(250)),
             _ => Mood::Well,
         }
     }
@@ -90,7 +90,7 @@ fn pushes_go_on_over_kill_9() {
                 scope.spawn(|| produce(run, &ids, &enough, Rng::new(seed)));
                 scope.spawn(|| look(run, &ids, &enough, Rng::new(!seed)));
                 for _ in 0..kills {
-                    std::thread::sleep(Duration::from_millis(stage.rng.range(600, 1_400)));
+                    std::thread::sleep(Duration::from_millis(stage.rng.range(400, 1_200)));
                     stage.kill(server)?;
                     receiver.drained()?;
                     *process.lock().unwrap_or_else(PoisonError::into_inner) = Process::default();
