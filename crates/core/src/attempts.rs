@@ -5,6 +5,12 @@
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MaxAttempts(std::num::NonZeroU32);
 
+impl From<std::num::NonZeroU32> for MaxAttempts {
+    fn from(n: std::num::NonZeroU32) -> Self {
+        MaxAttempts(n)
+    }
+}
+
 impl MaxAttempts {
     /// No limit: attempts never make the message dead, as in beanstalkd.
     pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);

@@ -108,6 +108,9 @@ pub struct Marks {
     /// The due time that the producer asked for, once a retry has moved it.
     #[cfg_attr(feature = "serde", serde(skip))] // for the owner of the shard alone
     pub asked: Option<Due>,
+    /// The number of attempts that the consumer which has returned it last allows it, if it has a limit of its own.
+    #[cfg_attr(feature = "serde", serde(skip))] // for the owner of the shard alone
+    pub limit: Option<MaxAttempts>,
 }
 
 /// The time of a message's death, and its order among the deaths of the same ms; sorts in order of death.

@@ -115,13 +115,15 @@ fn asked() -> impl Strategy<Value = Due> {
 
 fn marks() -> impl Strategy<Value = Marks> {
     let times = (proptest::option::of(number()), proptest::option::of(asked()));
-    let some = (any::<[u32; 4]>(), times).prop_map(|(n, (delay_ms, asked))| Marks {
+    let limit = proptest::option::of((1..=u32::MAX).prop_map(|n| MaxAttempts::new(n).unwrap()));
+    let some = (any::<[u32; 4]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
         timeouts: n[0],
         releases: n[1],
         burials: n[2],
         fires: n[3],
         delay_ms,
         asked,
+        limit,
     });
     prop_oneof![Just(Marks::default()), some]
 }
@@ -294,7 +296,8 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
     let (until, granted_at) = (EngineMs(u64::MAX), WallMs(u64::MAX));
     let lease = Lease { token, until, session: SessionId(u64::MAX), granted_at };
     let delay_ms = Some(u64::MAX);
-    let marks = Marks { timeouts: n, releases: n, burials: n, fires: n, delay_ms, asked: Some(due) };
+    let limit = MaxAttempts::new(n);
+    let marks = Marks { timeouts: n, releases: n, burials: n, fires: n, delay_ms, asked: Some(due), limit };
     let life = Life {
         due,
         generation: n,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
 use duewheel::core::id::SessionId;
+use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Demand, Duewheel};
@@ -40,7 +41,7 @@ mod traced;
 ///
 /// A message is leased for the time-out of its request and ten seconds. A success acks it; a failure returns it with the
 /// delay of the target's plan, or of the message's own backoff; after the last attempt it is dead, with the class of
-/// the error as reason. While the breaker is open, or the target is paused, its messages wait without a lease and
+/// the error as note. While the breaker is open, or the target is paused, its messages wait without a lease and
 /// lose no attempts. A queue may have handlers and pushers at a time: who reserves first gets the message.
 ///
 /// A pusher holds a handle of its wheel, which stays open as long as the pusher runs.
@@ -351,10 +352,9 @@ impl PushCounters {
     fn of(&self, end: PushEnd, settled: &Settled) -> &AtomicU64 {
         match (settled, end) {
             (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
-            // The limit of the queue may be lower than the one that was known here.
             (Settled::Dead(_), _) => &self.dead,
             (Settled::Again(_), PushEnd::NotYet(_)) => &self.forgiven,
-            (Settled::Again(_), PushEnd::Done | PushEnd::Again(_) | PushEnd::Dead) => &self.failed,
+            (Settled::Again(_), PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => &self.failed,
         }
     }
 }
@@ -400,8 +400,9 @@ enum PushEnd {
     Done,
     /// It comes again, after its own backoff if there is no delay; no attempt is used up.
     NotYet(Option<Duration>),
-    /// It comes again, after its own backoff if there is no delay.
-    Again(Option<Duration>),
+    /// It comes again, after its own backoff if there is no delay, unless this was the last attempt that it has, or
+    /// that the target allows.
+    Again(Option<Duration>, MaxAttempts),
     Dead,
 }
 
@@ -661,9 +662,11 @@ impl PushWorker {
             }
             (PushVerdict::Dead, _) => PushEnd::Dead,
             (PushVerdict::Failed, Charge::Counted) => {
-                let most = options.max_attempts.map_or(target.max_attempts.get(), |most| most.count());
-                let used = self.used_up(grant, leased_until).await;
-                if used >= most { PushEnd::Dead } else { PushEnd::Again(planned(used)) }
+                let delay = match options.backoff {
+                    Some(_) => None,
+                    None => planned(self.used_up(grant, leased_until).await),
+                };
+                PushEnd::Again(delay, target.max_attempts)
             }
         }
     }
@@ -691,7 +694,9 @@ impl PushWorker {
             self.wheel.ask(match end {
                 PushEnd::Done => Op::ack(id, token),
                 PushEnd::NotYet(delay) => Op::nack(id, token, Attempt::NotYet, delay.map(ceil_ms), note),
-                PushEnd::Again(delay) => Op::nack(id, token, Attempt::Failed, delay.map(ceil_ms), note),
+                PushEnd::Again(delay, most) => {
+                    Op::nack(id, token, Attempt::FailedOf(most), delay.map(ceil_ms), note)
+                }
                 PushEnd::Dead => Op::bury(id, token, note),
             })
         };

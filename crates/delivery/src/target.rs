@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
@@ -130,7 +131,7 @@ pub struct PushTarget {
     pub(crate) concurrency: NonZeroU32,
     pub(crate) rate: Option<PushRate>,
     pub(crate) retry: RetryPlan,
-    pub(crate) max_attempts: NonZeroU32,
+    pub(crate) max_attempts: MaxAttempts,
     pub(crate) dead_on: Vec<u16>,
     pub(crate) tls: ClientConfig,
     /// TLS without a certificate of ours, and with the authorities of the web.
@@ -262,7 +263,8 @@ impl PushTarget {
             concurrency: number("concurrency", settings.concurrency.unwrap_or(CONCURRENCY), MAX_CONCURRENCY)?,
             rate: rate(settings.rate)?,
             retry: retry(settings.retry.as_ref())?,
-            max_attempts: number("max_attempts", settings.max_attempts.unwrap_or(MAX_ATTEMPTS), u32::MAX)?,
+            max_attempts: number("max_attempts", settings.max_attempts.unwrap_or(MAX_ATTEMPTS), u32::MAX)?
+                .into(),
             dead_on: dead_on(&settings.dead_on)?,
             tls,
             plain_tls,

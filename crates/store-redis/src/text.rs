@@ -214,7 +214,7 @@ pub(crate) fn life(life: &Life) -> Vec<u8> {
         Stage::Dead { reason, .. } => w.text("reason", reason.as_str()),
         Stage::Waiting { token: None } | Stage::Leased(_) => {}
     }
-    let Marks { timeouts, releases, burials, fires, delay_ms, asked } = life.marks;
+    let Marks { timeouts, releases, burials, fires, delay_ms, asked, limit } = life.marks;
     if life.marks != Marks::default() {
         w.numbers("marks", &[timeouts, releases, burials, fires].map(u64::from));
         w.maybe("delay", delay_ms);
@@ -223,6 +223,7 @@ pub(crate) fn life(life: &Life) -> Vec<u8> {
             Some(Due::At(t)) => w.number("asked-at", t.0),
             Some(Due::After(t)) => w.number("asked-after", t.0),
         }
+        w.maybe("limit", limit.map(|limit| u64::from(limit.count())));
     }
     for past in &life.history {
         w.numbers("past", &[u64::from(past.attempt), past.granted_at.0, past.ended_at.0]);
@@ -275,6 +276,7 @@ pub(crate) fn read_life(text: &[u8]) -> ParseResult<ReadLife> {
             "delay" => life.marks.delay_ms = Some(number(value, "delay")?),
             "asked-at" => life.marks.asked = Some(Due::At(WallMs(number(value, "asked-at")?))),
             "asked-after" => life.marks.asked = Some(Due::After(EngineMs(number(value, "asked-after")?))),
+            "limit" => life.marks.limit = Some(MaxAttempts::new(number(value, "limit")?).ok_or("limit")?),
             "past" => life.history.push(past(value)?),
             _ => return Err("unknown word of a life"),
         }

@@ -140,6 +140,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             fires: c.number32(),
             delay_ms: maybe(c),
             asked: c.once_in(2).then(|| due(c)),
+            limit: if c.once_in(2) { MaxAttempts::new(c.number32()) } else { None },
         };
         life.history.push(PastAttempt {
             attempt: c.number32(),

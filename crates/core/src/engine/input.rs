@@ -297,6 +297,9 @@ pub enum Attempt {
     Failed,
     /// "Not yet": the grant is forgiven, and does not count.
     NotYet,
+    /// It failed, and counts against a limit of the consumer's own, which replaces that of the queue until a consumer
+    /// without one returns the message. The message's own limit wins.
+    FailedOf(MaxAttempts),
 }
 
 impl From<LeaseToken> for Proof {

@@ -56,7 +56,7 @@ impl Engine {
             generation: life.generation,
             priority: self.priority(queue, life),
             lease_ms: self.lease_ms(queue, message),
-            max_attempts: self.max_attempts(queue, message),
+            max_attempts: self.max_attempts(queue, message, life),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
             dead: died(life),
             marks: life.marks,
@@ -80,7 +80,7 @@ impl Engine {
             generation: life.generation,
             priority: self.priority(*queue, life),
             lease_ms: self.lease_ms(*queue, message),
-            max_attempts: self.max_attempts(*queue, message),
+            max_attempts: self.max_attempts(*queue, message, life),
             enqueued_at: message.enqueued_at,
             dead: died(life),
         }

@@ -300,7 +300,7 @@ impl Engine {
 
     pub(super) fn attempts_used_up(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
-        let max = self.max_attempts(entry.queue, &entry.message);
+        let max = self.max_attempts(entry.queue, &entry.message, &entry.life);
         entry.life.attempt.saturating_sub(entry.life.forgiven) >= max
     }
 
@@ -348,8 +348,9 @@ impl Engine {
         message.options.lease_ms.or(settings.lease_ms).unwrap_or(self.policy.defaults.lease_ms)
     }
 
-    pub(super) fn max_attempts(&self, queue: QueueIdx, message: &MessageContent) -> u32 {
-        let max = message.options.max_attempts.or(self.queues.get(queue).settings.max_attempts);
+    pub(super) fn max_attempts(&self, queue: QueueIdx, message: &MessageContent, life: &Life) -> u32 {
+        let max = message.options.max_attempts.or(life.marks.limit);
+        let max = max.or(self.queues.get(queue).settings.max_attempts);
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 

@@ -88,6 +88,12 @@ impl Engine {
             let life = &mut self.rows.get_mut(slot).life;
             life.forgiven = life.forgiven.saturating_add(1);
         }
+        let limit = match attempt {
+            Attempt::Failed => None,
+            Attempt::FailedOf(limit) => Some(limit),
+            Attempt::NotYet => self.rows.get(slot).life.marks.limit,
+        };
+        self.rows.get_mut(slot).life.marks.limit = limit; // recorded with the change itself
         if self.attempts_used_up(slot) {
             self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);
             return Ok(Settled::Dead(DeadReason::MaxAttempts));

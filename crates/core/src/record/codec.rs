@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::head::stands;
-use super::layout::{DecodeError, Decoded, LISTED, MARKED, MORE, PUT};
+use super::layout::{DecodeError, Decoded, LIMITED, LISTED, MARKED, MORE, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::id_set::IdSet;
@@ -225,8 +225,10 @@ impl Writer {
                 self.varint(u64::from(n));
             }
             let class = marks.asked.map_or(0, |asked| MORE << (asked.class() as u8));
-            self.byte(u8::from(marks.delay_ms.is_some()) | class);
-            for n in [marks.delay_ms, marks.asked.map(Due::raw)].into_iter().flatten() {
+            let limited = if marks.limit.is_some() { LIMITED } else { 0 };
+            self.byte(u8::from(marks.delay_ms.is_some()) | class | limited);
+            let limit = marks.limit.map(|limit| u64::from(limit.count()));
+            for n in [marks.delay_ms, marks.asked.map(Due::raw), limit].into_iter().flatten() {
                 self.varint(n);
             }
         }
@@ -656,7 +658,7 @@ impl Reader {
         let [timeouts, releases, burials, fires] =
             [self.varint_u32()?, self.varint_u32()?, self.varint_u32()?, self.varint_u32()?];
         let byte = self.byte()?;
-        let class = match byte >> 1 {
+        let class = match (byte & !LIMITED) >> 1 {
             0 => None,
             1 => Some(Class::At),
             2 => Some(Class::After),
@@ -664,7 +666,8 @@ impl Reader {
         };
         let delay_ms = if byte & 1 == 0 { None } else { Some(self.varint()?) };
         let asked = class.map(|class| Ok(Due::from_raw(class, self.varint()?))).transpose()?;
-        Ok(Marks { timeouts, releases, burials, fires, delay_ms, asked })
+        let limit = if byte & LIMITED == 0 { None } else { Some(self.max_attempts()?) };
+        Ok(Marks { timeouts, releases, burials, fires, delay_ms, asked, limit })
     }
 
     fn options(&mut self) -> Decoded<Options> {

@@ -11,6 +11,9 @@ pub(super) const MARKED: u8 = 4;
 /// delay in the marks: fields of format 7 follow. In the marks it is shifted by the clock class.
 pub(super) const MORE: u8 = 2;
 
+/// Added to the presence byte of the delay in the marks: the limit of a consumer follows.
+pub(super) const LIMITED: u8 = 8;
+
 /// The bit of the first option that may follow: the spread.
 pub(super) const SPREAD: u8 = 1;
 /// The bit of the second one: how long after its due time a message expires.

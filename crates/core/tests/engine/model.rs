@@ -429,7 +429,12 @@ impl Case {
     fn nack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
         let delay_ms = self.rng.chance(70).then(|| asked(&mut self.rng));
-        let attempt = if self.rng.chance(30) { Attempt::NotYet } else { Attempt::Failed };
+        let attempt = match self.rng.below(10) {
+            0..3 => Attempt::NotYet,
+            // The message's own limit wins.
+            3..5 => Attempt::FailedOf(MaxAttempts::new(1 + self.rng.below(4) as u32).unwrap()),
+            _ => Attempt::Failed,
+        };
         let op = Op::Nack { id, proof: token.into(), attempt, delay_ms, priority: None, note: "why".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         let Some((at, _)) = self.held(id, token) else {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use duewheel::core::engine::{Counts, Enqueue, Op};
-use duewheel::core::message::{MaxAttempts, Options, State};
+use duewheel::core::message::{DeadReason, MaxAttempts, Options, State};
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, View, VirtualClock};
@@ -361,19 +361,29 @@ async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
     assert_eq!((counts.leased, counts.ready, total(counts)), (0, 2, 2), "what was delivered is acked");
 }
 
-/// The limit of the queue is lower than the target's. The message was counted as one that comes again.
+/// Story: the limit of the queue held as well, so that a target could not have more attempts than its queue.
 #[tokio::test]
-async fn a_message_that_its_queue_ends_is_counted_as_dead() {
-    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
-    let (wheel, _clock) = virtual_wheel().await;
-    let settings = QueueSettings { max_attempts: MaxAttempts::new(1), ..QueueSettings::default() };
-    let queue = QueueName::new("q").unwrap();
-    wheel.client().ask(Op::configure(queue, settings)).await.unwrap().unwrap();
-    let pusher = push(&wheel, &receiver.target());
-    enqueue(&wheel, 1).await;
-    until("it is dead", async || view(&wheel, "0").await.unwrap().state == State::Dead).await;
-    until("it is counted", async || pusher.counts().dead == 1).await;
-    assert_eq!((pusher.counts().failed, pusher.counts().forgiven), (0, 0));
+async fn the_limit_of_the_target_holds_and_not_that_of_the_queue() {
+    for (target, queue) in [(3, 1), (1, 3)] {
+        let receiver = Receiver::new(|_, _| status(404, "", "")).await;
+        let (wheel, clock) = virtual_wheel().await;
+        let settings = QueueSettings { max_attempts: MaxAttempts::new(queue), ..QueueSettings::default() };
+        let configure = Op::configure(QueueName::new("q").unwrap(), settings);
+        wheel.client().ask(configure).await.unwrap().unwrap();
+        let pusher = push(&wheel, &TargetSettings { max_attempts: Some(target), ..retried(&receiver) });
+        enqueue(&wheel, 1).await;
+        until("it is dead", async || {
+            pass(&wheel, &clock).await;
+            pusher.counts().dead == 1
+        })
+        .await;
+        let view = view(&wheel, "0").await.unwrap();
+        assert_eq!((view.attempt, view.forgiven), (target, 0));
+        assert_eq!(view.dead.unwrap().0, DeadReason::MaxAttempts);
+        assert_eq!(&*view.history.last().unwrap().note, "status_404");
+        assert_eq!(receiver.requests().len(), usize::try_from(target).unwrap());
+        assert_eq!((pusher.counts().failed, pusher.counts().dead), (u64::from(target) - 1, 1));
+    }
 }
 
 /// Jobs put over beanstalkd have no limit: that of the target does not hold for them.

@@ -169,8 +169,15 @@ fn changed_bytes() {
         Record::Changed { id, life: timed(DeadReason::MaxAttempts), was: was() },
         &format!("{head} 03 02 ac02 828080c413  00 {WAS}"),
     );
-    life.marks =
-        Marks { timeouts: 1, releases: 2, burials: 300, fires: 4, delay_ms: Some(1_000), asked: None };
+    life.marks = Marks {
+        timeouts: 1,
+        releases: 2,
+        burials: 300,
+        fires: 4,
+        delay_ms: Some(1_000),
+        asked: None,
+        limit: None,
+    };
     //                                                        dead, marked
     is(
         Record::Changed { id, life: life.clone(), was: was() },

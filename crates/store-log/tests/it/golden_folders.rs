@@ -454,8 +454,15 @@ fn one_of_everything() -> Vec<Vec<Record>> {
     };
     let mut postponed = Life::new(after, Some(3));
     postponed.generation = 2;
-    postponed.marks =
-        Marks { timeouts: 1, releases: 2, burials: 3, fires: 4, delay_ms: Some(5_000), asked: None };
+    postponed.marks = Marks {
+        timeouts: 1,
+        releases: 2,
+        burials: 3,
+        fires: 4,
+        delay_ms: Some(5_000),
+        asked: None,
+        limit: None,
+    };
     let mut retried = Life::new(at, None);
     retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };
     retried.attempt = 2;

@@ -20,8 +20,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use duewheel_core::engine::{
-    ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, Page, QueueView, RefusedPart, Reply, Reserved,
-    SettingsRefusal, Settled, View,
+    Attempt, ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, Page, QueueView, RefusedPart, Reply,
+    Reserved, SettingsRefusal, Settled, View,
 };
 use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
 use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings, TraceMode};
@@ -111,6 +111,14 @@ pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<
     if let (Op::Recall { target }, DetailsOnWire::Reserves) = (op, dialect.details) {
         // Its node keeps no done messages.
         return push(frame, &Op::Get { target: target.clone() });
+    }
+    if let (Op::Nack { attempt: Attempt::FailedOf(_), .. }, DetailsOnWire::Reserves) = (op, dialect.details) {
+        // Its node knows the limit of the queue alone.
+        let mut older = op.clone();
+        if let Op::Nack { attempt, .. } = &mut older {
+            *attempt = Attempt::Failed;
+        }
+        return push(frame, &older);
     }
     let frame = push(frame, op)?;
     if !dialect.knows(&frame[at..]) {

@@ -236,6 +236,10 @@ fn edit() -> impl Strategy<Value = Edit> {
     )
 }
 
+fn attempt() -> impl Strategy<Value = Attempt> {
+    prop_oneof![Just(Attempt::Failed), Just(Attempt::NotYet), max_attempts().prop_map(Attempt::FailedOf)]
+}
+
 /// An arbitrary operation: all kinds are equally likely.
 pub(crate) fn op() -> impl Strategy<Value = Op> {
     let hand = prop_oneof![
@@ -247,15 +251,16 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
     ];
     let settle = prop_oneof![
         (id(), proof()).prop_map(|(id, proof)| Op::Ack { id, proof }),
-        (id(), proof(), select(vec![Attempt::Failed, Attempt::NotYet]), ms(), any::<Option<u32>>(), text())
-            .prop_map(|(id, proof, attempt, delay_ms, priority, note)| Op::Nack {
+        (id(), proof(), attempt(), ms(), any::<Option<u32>>(), text()).prop_map(
+            |(id, proof, attempt, delay_ms, priority, note)| Op::Nack {
                 id,
                 proof,
                 attempt,
                 delay_ms,
                 priority,
                 note
-            }),
+            }
+        ),
         (id(), proof(), any::<Option<u32>>(), text()).prop_map(|(id, proof, priority, note)| Op::Bury {
             id,
             proof,
@@ -355,6 +360,7 @@ fn view() -> impl Strategy<Value = View> {
         fires: n[3],
         delay_ms,
         asked: None,
+        limit: None,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
     (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(

@@ -3,7 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::message::*;
-use duewheel_core::policy::Policy;
+use duewheel_core::policy::{Policy, QueueSettings};
 
 use super::rig;
 use crate::harness::*;
@@ -53,6 +53,69 @@ fn not_yet_forgives_the_grant_and_attempts_never_fall() {
     );
     let now = view(&mut rig, id);
     assert_eq!((now.state, now.attempt, now.forgiven), (State::Dead, 7, 5));
+}
+
+fn failed_of(limit: u32) -> Attempt {
+    Attempt::FailedOf(MaxAttempts::new(limit).expect("a limit"))
+}
+
+/// Story: a target with more attempts than its queue lost its messages at the limit of the queue.
+#[test]
+fn a_consumer_may_have_a_limit_above_that_of_the_queue() {
+    let mut rig = rig();
+    let settings = QueueSettings { max_attempts: MaxAttempts::new(2), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    let id = rig.put("q", 0, None);
+    for _ in 1..=3 {
+        let grant = rig.reserve("q", 1).remove(0);
+        let said = rig.call(nack(id, grant.token, failed_of(5)));
+        assert!(matches!(said, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{said:?}");
+    }
+    assert_eq!(view(&mut rig, id).max_attempts, 5);
+    // It holds for a lease that ends by itself, too, also behind a restart.
+    rig.restart();
+    assert_eq!(rig.reserve("q", 1)[0].attempt, 4);
+    rig.pass(30_000);
+    assert_eq!(view(&mut rig, id).state, State::Ready);
+    let grant = rig.reserve("q", 1).remove(0);
+    let last = rig.call(nack(id, grant.token, failed_of(5)));
+    assert_eq!(last, Reply::Settle(Ok(Settled::Dead(DeadReason::MaxAttempts).into())));
+    assert_eq!(view(&mut rig, id).attempt, 5);
+}
+
+#[test]
+fn a_consumer_may_have_a_limit_below_that_of_the_queue_and_the_message_has_the_last_word() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(nack(id, grant.token, failed_of(2)));
+    // The last attempt ends with its lease.
+    rig.reserve("q", 1);
+    rig.pass(30_000);
+    assert_eq!((view(&mut rig, id).state, view(&mut rig, id).attempt), (State::Dead, 2));
+
+    rig.call(Op::Enqueue(Box::new(attempts(3))));
+    let id = MessageId(2);
+    for n in 1..=3 {
+        let grant = rig.reserve("q", 1).remove(0);
+        assert_eq!(grant.attempt, n);
+        rig.call(nack(id, grant.token, failed_of(if n == 1 { 1 } else { 9 })));
+    }
+    assert_eq!(view(&mut rig, id).state, State::Dead);
+}
+
+#[test]
+fn the_limit_of_a_consumer_goes_when_another_one_returns_the_message() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    for attempt in [failed_of(3), Attempt::NotYet] {
+        let grant = rig.reserve("q", 1).remove(0);
+        rig.call(nack(id, grant.token, attempt));
+        assert_eq!(view(&mut rig, id).max_attempts, 3, "{attempt:?}");
+    }
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(nack(id, grant.token, Attempt::Failed));
+    assert_eq!(view(&mut rig, id).max_attempts, 20);
 }
 
 #[test]
