@@ -155,6 +155,7 @@ impl CivilCron {
         {
             return Ok(known.at);
         }
+        count_step();
         let time = BoundedTime { time: civil(from)?, until: search.until };
         // An error says that there is none.
         let found = self.cron.find_next_occurrence(&time, true).ok();
@@ -198,6 +199,7 @@ impl CronDateTime for BoundedTime {
     }
 
     fn resolve_civil(&self, civil: CivilDateTime) -> Result<Resolution<Self>, CronError> {
+        count_step();
         let bounded = |time| BoundedTime { time, until: self.until };
         match self.time.resolve_civil(civil)? {
             Resolution::Single(time) | Resolution::Ambiguous(time, _) if time > self.until => {
@@ -212,6 +214,7 @@ impl CronDateTime for BoundedTime {
     }
 
     fn checked_add_seconds(&self, seconds: i64) -> Option<Self> {
+        count_step();
         let time = CronDateTime::checked_add_seconds(&self.time, seconds)?;
         Some(BoundedTime { time, until: self.until })
     }
@@ -219,6 +222,23 @@ impl CronDateTime for BoundedTime {
     fn cmp_instant(&self, other: &Self) -> Ordering {
         self.time.cmp(&other.time)
     }
+}
+
+#[cfg(feature = "fuzzing")]
+thread_local! {
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a moment that a search looks at.
+fn count_step() {
+    #[cfg(feature = "fuzzing")]
+    STEPS.set(STEPS.get() + 1);
+}
+
+/// Moments that searches of this thread have looked at since the last call.
+#[cfg(feature = "fuzzing")]
+pub fn cron_steps() -> u64 {
+    STEPS.take()
 }
 
 fn civil(second: i64) -> Result<DateTime, BeyondCalendar> {

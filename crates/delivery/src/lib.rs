@@ -41,6 +41,12 @@ mod trust;
 mod url_targets;
 mod workers;
 
+/// What the fuzz targets count; no part of the interface.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    pub use crate::civil::cron_steps;
+}
+
 pub use answer::PushVerdict;
 pub use book::{BookReport, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};

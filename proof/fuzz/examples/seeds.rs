@@ -78,6 +78,52 @@ const TEXTS: [&str; 20] = [
     "---\n\u{1b}[2J: x\n",
 ];
 
+/// Cron expressions that have been trouble, are rare, or are wrong.
+const EXPRESSIONS: [&str; 42] = [
+    "* * * * *",
+    "30 9 * * MON-FRI",
+    "*/5 * * * *",
+    "0 0 1 1 *",
+    "0 0 29 2 *",
+    "0 0 31 2 *",
+    "* * * 31 2,4,6,9,11 *",
+    "0 0 29 2 +7#1",
+    "0 0 0 1 1 * 2037",
+    "0 0 0 1 2 * 2037",
+    "@hourly",
+    "@daily",
+    "@weekly",
+    "@monthly",
+    "@yearly",
+    "30 2 * * *",
+    "0 30 1 * * *",
+    "0 0 L * *",
+    "0 0 LW * *",
+    "0 0 15W * *",
+    "0 12 * * 5#3",
+    "0 12 * * 5L",
+    "0 0 * * SUN,MON#2",
+    "59 59 23 31 12 7 2099",
+    "0-59/7 0-23/5 1-31/3 1-12/2 0-6/2",
+    "* * * * * *",
+    "*/59 */59 */23 */30 */11 */6",
+    "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30 * * * *",
+    "0 0 13 * FRI",
+    "0 0 13 * +FRI",
+    "0 3 * * *",
+    "0 0 30 12 * 2011",
+    "60 * * * *",
+    "0 24 * * *",
+    "a b c d e",
+    "? ? ? ? ?",
+    "0 0 1-7 * +1",
+    "0 0 32 * *",
+    "-1 * * * *",
+    "0/0 * * * *",
+    "99999999999999999999 * * * *",
+    "1-99999999999999999999/1 * * * *",
+];
+
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for target in ["journal", "run_file", "manifest", "state"] {
@@ -87,7 +133,15 @@ fn main() -> io::Result<()> {
     write(&root, "engine", &engine())?;
     write(&root, "beanstalk", &transcripts(&root)?)?;
     write(&root, "http", &REQUESTS.map(|text| text.as_bytes().to_vec()))?;
-    write(&root, "text", &TEXTS.map(|text| text.as_bytes().to_vec()))
+    write(&root, "text", &TEXTS.map(|text| text.as_bytes().to_vec()))?;
+    write(&root, "cron", &expressions())
+}
+
+/// Each expression in another zone and year, then two that are too long.
+fn expressions() -> Vec<Vec<u8>> {
+    let long = ["0,".repeat(130) + "0 * * * *", "*".repeat(300)];
+    let all = EXPRESSIONS.iter().map(|text| (*text).to_owned()).chain(long);
+    (0u8..).zip(all).map(|(n, text)| [&[n, n % 4, n, 0, 0, 96 + n], text.as_bytes()].concat()).collect()
 }
 
 fn write(root: &Path, target: &str, seeds: &[Vec<u8>]) -> io::Result<()> {

@@ -6,6 +6,7 @@
 mod base;
 mod beanstalk;
 mod choices;
+mod cron;
 mod cuts;
 mod disk;
 mod edits;
@@ -28,6 +29,7 @@ mod harness;
 mod model;
 
 pub use beanstalk::{beanstalk, beanstalk_answers};
+pub use cron::cron;
 pub use engine::engine;
 pub use folder::{journal, manifest, run_file, state};
 pub use http::{http, http_answers};
@@ -47,7 +49,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "journal", run: journal, max_len: 1_024 },
     Target { name: "run_file", run: run_file, max_len: 1_024 },
     Target { name: "manifest", run: manifest, max_len: 512 },
@@ -58,4 +60,5 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "http", run: http, max_len: 1_024 },
     Target { name: "text", run: text, max_len: 1_024 },
     Target { name: "wire", run: wire, max_len: 1_024 },
+    Target { name: "cron", run: cron, max_len: 300 },
 ];

@@ -175,4 +175,4 @@ macro_rules! targets {
         }
     };
 }
-targets!(journal, run_file, manifest, state, record, engine, beanstalk, http, text, wire);
+targets!(journal, run_file, manifest, state, record, engine, beanstalk, http, text, wire, cron);
