@@ -12,6 +12,7 @@
 //!
 //! Instants here are whole seconds since 1970; civil times are the same number, read off a clock in UTC.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -21,7 +22,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 
-use crate::limits::{HORIZON, MAX_EXPRESSION};
+use crate::limits::{HORIZON, MAX_EXPRESSION, SEARCH_STEPS};
 
 /// What happens to a fixed hour that is missing because clocks are put forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,8 @@ struct Search {
     until: DateTime,
     /// The last match that was looked for.
     known: Option<CivilMatch>,
+    /// Moments that it may still look at.
+    left: Cell<u32>,
 }
 
 /// A match of the expression, and from where on it is the next one.
@@ -105,7 +108,11 @@ impl CivilCron {
         mut from: i64,
         limit: i64,
     ) -> Result<Option<(i64, Option<OccurrenceNote>)>, BeyondCalendar> {
-        let mut search = Search { until: civil(limit.saturating_add(MAX_OFFSET))?, known: None };
+        let mut search = Search {
+            until: civil(limit.saturating_add(MAX_OFFSET))?,
+            known: None,
+            left: Cell::new(SEARCH_STEPS),
+        };
         while from <= limit {
             let end = self.change_after(from)?;
             if let Some(found) = self.next_in_segment(from, end, &mut search)? {
@@ -155,8 +162,7 @@ impl CivilCron {
         {
             return Ok(known.at);
         }
-        count_step();
-        let time = BoundedTime { time: civil(from)?, until: search.until };
+        let time = BoundedTime { time: civil(from)?, until: search.until, left: &search.left };
         // An error says that there is none.
         let found = self.cron.find_next_occurrence(&time, true).ok();
         let at = found.and_then(|found| Offset::UTC.to_timestamp(found.time).ok()).map(Timestamp::as_second);
@@ -182,14 +188,26 @@ impl CivilCron {
 }
 
 /// A civil time with a bound, at which croner ends its search; by itself it goes on to the year 5000. It still does so
-/// for days that no month has, such as the first Sunday if it is the 29th; such an expression is refused at once.
+/// for days that no month has, such as the first Sunday if it is the 29th; such an expression is refused at once. An
+/// expression with an empty list of seconds has it look at each minute of these years; so there is a bound of moments.
 #[derive(Clone)]
-struct BoundedTime {
+struct BoundedTime<'a> {
     time: DateTime,
     until: DateTime,
+    /// Moments that the search may still look at.
+    left: &'a Cell<u32>,
 }
 
-impl CronDateTime for BoundedTime {
+impl BoundedTime<'_> {
+    /// Looks at one more moment, if the search may.
+    fn step(&self) -> Option<()> {
+        count_step();
+        self.left.set(self.left.get().checked_sub(1)?);
+        Some(())
+    }
+}
+
+impl CronDateTime for BoundedTime<'_> {
     fn to_civil(&self) -> CivilDateTime {
         self.time.to_civil()
     }
@@ -199,8 +217,8 @@ impl CronDateTime for BoundedTime {
     }
 
     fn resolve_civil(&self, civil: CivilDateTime) -> Result<Resolution<Self>, CronError> {
-        count_step();
-        let bounded = |time| BoundedTime { time, until: self.until };
+        self.step().ok_or(CronError::TimeSearchLimitExceeded)?;
+        let bounded = |time| BoundedTime { time, ..*self };
         match self.time.resolve_civil(civil)? {
             Resolution::Single(time) | Resolution::Ambiguous(time, _) if time > self.until => {
                 Err(CronError::TimeSearchLimitExceeded)
@@ -214,9 +232,9 @@ impl CronDateTime for BoundedTime {
     }
 
     fn checked_add_seconds(&self, seconds: i64) -> Option<Self> {
-        count_step();
+        self.step()?;
         let time = CronDateTime::checked_add_seconds(&self.time, seconds)?;
-        Some(BoundedTime { time, until: self.until })
+        Some(BoundedTime { time, ..*self })
     }
 
     fn cmp_instant(&self, other: &Self) -> Ordering {
@@ -290,13 +308,29 @@ mod tests {
         }
     }
 
+    /// Story: an empty list of seconds took five million steps to refuse, fifteen seconds of a debug build.
+    #[test]
+    fn an_expression_that_nothing_matches_is_given_up_after_a_bounded_search() {
+        for expression in [", * * * * *", ", * * * *", "0 , * * * *"] {
+            let cron = CivilCron::new(expression, TimeZone::UTC, DstGap::Shift, DstFold::First);
+            let Ok(cron) = cron else { continue };
+            let until = civil(1_800_000_000 + 3_000 * 86_400).ok().unwrap();
+            let mut search = Search { until, known: None, left: Cell::new(SEARCH_STEPS) };
+            assert_eq!(cron.matched(1_800_000_000, &mut search).ok().unwrap(), None, "{expression}");
+            assert_eq!(search.left.get(), 0, "{expression}");
+        }
+    }
+
     /// Searched to the year 5000, "every second of 31 February" took a thousand times as long to refuse.
     #[test]
     fn croner_asks_for_nothing_beyond_the_bound() {
         let until: DateTime = "2037-01-01T00:00:00".parse().unwrap();
-        let from = BoundedTime { time: "2027-01-01T00:00:00".parse().unwrap(), until };
+        let left = Cell::new(2);
+        let from = BoundedTime { time: "2027-01-01T00:00:00".parse().unwrap(), until, left: &left };
         assert!(matches!(from.resolve_civil(until.to_civil()), Ok(Resolution::Single(_))));
         let beyond: DateTime = "2037-01-01T00:00:01".parse().unwrap();
         assert!(matches!(from.resolve_civil(beyond.to_civil()), Err(CronError::TimeSearchLimitExceeded)));
+        assert_eq!(left.get(), 0);
+        assert!(matches!(from.resolve_civil(until.to_civil()), Err(CronError::TimeSearchLimitExceeded)));
     }
 }
