@@ -1,20 +1,21 @@
-//! The latest attempts of messages that have failed, for people to read.
+//! The latest attempts of messages that have failed, or stay readable when they are done, for people to read.
 //!
 //! One record for each message, in a system queue, with the message's id as its key. A record is due a day after it was
-//! written: it is removed then if its message was gone for that long, and looked at again a day later otherwise. Nothing
-//! waits for a record: what cannot be written is counted and left out.
+//! written: it is removed then if its message was gone for that long, and looked at again a day later otherwise. A done
+//! message that its queue keeps is not gone. Nothing waits for a record: what cannot be written is counted and left out.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
     Attempt, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Reserved, Target, View, When,
 };
-use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::name::{Key, QueueName};
+use duewheel::core::record::Created;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::{CallError, Client, Demand};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,12 @@ const LEASE_MS: u64 = 10_000;
 const LOOKED_AT: usize = 64;
 /// How often the number of records is counted.
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
+/// Queues of which it is known whether they keep done messages.
+const KNOWN_QUEUES: usize = 10_000;
+/// Records that are looked at, the oldest first, when there are too many.
+const LOOKED_AT_FOR_ROOM: usize = 512;
+/// Records that are then removed, at least, if there are so many of messages that have ended.
+const ROOM_MADE: usize = 128;
 /// The pause after a call that failed.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often a record is written that another node looks at.
@@ -57,7 +64,7 @@ pub struct DeliveryAttempt {
 }
 
 /// The attempts of a message that are kept, oldest first: the last ten, from the first failure on. Empty if there was no
-/// failure, or a day after the message is gone.
+/// failure and its queue keeps no done messages, or a day after the message is gone.
 ///
 /// # Errors
 /// When the store gave no answer.
@@ -108,6 +115,7 @@ impl AttemptRecord {
 pub(crate) struct AttemptNote {
     id: MessageId,
     attempt: DeliveryAttempt,
+    queue: QueueName,
     failed: bool,
     /// Whether it was the first one, so that there is no record.
     first: bool,
@@ -115,6 +123,11 @@ pub(crate) struct AttemptNote {
 }
 
 impl AttemptNote {
+    /// Whether it is a success at the first try, which is kept only where done messages are.
+    fn is_plain(&self) -> bool {
+        !self.failed && self.first
+    }
+
     /// The attempt of a grant that began at `at`. `gone`: the message is done.
     pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome, gone: bool) -> Self {
         let status = match outcome.class {
@@ -137,7 +150,8 @@ impl AttemptNote {
             answer: outcome.answer.clone(),
         };
         let failed = !matches!(outcome.verdict, PushVerdict::Delivered | PushVerdict::Snoozed(_));
-        AttemptNote { id: grant.message.id, attempt, failed, first: grant.attempt == 1, gone }
+        let (id, queue) = (grant.message.id, grant.message.queue.clone());
+        AttemptNote { id, attempt, queue, failed, first: grant.attempt == 1, gone }
     }
 }
 
@@ -146,6 +160,37 @@ impl AttemptNote {
 pub(crate) struct AttemptLog {
     notes: mpsc::Sender<AttemptNote>,
     lost: Arc<AtomicU64>,
+    keeping: Arc<KeepingQueues>,
+}
+
+/// Which queues keep done messages, as far as it is known.
+#[derive(Debug, Default)]
+struct KeepingQueues(Mutex<HashMap<QueueName, (Keeps, Instant)>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    Done,
+    Nothing,
+}
+
+impl KeepingQueues {
+    /// Whether the queue keeps done messages; `None`: somebody has to look.
+    fn of(&self, queue: &QueueName) -> Option<Keeps> {
+        let known = self.lock().get(queue).copied();
+        known.filter(|(_, at)| at.elapsed() < COUNT_AGAIN).map(|(keeps, _)| keeps)
+    }
+
+    fn learn(&self, queue: QueueName, keeps: Keeps) {
+        let mut all = self.lock();
+        if all.len() >= KNOWN_QUEUES {
+            all.clear();
+        }
+        all.insert(queue, (keeps, Instant::now()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, (Keeps, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Writes attempts, and removes old ones, until it is stopped.
@@ -158,25 +203,37 @@ pub(crate) struct AttemptWriter {
 impl AttemptLog {
     /// Starts a writer on the runtime of the caller.
     pub(crate) fn start(client: &Client) -> Result<(Self, AttemptWriter), duewheel::core::name::BadName> {
+        AttemptLog::start_with(client, MAX_ATTEMPT_RECORDS)
+    }
+
+    /// As [`AttemptLog::start`], for `most` records.
+    fn start_with(
+        client: &Client,
+        most: u64,
+    ) -> Result<(Self, AttemptWriter), duewheel::core::name::BadName> {
         let (notes, waiting) = mpsc::channel(WAITING_ATTEMPTS);
         let lost = Arc::new(AtomicU64::new(0));
+        let keeping = Arc::<KeepingQueues>::default();
         let stop = watch::Sender::new(false);
         let keeper = AttemptKeeper {
             client: client.clone(),
             queue: QueueName::system(QUEUE)?,
             lost: lost.clone(),
+            keeping: keeping.clone(),
             records: None,
+            most,
         };
         let task = tokio::spawn(keeper.work(waiting, stop.subscribe()));
-        Ok((AttemptLog { notes, lost }, AttemptWriter { stop, task }))
+        Ok((AttemptLog { notes, lost, keeping }, AttemptWriter { stop, task }))
     }
 
-    /// Leaves an attempt to be written, without waiting. A success at the first try is not kept.
+    /// Leaves an attempt to be written, without waiting. A success at the first try is kept if its message is.
     pub(crate) fn note(&self, note: AttemptNote) {
-        if !note.failed && note.first {
+        let plain = note.is_plain();
+        if plain && self.keeping.of(&note.queue) == Some(Keeps::Nothing) {
             return;
         }
-        if self.notes.try_send(note).is_err() {
+        if self.notes.try_send(note).is_err() && !plain {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -199,8 +256,11 @@ struct AttemptKeeper {
     client: Client,
     queue: QueueName,
     lost: Arc<AtomicU64>,
+    keeping: Arc<KeepingQueues>,
     /// The number of records, and when they were counted.
     records: Option<(u64, Instant)>,
+    /// The most that there may be.
+    most: u64,
 }
 
 impl AttemptKeeper {
@@ -246,6 +306,9 @@ impl AttemptKeeper {
     async fn write(&mut self, notes: Vec<AttemptNote>) {
         let mut of: BTreeMap<String, Vec<AttemptNote>> = BTreeMap::new();
         for note in notes {
+            if note.is_plain() && self.keeps(&note.queue).await == Keeps::Nothing {
+                continue;
+            }
             of.entry(note.id.to_string()).or_default().push(note);
         }
         for tries in 1..=TRIES {
@@ -261,6 +324,20 @@ impl AttemptKeeper {
         self.count_lost(lost);
     }
 
+    /// Whether a queue keeps done messages.
+    async fn keeps(&self, queue: &QueueName) -> Keeps {
+        if let Some(keeps) = self.keeping.of(queue) {
+            return keeps;
+        }
+        let Ok(view) = self.client.ask(Op::queue(queue.clone())).await else { return Keeps::Nothing };
+        let keeps = match view.and_then(|view| view.settings.keep_done_ms) {
+            Some(_) => Keeps::Done,
+            None => Keeps::Nothing,
+        };
+        self.keeping.learn(queue.clone(), keeps);
+        keeps
+    }
+
     /// Returns what is to be written again: another node looks at the record, or the store is behind.
     async fn write_once(
         &mut self,
@@ -269,7 +346,8 @@ impl AttemptKeeper {
         let key = |id: &String| Key::new(id).ok().map(|key| Target::Key(self.queue.clone(), key));
         let gets = of.keys().filter_map(key).map(Op::get).collect();
         let Ok(views) = self.client.ask_many(gets).await else { return of };
-        let full = self.is_full().await;
+        let new = views.iter().filter(|view| matches!(view, Ok(None))).count();
+        let full = self.is_full().await && !self.make_room(new).await;
         let (mut again, mut writing, mut enqueues) = (BTreeMap::new(), Vec::new(), Vec::new());
         for ((id, notes), view) in of.into_iter().zip(views) {
             let Ok(view) = view else {
@@ -289,14 +367,18 @@ impl AttemptKeeper {
             again.extend(writing);
             return again;
         };
+        let mut new = 0;
         for ((id, notes), answer) in writing.into_iter().zip(answers) {
             match answer {
-                Ok(Ok(_)) => {}
+                Ok(Ok(enqueued)) => new += u64::from(enqueued.created == Created::New),
                 Ok(Err(EnqueueRefusal::Leased(_) | EnqueueRefusal::Busy)) | Err(_) => {
                     again.insert(id, notes);
                 }
                 Ok(Err(_)) => self.count_lost(notes.len()),
             }
+        }
+        if let Some((records, _)) = &mut self.records {
+            *records += new;
         }
         again
     }
@@ -305,7 +387,8 @@ impl AttemptKeeper {
     fn enqueue(&self, id: &str, notes: &[AttemptNote], view: Option<&View>, full: bool) -> Option<Enqueue> {
         let mut record = match view {
             Some(view) => AttemptRecord::read(&view.message.body),
-            None if full || !notes.iter().any(|note| note.failed) => return None,
+            // A success behind failures that were not kept says little.
+            None if full || !notes.iter().any(|note| note.failed || note.is_plain()) => return None,
             None => AttemptRecord::default(),
         };
         record.add(notes);
@@ -327,7 +410,31 @@ impl AttemptKeeper {
             let records = counts.scheduled + counts.ready + counts.leased + counts.dead;
             self.records = Some((records, Instant::now()));
         }
-        self.records.is_some_and(|(records, _)| records >= MAX_ATTEMPT_RECORDS)
+        self.records.is_some_and(|(records, _)| records >= self.most)
+    }
+
+    /// Removes records of messages that have ended, the oldest first, until there is room for `new` more. Returns whether
+    /// there is.
+    async fn make_room(&mut self, new: usize) -> bool {
+        let list = Op::list(self.queue.clone(), Some(State::Scheduled), None, LOOKED_AT_FOR_ROOM, None);
+        let Ok(page) = self.client.ask(list).await else { return false };
+        let of = |view: &View| view.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
+        let records: Vec<(MessageId, MessageId)> =
+            page.views.iter().filter_map(|view| Some((view.message.id, of(view)?))).collect();
+        let recalls = records.iter().map(|(_, of)| Op::recall(Target::Id(*of))).collect();
+        let Ok(views) = self.client.ask_many(recalls).await else { return false };
+        let has_ended = |view: &Option<Box<View>>| {
+            view.as_ref().is_none_or(|view| matches!(view.state, State::Dead | State::Done))
+        };
+        let ended = records.iter().zip(views).filter(|(_, view)| view.as_ref().is_ok_and(has_ended));
+        let cancels: Vec<_> =
+            ended.map(|((record, _), _)| Op::cancel(Target::Own(*record))).take(new.max(ROOM_MADE)).collect();
+        let Ok(answers) = self.client.ask_many(cancels).await else { return false };
+        let removed = answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count();
+        if let Some((records, _)) = &mut self.records {
+            *records = records.saturating_sub(u64::try_from(removed).unwrap_or(0));
+        }
+        removed >= new
     }
 
     fn count_lost(&self, lost: usize) {
@@ -341,7 +448,8 @@ impl AttemptKeeper {
             let of: Option<MessageId> = grant.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
             let exists = match of {
                 None => false,
-                Some(of) => match self.client.ask(Op::get(Target::Id(of))).await {
+                // A done message that is kept exists.
+                Some(of) => match self.client.ask(Op::recall(Target::Id(of))).await {
                     Ok(view) => view.is_some(),
                     Err(_) => continue,
                 },
@@ -374,5 +482,66 @@ async fn due(client: Client, queue: QueueName, pause: Duration) -> Result<Vec<Gr
         Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues | Reserved::HeldBack(_) => {
             Err(CallError::Overloaded)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::Duewheel;
+
+    use super::*;
+
+    async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done().await {
+            assert!(Instant::now() < deadline, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Story: dead messages stay for good, and so did their records, until those of living messages had no room.
+    #[tokio::test]
+    async fn records_of_ended_messages_make_room() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let client = wheel.client();
+        let (log, writer) = AttemptLog::start_with(client, 3).unwrap();
+        let kept = async |id: MessageId| !deliveries(client, id).await.unwrap().is_empty();
+        let mut ids = Vec::new();
+        for n in 0..5 {
+            ids.push(wheel.queue("q").body("x").delay(duewheel::HOUR * n).enqueue().await.unwrap().id);
+        }
+        let note = |id: MessageId| AttemptNote {
+            id,
+            attempt: DeliveryAttempt {
+                at_ms: 1,
+                ms: 1,
+                status: Some(500),
+                class: "status_500".into(),
+                answer: String::new(),
+            },
+            queue: QueueName::new("q").unwrap(),
+            failed: true,
+            first: true,
+            gone: false,
+        };
+        // The first one is dead, the others wait.
+        let Ok(Reserved::Grants(grants)) = client.reserve(Demand::new(QueueName::new("q").unwrap())).await
+        else {
+            panic!("a grant")
+        };
+        for id in &ids[..3] {
+            log.note(note(*id));
+            until("it is kept", async || kept(*id).await).await;
+        }
+        client.ask(Op::bury(ids[0], grants[0].token, "")).await.unwrap().unwrap();
+        log.note(note(ids[3]));
+        until("the fourth is kept", async || kept(ids[3]).await).await;
+        assert!(!kept(ids[0]).await, "the dead one has made room");
+        assert!(kept(ids[1]).await && kept(ids[2]).await);
+        // Those that wait do not.
+        log.note(note(ids[4]));
+        until("it is counted", async || log.lost() == 1).await;
+        assert!(!kept(ids[4]).await);
+        writer.stop().await;
     }
 }

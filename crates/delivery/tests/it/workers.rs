@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use duewheel::core::engine::{Op, Target};
 use duewheel::core::message::State;
 use duewheel::core::name::{Key, QueueName};
+use duewheel::core::policy::QueueSettings;
 use duewheel::{Demand, Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
@@ -466,6 +467,35 @@ async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
     // A day after its message is gone the record is removed.
     rig.clock.advance(Duration::from_secs(86_400 + 1));
     until("nothing is kept", async || attempts(id).await.is_empty()).await;
+    node.stop(LONG).await;
+}
+
+/// Where done messages are kept, a success at the first try is, too, and for as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_attempts_of_a_done_message_are_kept_as_long_as_it_is() {
+    let receiver = Receiver::new(|_, _| status(200, "", "thanks")).await;
+    let rig = Rig::new().await;
+    let settings = QueueSettings { keep_done_ms: Some(3 * 86_400_000), ..QueueSettings::default() };
+    let configure = Op::configure(QueueName::new("q").unwrap(), settings);
+    rig.wheel.client().ask(configure).await.unwrap().unwrap();
+    rig.put("t", &["q"], None, &receiver.target());
+    let node = rig.node();
+    let id = rig.wheel.queue("q").body("0").enqueue().await.unwrap().id;
+    let kept = async || deliveries(rig.wheel.client(), id).await.unwrap();
+    until("it is kept", async || kept().await.len() == 1).await;
+    assert_eq!((kept().await[0].status, kept().await[0].answer.as_str()), (Some(200), "thanks"));
+    let record = async || rig.view("#attempts", &id.to_string()).await;
+    for _ in 0..2 {
+        let before = record().await.unwrap().due_at;
+        rig.clock.advance(Duration::from_secs(86_400 + 1));
+        until("it was looked at", async || {
+            record().await.is_none_or(|r| r.due_at > before && r.state == State::Scheduled)
+        })
+        .await;
+        assert_eq!(kept().await.len(), 1, "the message is still readable");
+    }
+    rig.clock.advance(Duration::from_secs(2 * 86_400));
+    until("both are gone", async || kept().await.is_empty()).await;
     node.stop(LONG).await;
 }
 
