@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use duewheel::core::engine::{Counts, Enqueue, Op};
+use duewheel::core::engine::{Counts, Enqueue, HeldBack, Op, Reserved};
 use duewheel::core::message::{DeadReason, MaxAttempts, Options, State};
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::QueueSettings;
-use duewheel::{Duewheel, View, VirtualClock};
+use duewheel::core::policy::{GrantLimits, GrantRate, QueueSettings};
+use duewheel::{Demand, Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BreakerStage, PushClient, PushRate, PushTarget, Pusher, PusherError, RetrySettings, Stopped,
     TargetSettings,
@@ -384,6 +384,56 @@ async fn the_limit_of_the_target_holds_and_not_that_of_the_queue() {
         assert_eq!(receiver.requests().len(), usize::try_from(target).unwrap());
         assert_eq!((pusher.counts().failed, pusher.counts().dead), (u64::from(target) - 1, 1));
     }
+}
+
+async fn limit(wheel: &Duewheel, limits: GrantLimits) {
+    let settings = QueueSettings { limits, ..QueueSettings::default() };
+    let configure = Op::configure(QueueName::new("q").unwrap(), settings);
+    wheel.client().ask(configure).await.unwrap().unwrap();
+}
+
+/// Long enough for a request that should not be there.
+async fn settle_down(wheel: &Duewheel) {
+    for _ in 0..200 {
+        wheel.stats().await.unwrap();
+    }
+}
+
+/// The limits of a queue hold for pushes as they do for consumers.
+#[tokio::test]
+async fn the_concurrency_of_a_queue_holds_for_pushes() {
+    let receiver = Receiver::new(|_, _| Answer::Hang).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    limit(&wheel, GrantLimits { concurrency: Some(2), ..GrantLimits::default() }).await;
+    let pusher = push(&wheel, &TargetSettings { concurrency: Some(10), ..receiver.target() });
+    enqueue(&wheel, 5).await;
+    until("two are under way", async || receiver.requests().len() == 2).await;
+    settle_down(&wheel).await;
+    let counts = wheel.stats().await.unwrap().counts;
+    assert_eq!((receiver.requests().len(), counts.leased, counts.ready), (2, 2, 3));
+    // A consumer shares them.
+    let name = QueueName::new("q").unwrap();
+    let pulled = wheel.client().reserve(Demand { max: 5, ..Demand::new(name) }).await.unwrap();
+    assert!(matches!(pulled, Reserved::HeldBack(HeldBack::Leases)), "{pulled:?}");
+    assert_eq!(pusher.stop(Duration::ZERO).await, Stopped::Interrupted);
+}
+
+#[tokio::test]
+async fn the_rate_of_a_queue_holds_for_pushes() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let rate = Some(GrantRate { per_second: 1, burst: Some(2) });
+    limit(&wheel, GrantLimits { rate, ..GrantLimits::default() }).await;
+    let pusher = push(&wheel, &TargetSettings { concurrency: Some(10), ..receiver.target() });
+    enqueue(&wheel, 5).await;
+    for n in 2..=4 {
+        until("as many as the rate allows", async || pusher.counts().delivered == n).await;
+        settle_down(&wheel).await;
+        assert_eq!(pusher.counts().delivered, n, "the clock stands still");
+        clock.advance(Duration::from_secs(1));
+    }
+    until("the last one", async || pusher.counts().delivered == 5).await;
+    pusher.stop(LONG).await;
 }
 
 /// Jobs put over beanstalkd have no limit: that of the target does not hold for them.

@@ -387,6 +387,59 @@ async fn one_damaged_record_stops_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn there_are_ten_thousand_schedules_at_most() {
+    let mut rig = Rig::new().await;
+    rig.schedules.put("report", every("1m"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    rig.stop_worker().await;
+    // Records alone: only their number counts.
+    let record = |n: usize| Enqueue {
+        key: Some(Key::new(&format!("s{n}")).unwrap()),
+        when: When::After(86_400_000),
+        ..Enqueue::new(QueueName::system("#schedules").unwrap(), r#"{"format":99}"#)
+    };
+    for part in 0..9 {
+        let records = (0..1_111).map(|n| record(part * 1_111 + n)).collect();
+        let answers = rig.wheel.client().ask_many(records).await.unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(_)))));
+    }
+    let refused = rig.schedules.put("one-more", every("1m"), None).await.map(drop).unwrap_err();
+    assert!(matches!(refused, ScheduleError::TooMany(10_000)), "{refused}");
+    rig.schedules.put("report", every("2m"), None).await.unwrap();
+    rig.schedules.remove("s0", &|_| true).await.unwrap();
+    rig.schedules.put("one-more", every("1m"), None).await.unwrap();
+}
+
+/// When the messages of the queue are due, in minutes of the day in UTC.
+async fn minutes_of_day(rig: &Rig) -> Vec<u64> {
+    rig.messages().await.iter().map(|view| view.due_at.0 / 60_000 % 1_440).collect()
+}
+
+/// Zone data that says something else than when an occurrence was put ahead: here the record has another zone.
+#[tokio::test(flavor = "multi_thread")]
+async fn occurrences_are_computed_again_at_start() {
+    let mut rig = Rig::new().await;
+    let recurrence = RecurrenceSettings {
+        cron: Some("30 9 * * *".into()),
+        zone: Some("Europe/Berlin".into()),
+        ..Default::default()
+    };
+    rig.schedules.put("report", ScheduleSettings { recurrence, ..every("1m") }, None).await.unwrap();
+    rig.entered("report", 1).await;
+    assert_eq!(minutes_of_day(&rig).await, [8 * 60 + 30], "09:30 in Berlin in winter");
+    rig.stop_worker().await;
+    let (queue, key) = (QueueName::system("#schedules").unwrap(), Key::new("report").unwrap());
+    let record = rig.wheel.client().ask(Op::get(Target::Key(queue, key))).await.unwrap().unwrap();
+    let body = String::from_utf8(record.message.body.to_vec()).unwrap();
+    assert!(body.contains("Europe/Berlin"), "{body}");
+    let edit = Edit { body: Some(body.replace("Europe/Berlin", "Asia/Tokyo").into()), ..Edit::default() };
+    let written = Op::postpone(Target::Own(record.message.id), Box::new(edit), None);
+    rig.wheel.client().ask(written).await.unwrap().unwrap();
+    rig.start_worker();
+    until("it is at 09:30 in Tokyo", async || minutes_of_day(&rig).await == [30]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_leaves_room_for_what_is_added_to_it() {
     let rig = Rig::new().await;
     let large = ScheduleSettings { body: vec![b'x'; 200_000].into(), ..every("1m") };

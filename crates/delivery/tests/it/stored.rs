@@ -184,6 +184,20 @@ async fn what_is_in_use_or_missing_or_not_for_a_queue_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn there_are_a_thousand_targets_at_most() {
+    let store = Store::new().await;
+    let settings = TargetSettings::new("https://example.com/hook");
+    for n in 0..1_000 {
+        store.targets.put(&format!("t{n}"), &settings).await.unwrap();
+    }
+    let refused = store.targets.put("one-more", &settings).await.map(drop).unwrap_err();
+    assert!(matches!(refused, TargetError::TooMany(1_000, _)), "{refused}");
+    store.targets.put("t7", &settings).await.unwrap();
+    store.targets.remove("t0").await.unwrap();
+    store.targets.put("one-more", &settings).await.unwrap();
+}
+
 /// A key that is gone stops its targets and no others; a target may be put anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_no_key_opens_is_listed_and_blocks_nothing() {
