@@ -232,4 +232,23 @@ mod tests {
         }
         assert!(it.wait(&origin(0), EngineMs(now + 600_000)).is_none(), "a probe may go");
     }
+
+    /// The limit of requests is that of all targets of a node together.
+    #[tokio::test(start_paused = true)]
+    async fn there_are_so_many_requests_to_urls_at_a_time() {
+        let ground = Arc::new(UrlGround::default());
+        let mut hands = Vec::new();
+        for _ in 0..URL_CONCURRENCY {
+            hands.push(ground.hand().await.expect("a free one"));
+        }
+        let begun = tokio::time::Instant::now();
+        assert!(ground.hand().await.is_none());
+        assert_eq!(begun.elapsed(), URL_WAIT);
+        let waiting = tokio::spawn({
+            let ground = ground.clone();
+            async move { ground.hand().await.is_some() }
+        });
+        hands.pop();
+        assert!(waiting.await.unwrap(), "the next one gets it");
+    }
 }

@@ -374,6 +374,29 @@ fn kill_9_loses_no_delivery_and_keeps_its_id() {
     assert_eq!(stores.len(), 1, "{stores:?}");
 }
 
+/// Variables that name proxies are not read: a push would go where its addresses are not judged.
+#[test]
+fn no_proxy_of_the_environment_is_used() {
+    let (dir, hook, proxy) = (TempDir::new().expect("dir"), Hook::well(), Hook::well());
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--data"])
+        .arg(dir.path().join("data"));
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        command.env(name, format!("http://{}", proxy.address));
+    }
+    command.env("NO_PROXY", "").env("no_proxy", "");
+    let process = Process::spawn(command);
+    assert_eq!(process.call("PUT", "/v1/targets/shop", &to(&hook).to_string()).0, 200);
+    assert_eq!(process.call("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#).0, 200);
+    assert_eq!(process.call("POST", "/v1/queues/orders/messages", r#"{"delay": "0s", "body": "1"}"#).0, 201);
+    let got = hook.until("it is delivered", |got| !got.is_empty());
+    assert_eq!(got[0].path, "/hook", "a proxy gets the whole URL");
+    assert_eq!(process.call("POST", "/v1/targets/shop/test", "").0, 200);
+    assert_eq!(proxy.requests().len(), 0);
+    process.kill();
+}
+
 /// Pull and push from one queue: each message has one taker.
 #[test]
 fn a_queue_is_pulled_from_and_pushed_at_a_time() {
