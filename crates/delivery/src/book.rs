@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use duewheel::core::name::QueueName;
+use duewheel::core::time::WallMs;
 use tokio::sync::watch;
 
 use crate::target::PushTarget;
@@ -57,6 +58,15 @@ impl TargetBook {
     }
 }
 
+/// A target that has done nothing but fail for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailingTarget {
+    /// When that began, by the wall clock.
+    pub since: WallMs,
+    /// The failures since then, as far as they were counted.
+    pub failures: u32,
+}
+
 /// What workers report about targets.
 pub trait BookReport: Send + Sync + fmt::Debug + 'static {
     /// The target has said that it takes no more messages, or has failed for days: it is to be paused with this reason,
@@ -70,4 +80,14 @@ pub trait BookReport: Send + Sync + fmt::Debug + 'static {
         revision: u64,
         reason: &'a str,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+    /// What is recorded of a target's failures, when a worker begins to push to it: so that five days of failures are
+    /// five days over all processes. `None` if nothing is, or it was edited since `revision`.
+    fn failing<'a>(
+        &'a self,
+        _name: &'a str,
+        _revision: u64,
+    ) -> Pin<Box<dyn Future<Output = Option<FailingTarget>> + Send + 'a>> {
+        Box::pin(std::future::ready(None))
+    }
 }

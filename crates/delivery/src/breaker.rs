@@ -38,7 +38,7 @@ pub struct Breaker {
     recent: VecDeque<EngineMs>,
     last_success: Option<EngineMs>,
     /// Since when everything has failed, and how often.
-    failing: Option<(EngineMs, u32)>,
+    failing: Option<Failing>,
     /// Until when the target wants to be left alone; then one request at a time, until one succeeds.
     slowed: Option<EngineMs>,
     /// The number of the latest probe, over all openings.
@@ -84,6 +84,24 @@ pub enum BreakerStage {
         /// Why.
         reason: String,
     },
+}
+
+/// A time of nothing but failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// When it began, as far as this breaker has seen it.
+    pub since: EngineMs,
+    /// How long it had lasted before, in ms: an earlier process has seen that.
+    pub earlier_ms: u64,
+    /// The failures since it began.
+    pub failures: u32,
+}
+
+impl Failing {
+    /// How long it has lasted, in ms.
+    pub fn lasts_ms(&self, now: EngineMs) -> u64 {
+        since_then(self.since, now).saturating_add(self.earlier_ms)
+    }
 }
 
 /// What may be sent now.
@@ -135,6 +153,17 @@ impl Breaker {
     /// How the latest failure ended, since the latest success.
     pub fn last_failure(&self) -> Option<PushClass> {
         self.last_failure
+    }
+
+    /// Since when everything has failed, if it does.
+    pub fn failing(&self) -> Option<Failing> {
+        self.failing
+    }
+
+    /// The target has failed before, as an earlier process of this node or another one has seen: the time goes on.
+    pub fn has_failed(&mut self, before: Failing) {
+        let failures = self.failing.map_or(0, |failing| failing.failures);
+        self.failing = Some(Failing { failures: failures.saturating_add(before.failures), ..before });
     }
 
     /// What it does.
@@ -236,8 +265,9 @@ impl Breaker {
         if self.recent.len() > OPEN_LEAST {
             self.recent.pop_front();
         }
-        let (since, failures) = self.failing.map_or((now, 1), |(since, n)| (since, n.saturating_add(1)));
-        self.failing = Some((since, failures));
+        let mut failing = self.failing.unwrap_or(Failing { since: now, earlier_ms: 0, failures: 0 });
+        failing.failures = failing.failures.saturating_add(1);
+        self.failing = Some(failing);
         let charge = match &mut self.stage {
             BreakerStage::Closed => {
                 if self.row >= OPEN_AFTER || self.nothing_succeeds(now) {
@@ -256,8 +286,8 @@ impl Breaker {
             BreakerStage::Paused { .. } => Charge::Forgiven,
         };
         if let Some(limit) = self.pause_after
-            && failures >= PAUSE_LEAST
-            && since_then(since, now) >= ceil_ms(limit)
+            && failing.failures >= PAUSE_LEAST
+            && failing.lasts_ms(now) >= ceil_ms(limit)
         {
             let days = limit.as_secs() / 86_400;
             self.pause(format!("nothing but failures for {days} days, the last: {}", outcome.class));
@@ -365,6 +395,37 @@ mod tests {
         }
         it.fails(5 * MINUTE);
         assert!(matches!(it.permit(5 * MINUTE), Permit::Until(_)));
+    }
+
+    /// Story: each restart of a server began the five days anew.
+    #[test]
+    fn a_time_of_failures_goes_on_in_another_breaker() {
+        let mut earlier = Bench::new();
+        for n in 0..10 {
+            earlier.fails(n * MINUTE);
+        }
+        let failing = earlier.0.failing().expect("it fails");
+        assert_eq!(failing, Failing { since: EngineMs(0), earlier_ms: 0, failures: 10 });
+        let mut it = Bench::new();
+        it.0.has_failed(failing);
+        it.fails(5 * DAY - 1);
+        assert!(!matches!(it.0.stage(), BreakerStage::Paused { .. }));
+        it.fails(5 * DAY);
+        assert!(matches!(it.0.stage(), BreakerStage::Paused { .. }));
+        // The clock of a young store shows less than that.
+        let mut it = Bench::new();
+        it.0.has_failed(Failing { since: EngineMs(7), earlier_ms: 5 * DAY - 1, failures: 9 });
+        it.fails(7);
+        assert!(!matches!(it.0.stage(), BreakerStage::Paused { .. }));
+        it.fails(8);
+        assert!(matches!(it.0.stage(), BreakerStage::Paused { .. }));
+        // A success ends it.
+        let mut it = Bench::new();
+        it.0.has_failed(failing);
+        it.succeeds(5 * DAY);
+        assert_eq!(it.0.failing(), None);
+        it.fails(6 * DAY);
+        assert!(!matches!(it.0.stage(), BreakerStage::Paused { .. }));
     }
 
     #[test]

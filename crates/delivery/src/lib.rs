@@ -48,8 +48,8 @@ pub mod fuzzing {
 }
 
 pub use answer::PushVerdict;
-pub use book::{BookReport, TargetBook, TargetEntry};
-pub use breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
+pub use book::{BookReport, FailingTarget, TargetBook, TargetEntry};
+pub use breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 pub use bulk::{
     BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
     BulkRequest, BulkView, BulkWorker, DeadByReason, DeadReasons, dead_reasons, filtered_page,

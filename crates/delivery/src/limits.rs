@@ -142,6 +142,9 @@ pub const WORKERS_TICK: Duration = Duration::from_millis(200);
 pub const WORKERS_WAIT: Duration = Duration::from_secs(2);
 /// The pause before a pause of a target is reported again that was not recorded.
 pub const REPORT_AGAIN: Duration = Duration::from_secs(1);
+/// A time of nothing but failures is recorded once it has lasted for this long: so a target that fails now and then
+/// costs no writes.
+pub const FAILING_NOTED: Duration = Duration::from_secs(600);
 /// How many attempts of a message are kept, the latest ones.
 pub const KEPT_ATTEMPTS: usize = 10;
 /// Attempts that wait until they are written; further ones are not kept.

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::answer::PushVerdict;
-use crate::breaker::{Breaker, BreakerStage, Charge, Permit, RequestMark};
+use crate::breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 use crate::client::{PushClass, PushClient, PushOutcome};
 use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST};
 use crate::message_url::MessageUrl;
@@ -201,6 +201,16 @@ impl Pusher {
     /// How the last failed attempt ended since the last success.
     pub(crate) fn last_failure(&self) -> Option<PushClass> {
         self.worker.breaker().last_failure()
+    }
+
+    /// Since when everything has failed, if it does.
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        self.worker.breaker().failing()
+    }
+
+    /// The target has failed before: the time of nothing but failures goes on.
+    pub(crate) fn has_failed(&self, before: Failing) {
+        self.worker.breaker().has_failed(before);
     }
 
     /// Whether its loop has ended, by a bug or because the wheel is closed.

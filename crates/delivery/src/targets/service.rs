@@ -11,8 +11,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::shelves::{ReadyTarget, RowMark, Targets};
-use super::stages::TargetState;
-use crate::book::{BookReport, TargetBook, TargetEntry};
+use super::stages::NotedStage;
+use crate::book::{BookReport, FailingTarget, TargetBook, TargetEntry};
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;
 use crate::tracer::PushTracer;
@@ -187,6 +187,12 @@ impl ServiceInner {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The record of a target, unless it was edited since this revision.
+    fn row_of(&self, name: &str, revision: u64) -> Option<RowMark> {
+        let known = self.known();
+        known.entries.get(name).filter(|known| known.entry.revision == revision).map(|known| known.row)
+    }
+
     /// A bug, if a test has asked for one.
     fn happen(&self) {
         if self.bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
@@ -250,11 +256,12 @@ impl ServiceInner {
     }
 
     /// Records what this node sees of its targets, where that has changed.
-    async fn note_stages(&self, noted: &mut BTreeMap<String, TargetState>) {
+    async fn note_stages(&self, noted: &mut BTreeMap<String, NotedStage>) {
         let statuses = self.workers().as_ref().map(PushWorkers::statuses).unwrap_or_default();
         noted.retain(|name, _| statuses.contains_key(name));
         for (name, status) in statuses {
-            let state = TargetState::seen(&status);
+            let row = self.known().entries.get(&name).map(|known| known.row);
+            let state = NotedStage::of(&status, row, self.wheel.client().now().wall);
             if noted.get(&name) == Some(&state) {
                 continue;
             }
@@ -305,19 +312,22 @@ impl BookReport for PauseRecorder {
         reason: &'a str,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
         Box::pin(async move {
-            let row = {
-                let known = self.0.known();
-                known
-                    .entries
-                    .get(name)
-                    .filter(|known| known.entry.revision == revision)
-                    .map(|known| known.row)
-            };
             // It was edited since.
-            let Some(row) = row else { return Ok(()) };
+            let Some(row) = self.0.row_of(name, revision) else { return Ok(()) };
             self.0.targets.pause_if(name, row, reason).await.map_err(|error| error.to_string())?;
             self.0.edited.notify_one();
             Ok(())
+        })
+    }
+
+    fn failing<'a>(
+        &'a self,
+        name: &'a str,
+        revision: u64,
+    ) -> Pin<Box<dyn Future<Output = Option<FailingTarget>> + Send + 'a>> {
+        Box::pin(async move {
+            let row = self.0.row_of(name, revision)?;
+            self.0.targets.failing(name, row).await
         })
     }
 }
@@ -327,9 +337,13 @@ mod tests {
     use duewheel::Policy;
     use duewheel::core::name::QueueName;
 
+    use duewheel::core::time::WallMs;
+
     use super::*;
+    use crate::pusher::PushCounts;
     use crate::target::TargetSettings;
     use crate::targets::Sealing;
+    use crate::workers::TargetStage;
 
     /// Its end was not counted, and who stopped the service waited for the workers first.
     #[tokio::test(flavor = "multi_thread")]
@@ -344,6 +358,53 @@ mod tests {
             assert!(Instant::now() < deadline, "{} restarts", service.restarts());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        service.stop(Duration::from_secs(10)).await;
+    }
+
+    /// Story: five days of failures were counted by one process, so each restart began them anew.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn five_days_of_failures_are_those_of_all_processes() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
+        let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let settings = TargetSettings {
+            networks: Some(crate::target::NetworkSettings::One("127.0.0.1/32".into())),
+            ..TargetSettings::new(format!("http://{nowhere}/"))
+        };
+        let day = 86_400_000;
+        let now = wheel.client().now().wall;
+        for (name, edited) in [("old", false), ("edited", true)] {
+            targets.put(name, &settings).await.unwrap();
+            targets.choose(&QueueName::new(name).unwrap(), Some(name), &|_| true).await.unwrap();
+            let row = targets.targets.read(name).await.unwrap().unwrap();
+            let failing = FailingTarget { since: WallMs(now.0 - 5 * day - day / 24), failures: 10 };
+            let status = TargetStatus {
+                stage: TargetStage::Open,
+                reason: None,
+                since: now.to_system_time(),
+                counts: PushCounts::default(),
+                in_flight: 0,
+                failing: Some(failing),
+            };
+            let mark = Some((row.id, row.generation));
+            assert!(targets.note_stage(name, &NotedStage::of(&status, mark, now)).await);
+            if edited {
+                targets.put(name, &settings).await.unwrap();
+            }
+            wheel.queue(name).body("x").enqueue().await.unwrap();
+        }
+        let service = TargetService::start(&wheel, &targets);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let paused = async |name: &str| targets.get(name).await.unwrap().paused;
+        while paused("old").await.is_none()
+            || service.status("edited").is_none_or(|seen| seen.failing.is_none())
+        {
+            assert!(Instant::now() < deadline, "waited in vain");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let reason = paused("old").await.unwrap().reason;
+        assert!(reason.starts_with("nothing but failures for 5 days"), "{reason}");
+        assert_eq!(paused("edited").await, None, "it is another one now, which has failed once");
         service.stop(Duration::from_secs(10)).await;
     }
 }

@@ -5,10 +5,12 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use duewheel::CallError;
-use duewheel::core::time::WallMs;
+use duewheel::core::time::{WallMs, ceil_ms};
 use serde::{Deserialize, Serialize};
 
-use super::shelves::{TargetView, Targets};
+use super::shelves::{RowMark, TargetView, Targets};
+use crate::book::FailingTarget;
+use crate::limits::{FAILING_NOTED, PAUSE_LEAST};
 use crate::shelf::{NotWritten, ShelfRow};
 use crate::workers::{TargetStage, TargetStatus};
 
@@ -38,10 +40,34 @@ impl TargetState {
         }
     }
 
-    pub(super) fn seen(status: &TargetStatus) -> Self {
+    fn seen(status: &TargetStatus) -> Self {
         TargetState { stage: status.stage, reason: status.reason.clone(), since: Some(status.since) }
     }
 }
+
+/// What a node records of a target that it pushes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NotedStage(StageRecord);
+
+impl NotedStage {
+    /// `row`: the record of the target, which an edit, a pause and a resume change; then failures begin anew.
+    pub(super) fn of(status: &TargetStatus, row: Option<RowMark>, now: WallMs) -> Self {
+        let mut record = StageRecord::of(&TargetState::seen(status));
+        let lasts = |failing: &FailingTarget| now.0.saturating_sub(failing.since.0) >= ceil_ms(FAILING_NOTED);
+        if let (Some(failing), Some((id, generation))) = (status.failing.filter(lasts), row) {
+            let of = (id.0, generation);
+            // More are not needed for a pause, and would be written again and again.
+            let failures = failing.failures.min(PAUSE_LEAST);
+            // By whole minutes, because the two clocks need not run alike.
+            let since_ms = failing.since.0 / MINUTE * MINUTE;
+            record.failing = Some(FailingRecord { since_ms, failures, of });
+        }
+        NotedStage(record)
+    }
+}
+
+/// The unit of the beginning of a time of failures.
+const MINUTE: u64 = 60_000;
 
 /// A state in its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +75,17 @@ struct StageRecord {
     open: bool,
     reason: Option<String>,
     since_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failing: Option<FailingRecord>,
+}
+
+/// A time of nothing but failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FailingRecord {
+    since_ms: u64,
+    failures: u32,
+    /// The version of the target that has failed: the id and generation of its record.
+    of: (u64, u32),
 }
 
 impl StageRecord {
@@ -56,7 +93,8 @@ impl StageRecord {
     fn of(state: &TargetState) -> Self {
         let since = state.since.map_or(0, |since| WallMs::from_system_time_up(since).0);
         let open = state.stage == TargetStage::Open;
-        StageRecord { open, reason: if open { state.reason.clone() } else { None }, since_ms: since }
+        let reason = if open { state.reason.clone() } else { None };
+        StageRecord { open, reason, since_ms: since, failing: None }
     }
 
     fn read(row: &ShelfRow) -> Option<TargetState> {
@@ -93,10 +131,17 @@ impl Targets {
         self.stages.scan(|_, row| StageRecord::read(&row)).await
     }
 
+    /// Since when this version of a target has done nothing but fail, as far as it is recorded.
+    pub(super) async fn failing(&self, name: &str, row: RowMark) -> Option<FailingTarget> {
+        let read = self.stages.read(name).await.ok()??;
+        let record: StageRecord = serde_json::from_slice(&read.body).ok()?;
+        let FailingRecord { since_ms, failures, of } = record.failing?;
+        (of == (row.0.0, row.1)).then_some(FailingTarget { since: WallMs(since_ms), failures })
+    }
+
     /// Records what this node sees. Returns whether it is recorded.
-    pub(super) async fn note_stage(&self, name: &str, state: &TargetState) -> bool {
-        let record = StageRecord::of(state);
-        let Ok(body) = serde_json::to_vec(&record).map(Bytes::from) else { return true };
+    pub(super) async fn note_stage(&self, name: &str, NotedStage(record): &NotedStage) -> bool {
+        let Ok(body) = serde_json::to_vec(record).map(Bytes::from) else { return true };
         let Ok(row) = self.stages.read(name).await else { return false };
         let written = match row {
             None => self.stages.create(name, body).await,
@@ -117,5 +162,37 @@ impl Targets {
             // What stays is shown for no target.
             drop(self.stages.remove(row.id).await);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::core::MessageId;
+
+    use super::*;
+    use crate::pusher::PushCounts;
+
+    #[test]
+    fn a_time_of_failures_is_noted_once_it_lasts_and_then_seldom_written() {
+        let noted = |since_ms: u64, failures: u32| {
+            let failing = Some(FailingTarget { since: WallMs(since_ms), failures });
+            let status = TargetStatus {
+                stage: TargetStage::Active,
+                reason: None,
+                since: SystemTime::UNIX_EPOCH,
+                counts: PushCounts::default(),
+                in_flight: 0,
+                failing,
+            };
+            NotedStage::of(&status, Some((MessageId(1), 1)), WallMs(100 * MINUTE))
+        };
+        let NotedStage(young) = noted(91 * MINUTE, 50);
+        assert_eq!(young.failing, None);
+        let NotedStage(old) = noted(90 * MINUTE, 3);
+        assert_eq!(old.failing, Some(FailingRecord { since_ms: 90 * MINUTE, failures: 3, of: (1, 1) }));
+        assert_eq!(noted(80 * MINUTE, 10), noted(80 * MINUTE + 59_999, 5_000));
+        let read: StageRecord =
+            serde_json::from_slice(br#"{"open":true,"reason":"x","since_ms":7}"#).unwrap();
+        assert_eq!(read.failing, None, "a record of an earlier build");
     }
 }

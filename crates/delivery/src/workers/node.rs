@@ -45,7 +45,8 @@ pub struct PushWorkersStart {
 ///
 /// # What survives a crash
 /// The messages, and the attempts that are kept. What was under way is delivered again under the same `webhook-id`, by
-/// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory, and begin anew.
+/// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory, and begin
+/// anew, but for the time of nothing but failures, if the book's report keeps it.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -391,7 +392,10 @@ impl<'a> Round<'a> {
 
     async fn take(&mut self, entry: &TargetEntry, ticket: Ticket) {
         if !self.seats.contains_key(&entry.name) {
-            match Seat::new(&self.inner.ground, entry, PushCounts::default()) {
+            let failing = self.inner.start.report.failing(&entry.name, entry.revision);
+            // What cannot be read in time begins anew.
+            let failing = tokio::time::timeout(WORKERS_WAIT, failing).await.unwrap_or(None);
+            match Seat::new(&self.inner.ground, entry, PushCounts::default(), failing) {
                 Ok(seat) => drop(self.seats.insert(entry.name.clone(), seat)),
                 Err(error) => {
                     tracing::warn!(target = entry.name, %error, "a target is not delivered to");

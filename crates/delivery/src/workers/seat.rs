@@ -6,8 +6,8 @@ use duewheel::Duewheel;
 use duewheel::core::time::{EngineMs, Now, WallMs, ceil_ms};
 
 use super::ticket::Ticket;
-use crate::book::TargetEntry;
-use crate::breaker::BreakerStage;
+use crate::book::{FailingTarget, TargetEntry};
+use crate::breaker::{BreakerStage, Failing};
 use crate::client::PushClient;
 use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
 use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
@@ -47,6 +47,8 @@ pub struct TargetStatus {
     pub counts: PushCounts,
     /// Requests whose message is not settled.
     pub in_flight: usize,
+    /// Since when everything has failed, if it does.
+    pub failing: Option<FailingTarget>,
 }
 
 /// What all seats of a node have.
@@ -78,9 +80,15 @@ impl Seat {
         ground: &SeatGround,
         entry: &TargetEntry,
         before: PushCounts,
+        failing: Option<FailingTarget>,
     ) -> Result<Self, PusherError> {
         let pusher = begin(ground, entry)?;
-        let since = ground.wheel.client().now().wall;
+        let now = ground.wheel.client().now();
+        if let Some(FailingTarget { since, failures }) = failing {
+            let earlier_ms = now.wall.0.saturating_sub(since.0);
+            pusher.has_failed(Failing { since: now.engine, earlier_ms, failures });
+        }
+        let since = now.wall;
         Ok(Seat {
             entry: entry.clone(),
             ticket: None,
@@ -125,6 +133,9 @@ impl Seat {
             Some(at) if now >= at => {
                 if let Ok(pusher) = begin(ground, &self.entry) {
                     let ended = std::mem::replace(&mut self.pusher, pusher);
+                    if let Some(failing) = ended.failing() {
+                        self.pusher.has_failed(failing);
+                    }
                     self.before = sum(self.before, ended.counts());
                     // What was under way is released.
                     tokio::spawn(ended.stop(Duration::ZERO));
@@ -171,6 +182,10 @@ impl Seat {
             since: self.shown.2.to_system_time(),
             counts: sum(self.before, self.pusher.counts()),
             in_flight: self.pusher.in_flight(),
+            failing: self.pusher.failing().map(|failing| FailingTarget {
+                since: WallMs(now.wall.0.saturating_sub(failing.lasts_ms(now.engine))),
+                failures: failing.failures,
+            }),
         }
     }
 
