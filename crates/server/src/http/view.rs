@@ -100,7 +100,7 @@ pub(crate) struct MessageAnswer<'a> {
     pub(super) own: OwnSettingsAnswer,
     /// The last attempts that have ended.
     pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
-    /// The last ten attempts to deliver it to a target, from the first failure on; only where one message is asked for.
+    /// The last ten attempts to deliver it to a target, as far as they are kept; only where one message is asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) deliveries: Vec<DeliveryAnswer>,
 }
