@@ -141,7 +141,7 @@ fn main() -> io::Result<()> {
 fn expressions() -> Vec<Vec<u8>> {
     let long = ["0,".repeat(130) + "0 * * * *", "*".repeat(300)];
     let all = EXPRESSIONS.iter().map(|text| (*text).to_owned()).chain(long);
-    (0u8..).zip(all).map(|(n, text)| [&[n, n % 4, n, 0, 0, 96 + n], text.as_bytes()].concat()).collect()
+    (0u8..).zip(all).map(|(n, text)| [&[n, n % 4, n, 0, 0, 96 + n][..], text.as_bytes()].concat()).collect()
 }
 
 fn write(root: &Path, target: &str, seeds: &[Vec<u8>]) -> io::Result<()> {
