@@ -13,6 +13,7 @@ use std::time::Duration;
 use duewheel_cluster::FleetOptions;
 use duewheel_core::Epoch;
 use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
 use duewheel_core::store::{
     Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, Secrets, Store, StoreError,
     Waker,
@@ -29,6 +30,7 @@ use crate::wheel::WheelParts;
 const NAME: &str = "duewheel";
 /// Nobody else can take a shard, so this is only how often the node says that it lives: each quarter of it.
 const LEASE: Duration = Duration::from_secs(60);
+const LEAST_SEGMENT: u64 = 16 * 1024 * 1024;
 /// Most stores that are opened at a time: each reads its journal.
 const MAX_OPENING: usize = 8;
 
@@ -49,7 +51,8 @@ impl Elsewhere for ShardsHere {
             let mut copier = Copier::None;
             let medium = match self.folder {
                 None => Medium::Memory(Mutex::new(memory(&common.policy))),
-                Some((data, log)) => {
+                Some((data, mut log)) => {
+                    log.segment_bytes = segment_bytes(log.segment_bytes, self.shards, &common.policy);
                     let newest = Arc::new(Newest::of(self.shards));
                     copier = Copier::of(&newest, &data);
                     Medium::Folder { data, log, newest }
@@ -65,6 +68,13 @@ impl Elsewhere for ShardsHere {
             Ok(WheelParts { copier, ..parts })
         })
     }
+}
+
+/// The size of each shard's journal segments, of which a few are prepared: all together should take no more space than those
+/// of one shard. They stay large enough for several of the largest groups, and for the system to write in long stretches.
+fn segment_bytes(of_one: u64, shards: u32, policy: &Policy) -> u64 {
+    let least = LEAST_SEGMENT.max(4 * policy.least_group() as u64);
+    (of_one / u64::from(shards.max(1))).max(least.min(of_one))
 }
 
 /// What a single process agrees with itself by: it owns all shards, from the start to the end.
@@ -124,7 +134,6 @@ impl Alone {
         let mut opened = Vec::new();
         for some in all.chunks(MAX_OPENING) {
             let stores: Vec<Result<EarlyStore, StoreError>> = std::thread::scope(|scope| {
-                #[expect(clippy::disallowed_methods, reason = "stores read their journals side by side")]
                 let open = |shard: &ShardId| {
                     let folder = folders.folder(*shard);
                     scope.spawn(move || self.open_early(folder))

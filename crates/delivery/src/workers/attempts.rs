@@ -174,7 +174,7 @@ enum Keeps {
 }
 
 impl KeepingQueues {
-    /// Whether the queue keeps done messages; `None`: somebody has to look.
+    /// Whether the queue keeps done messages; `None`: it must be looked up.
     fn of(&self, queue: &QueueName) -> Option<Keeps> {
         let known = self.lock().get(queue).copied();
         known.filter(|(_, at)| at.elapsed() < COUNT_AGAIN).map(|(keeps, _)| keeps)
@@ -206,7 +206,7 @@ impl AttemptLog {
         AttemptLog::start_with(client, MAX_ATTEMPT_RECORDS)
     }
 
-    /// As [`AttemptLog::start`], for `most` records.
+    /// Starts a writer that keeps so many records at most.
     fn start_with(
         client: &Client,
         most: u64,

@@ -1,6 +1,7 @@
 """What JSON Schema cannot say of duewheel's requests, for schemathesis."""
 
 import datetime
+import re
 import unicodedata
 
 import schemathesis
@@ -53,6 +54,16 @@ def _digits_alone(value):
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_SPAN = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?$")
+
+
+def _is_longer(span, days):
+    """Whether this is a length of time, and longer than so many days."""
+    found = _SPAN.match(span) if isinstance(span, str) else None
+    ms = (86_400_000, 3_600_000, 60_000, 1_000, 1)
+    return found is not None and sum(int(n or 0) * one for n, one in zip(found.groups(), ms)) > days * 86_400_000
+
+
 def _is_number(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -70,6 +81,8 @@ def before_call(context, case, kwargs):
         if case.operation.path.endswith("/config"):
             # There is no target, and nothing is to be sent anywhere.
             body.pop("target", None)
+            if _is_longer(body.get("keep_done"), 366):
+                body["keep_done"] = "366d"
         if isinstance(body.get("target_url"), str):
             # No queue has a target, and nothing is to be sent anywhere.
             del body["target_url"]
@@ -79,5 +92,10 @@ def before_call(context, case, kwargs):
             body["queues"] = list({one["queue"]: one for one in queues}.values())
         if case.operation.path.endswith("/reserve") and _is_number(body.get("wait_ms")) and body["wait_ms"] <= 600_000:
             body["wait_ms"] = min(body["wait_ms"], 10)
+    for asked in (query, body.get("filter") if isinstance(body, dict) else None):
+        # Only dead messages have a reason of their death.
+        if isinstance(asked, dict) and asked.get("state", "dead") != "dead":
+            asked.pop("dead_reason", None)
+            asked.pop("dead_note", None)
     if case.operation.path.endswith("/histogram") and isinstance(query, dict) and "to" in query:
         query["from"] = "1971-01-01T00:00:00Z"

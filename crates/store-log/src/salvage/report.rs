@@ -19,7 +19,7 @@ pub struct SalvageReport {
 }
 
 impl SalvageReport {
-    /// Adds what became of a folder of this name.
+    /// Adds the report of a folder of this name.
     pub(super) fn add(&mut self, folder: &str, other: SalvageReport) {
         let SalvageReport { messages, answers, damage, losses } = other;
         self.messages += messages;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel_judge::history::{
-    Answer, Call, Death, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen, Stamp,
-    State, Target, Token, Totals, When, wall_ms,
+    Answer, Call, Death, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen,
+    Shards, Stamp, State, Target, Token, Totals, When, wall_ms,
 };
 use serde_json::{Value, json};
 
@@ -95,6 +95,7 @@ impl System for DuewheelHttp {
             backoff_max_ms: 1_000,
             offer_ms: 5_000,
             slack_ms: 50,
+            shards: if self.shards > 1 { Shards::Many } else { Shards::One },
             ..Rules::USUAL
         }
     }
