@@ -30,7 +30,6 @@ use crate::wheel::WheelParts;
 const NAME: &str = "duewheel";
 /// Nobody else can take a shard, so this is only how often the node says that it lives: each quarter of it.
 const LEASE: Duration = Duration::from_secs(60);
-const LEAST_SEGMENT: u64 = 16 * 1024 * 1024;
 /// Most stores that are opened at a time: each reads its journal.
 const MAX_OPENING: usize = 8;
 
@@ -70,10 +69,10 @@ impl Elsewhere for ShardsHere {
     }
 }
 
-/// The size of each shard's journal segments, of which a few are prepared: all together should take no more space than those
-/// of one shard. They stay large enough for several of the largest groups, and for the system to write in long stretches.
+/// The size of each shard's journal segments, of which a few are prepared: less than that of a lone shard, so that several do
+/// not take several times the space, and enough for the largest group.
 fn segment_bytes(of_one: u64, shards: u32, policy: &Policy) -> u64 {
-    let least = LEAST_SEGMENT.max(4 * policy.least_group() as u64);
+    let least = 2 * policy.least_group() as u64;
     (of_one / u64::from(shards.max(1))).max(least.min(of_one))
 }
 
