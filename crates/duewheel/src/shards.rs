@@ -28,8 +28,8 @@ use crate::wheel::WheelParts;
 
 /// The name of the only node.
 const NAME: &str = "duewheel";
-/// Nobody else can take a shard, so this is only how often the node says that it lives: each quarter of it.
-const LEASE: Duration = Duration::from_secs(60);
+/// No other node can take a shard. The node looks at its shards in pauses that follow from this.
+const LEASE: Duration = Duration::from_secs(2);
 /// Most stores that are opened at a time: each reads its journal.
 const MAX_OPENING: usize = 8;
 

@@ -527,7 +527,8 @@ impl Reconciler {
                 self.owned.close(shard);
             }
         }
-        if missing == 0 {
+        // The view must show it, too, because it may be asked for right after the start.
+        if missing == 0 && !self.core.look.load(Ordering::SeqCst) {
             self.began.send_replace(true);
         }
     }
