@@ -115,7 +115,7 @@ fn asked() -> impl Strategy<Value = Due> {
 
 fn marks() -> impl Strategy<Value = Marks> {
     let times = (proptest::option::of(number()), proptest::option::of(asked()));
-    let limit = proptest::option::of((1..=u32::MAX).prop_map(|n| MaxAttempts::new(n).unwrap()));
+    let limit = proptest::option::of((1..=u32::MAX).prop_filter_map("none", MaxAttempts::new));
     let some = (any::<[u32; 4]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
         timeouts: n[0],
         releases: n[1],

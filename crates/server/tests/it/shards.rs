@@ -27,7 +27,7 @@ fn a_server_keeps_its_shards_and_refuses_another_number() {
     // Killed; without a number it is opened as it is.
     let mut server = server.killed_and_restarted(&data, &address);
     let (status, queue) = server.call("GET", "/v1/queues/q", "");
-    assert_eq!((status, &queue["scheduled"]), (200, &json!(30)), "{queue}");
+    assert_eq!((status, &queue["counts"]["scheduled"]), (200, &json!(30)), "{queue}");
     server.signal("-TERM");
     assert!(server.wait().success());
     for asked in ["1", "4"] {
