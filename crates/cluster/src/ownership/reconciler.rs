@@ -232,7 +232,7 @@ impl Reconciler {
         {
             return Some(end);
         }
-        if self.now() >= self.next_look && self.core.look.swap(false, Ordering::SeqCst) {
+        if self.now() >= self.next_look && self.core.look.load(Ordering::SeqCst) {
             self.look();
         }
         self.plan();
@@ -398,6 +398,8 @@ impl Reconciler {
 
     /// Reads the owners of shards and sets the routes.
     fn look(&mut self) {
+        // Who asks from now on may mean something newer.
+        self.core.look.store(false, Ordering::SeqCst);
         self.next_look =
             self.now() + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
         let owners = match self.core.shared.in_store(|| self.coordinator.owners()) {

@@ -21,9 +21,16 @@ const count = async (n) => eventually(`${n} columns`, async () => (await bars.co
 await count(3);
 await check(seen, "the histogram of a queue");
 
+// New figures may replace a column while its place is asked for.
+async function place(bar) {
+  let box = null;
+  await eventually("a column", async () => (box = await bar.boundingBox()) !== null);
+  return box;
+}
+
 // From somewhat before a column to somewhat behind it; looks at what is drawn meanwhile.
 async function drag(bar, before, behind, during = async () => {}) {
-  const box = await bar.boundingBox();
+  const box = await place(bar);
   const y = box.y + box.height / 2;
   await page.mouse.move(box.x - before, y);
   await page.mouse.down();
@@ -50,7 +57,7 @@ await count(3);
 
 // A click is no drag, though the hand trembles.
 {
-  const box = await bars.nth(2).boundingBox();
+  const box = await place(bars.nth(2));
   await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
   await page.mouse.down();
   await page.mouse.move(box.x + box.width / 2 + 2, box.y + box.height / 2);
