@@ -18,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use duewheel_bench::median;
 use duewheel_bench::message::put;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::Store;
@@ -216,11 +217,6 @@ impl Messages {
         let due = Due::After(EngineMs(clock.engine.0 + self.dice.below(48 * 3_600_000)));
         put(id, &self.queue, self.body, due, clock.wall)
     }
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn percent(rate: f64, of: f64) -> String {

@@ -69,8 +69,8 @@ impl Elsewhere for ShardsHere {
     }
 }
 
-/// The size of each shard's journal segments, of which a few are prepared: less than that of a lone shard, so that several do
-/// not take several times the space, and enough for the largest group.
+/// The size of each shard's journal segments, of which a few are prepared: less than that of a lone shard, so that
+/// several do not take several times the space, and enough for the largest group.
 fn segment_bytes(of_one: u64, shards: u32, policy: &Policy) -> u64 {
     let least = 2 * policy.least_group() as u64;
     (of_one / u64::from(shards.max(1))).max(least.min(of_one))

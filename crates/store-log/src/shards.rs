@@ -52,15 +52,12 @@ pub(crate) struct ShardCount {
 pub fn shards_in(dir: impl AsRef<Path>) -> Result<Option<u32>, StoreError> {
     let dir = dir.as_ref();
     let disk = RealDisk::new(dir);
-    let names = match disk.list("") {
-        Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(named(dir, failed("list", "")(error))),
+    let shards = match count(&disk) {
+        Ok(Some(count)) => Ok(Some(count.shards)),
+        Ok(None) => exists(&disk, MANIFEST).map(|exists| exists.then_some(1)),
+        Err(error) => Err(error),
     };
-    match count(&disk).map_err(|error| named(dir, error))? {
-        Some(count) => Ok(Some(count.shards)),
-        None => Ok(names.iter().any(|name| name == MANIFEST).then_some(1)),
-    }
+    shards.map_err(|error| named(dir, error))
 }
 
 /// The data folders that a data folder consists of: those of its shards, or itself.

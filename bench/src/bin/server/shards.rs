@@ -1,9 +1,11 @@
 //! One shard and several in one process, in turn, and what each kind of thread costs: the parts of a model of larger
 //! machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
+
+use duewheel_bench::median;
 
 use crate::child::Server;
 use crate::load;
@@ -16,7 +18,7 @@ struct ShardRun {
     cost: BTreeMap<String, f64>,
 }
 
-/// Compares `shards` shards with one. Batches have no keys, single messages neither.
+/// Compares `shards` shards with one, in batches and with single messages, both without keys.
 pub(crate) fn compare(shards: u32, rounds: u32, connections: [usize; 2], time: Duration) -> io::Result<()> {
     println!("| run | shards | messages/s, each round | median | ratio to one |");
     println!("|---|--:|---|--:|--:|");
@@ -31,13 +33,11 @@ pub(crate) fn compare(shards: u32, rounds: u32, connections: [usize; 2], time: D
         }
         let base = row(name, 1, &one, None);
         row(name, shards, &several, Some(base));
-        costs.push((name, one));
-        costs.push((name, several));
+        costs.extend([(name, 1, one), (name, shards, several)]);
     }
     println!("\n| run | shards | thread | µs of a processor for a message |\n|---|--:|---|--:|");
-    for (n, (name, runs)) in costs.iter().enumerate() {
-        let shards = if n % 2 == 0 { 1 } else { shards };
-        for thread in runs.iter().flat_map(|run| run.cost.keys()).collect::<std::collections::BTreeSet<_>>() {
+    for (name, shards, runs) in &costs {
+        for thread in runs.iter().flat_map(|run| run.cost.keys()).collect::<BTreeSet<_>>() {
             let cost = median(runs.iter().map(|run| run.cost.get(thread).copied().unwrap_or(0.0)).collect());
             if cost >= 0.005 {
                 println!("| {name} | {shards} | {thread} | {cost:.2} |");
@@ -66,9 +66,4 @@ fn row(name: &str, shards: u32, runs: &[ShardRun], base: Option<f64>) -> f64 {
     let ratio = base.map_or("1".to_owned(), |base| format!("{:.2}", rate / base));
     println!("| {name} | {shards} | {} | {rate:.0} | {ratio} |", rates.join(", "));
     rate
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -45,8 +45,8 @@ pub struct PushWorkersStart {
 ///
 /// # What survives a crash
 /// The messages, and the attempts that are kept. What was under way is delivered again under the same `webhook-id`, by
-/// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory, and begin
-/// anew, but for the time of nothing but failures, if the book's report keeps it.
+/// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory and begin anew; how
+/// long a target has done nothing but fail goes on, if the report of the book keeps it.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
