@@ -167,10 +167,10 @@ impl Builder {
         self
     }
 
-    /// The number of shards of a new data folder, which cannot be changed later; an existing one keeps its number and is
-    /// refused with another. 1 by default. Each shard has a thread and a journal of its own, so several processors can
-    /// work; messages of one queue are in all shards, and order is kept within each. With [`Builder::in_memory`] there is
-    /// nothing to keep. [`Builder::store`] and [`Builder::cluster`] have shards of their own.
+    /// The number of shards of a new data folder, which cannot be changed later; an existing one keeps its number and
+    /// is refused with another. 1 by default. Each shard has a thread and a journal of its own, so several processors
+    /// can work; messages of one queue are in all shards, and order is kept within each. With [`Builder::in_memory`]
+    /// there is nothing to keep. [`Builder::store`] and [`Builder::cluster`] have shards of their own.
     ///
     /// The runtime on which it is opened must live as long as the wheel.
     ///

@@ -1,7 +1,7 @@
 //! Several shards in this process: one data folder, or memory, with an engine and a thread for each shard.
 //!
-//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. What the
-//! nodes of a cluster agree by is here the lock of the folder.
+//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. What
+//! the nodes of a cluster agree by is here the lock of the folder.
 
 use std::fmt;
 use std::future::Future;
@@ -123,7 +123,8 @@ impl fmt::Debug for Alone {
 }
 
 impl Alone {
-    /// Opens the stores of all shards: what is damaged or owned by another process is refused before anything is served.
+    /// Opens the stores of all shards: what is damaged or owned by another process is refused before anything is
+    /// served.
     fn open_all(&self) -> Result<(), StoreError> {
         let mut state = lock(&self.state);
         state.owners = vec![None; self.shards as usize];

@@ -11,8 +11,9 @@ const SPANS = [["10m", 600_000], ["1h", 3_600_000], ["1d", 86_400_000], ["30d", 
 // The shortest span.
 const LEAST = 600_000;
 
-// The histogram of one queue or of all, with its zoom; a click on a column looks closer, and so does a span of them. With `messagesOf`, which makes the
-// address of a list, the messages of the span are offered, and a click on the smallest columns opens theirs.
+// The histogram of one queue or of all, with its zoom; a click on a column looks closer, and so does a span of them.
+// With `messagesOf`, which makes the address of a list, the messages of the span are offered, and a click on the
+// smallest columns opens theirs.
 export function zoomable(path, live, messagesOf) {
   const drawn = el("div", {});
   let [from, length] = [null, 86_400_000];

@@ -96,8 +96,8 @@ impl Backup {
         Ok(self.copy(folder)?)
     }
 
-    /// Copies the folders of several shards, whose stores these are in their order, as of one moment: what one shard has
-    /// done because of another's answer is in the copy only together with what was answered.
+    /// Copies the folders of several shards, whose stores these are in their order, as of one moment: what one shard
+    /// has done because of another's answer is in the copy only together with what was answered.
     ///
     /// # Errors
     /// See [`copy_to`](Backup::copy_to).
@@ -124,13 +124,13 @@ impl Backup {
     }
 }
 
-/// The position up to which each of these stores had written at one moment. An answer that a store gave before it is at or
-/// below its position, and with it everything that the caller had done before.
+/// The position up to which each of these stores had written at one moment. An answer that a store gave before it is at
+/// or below its position, and with it everything that the caller had done before.
 fn written_by_all(stores: &[Backup]) -> Vec<Lsn> {
     let look = || stores.iter().map(|store| store.0.syncer.written()).collect::<Vec<_>>();
     let mut seen = look();
-    // None has written between two looks with the same result: that is how they were between both. A look takes less time
-    // than a write.
+    // None has written between two looks with the same result: that is how they were between both. A look takes less
+    // time than a write.
     loop {
         let again = look();
         if again == seen {
@@ -154,7 +154,8 @@ impl<'a> Pinned<'a> {
         Ok(Pinned { shared, manifest: shared.manifest(), _pin: pin })
     }
 
-    /// Copies everything up to `last`, which was written after the store was pinned: its state has nothing that is newer.
+    /// Copies everything up to `last`, which was written after the store was pinned: its state has nothing that is
+    /// newer.
     fn copy(&self, folder: EmptyFolder, last: Lsn) -> Result<BackupReport, ReadFault> {
         let (shared, mut manifest) = (self.shared, self.manifest.clone());
         still_open(shared)?;

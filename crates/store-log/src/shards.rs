@@ -47,8 +47,8 @@ pub(crate) struct ShardCount {
 /// The number of shards of a data folder, which never changes. `None`: there is no data folder yet.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if it has shards and it cannot be read how many, [`ErrorKind::Unavailable`] if the folder cannot
-/// be read.
+/// [`ErrorKind::Corrupt`] if it has shards and it cannot be read how many, [`ErrorKind::Unavailable`] if the folder
+/// cannot be read.
 pub fn shards_in(dir: impl AsRef<Path>) -> Result<Option<u32>, StoreError> {
     let dir = dir.as_ref();
     let disk = RealDisk::new(dir);
@@ -87,8 +87,8 @@ impl ShardFolders {
     /// Takes a data folder with this number of shards; it is created if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] if another process has it open, [`ErrorKind::Corrupt`] if a shard is missing or the folder has
-    /// another number of shards, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if the disk returns an error.
+    /// [`ErrorKind::Fenced`] if another process has it open, [`ErrorKind::Corrupt`] if a shard is missing or the folder
+    /// has another number of shards, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if the disk returns an error.
     pub fn open(dir: impl AsRef<Path>, shards: u32) -> Result<Self, StoreError> {
         let dir = dir.as_ref();
         Self::take(dir, shards).map_err(|error| named(dir, error))

@@ -335,8 +335,8 @@ impl Owned {
         })
     }
 
-    /// What becomes of leases that are bound to connections. They outlive a move of a shard; their nodes report when they
-    /// close.
+    /// What becomes of leases that are bound to connections. They outlive a move of a shard; their nodes report when
+    /// they close.
     fn bound(&self, shard: ShardId) -> BoundLeases {
         match self.recipe.is_alone && !self.served.contains(&shard) {
             true => BoundLeases::Release,

@@ -50,8 +50,8 @@ pub struct Joined {
     pub shards: u32,
     /// The secret of the cluster, by which nodes authenticate each other.
     pub secret: [u8; 32],
-    /// Whether this process is the only one that can have the shards. Then the connections of an earlier one are closed,
-    /// and the leases that were bound to them are released at the start.
+    /// Whether this process is the only one that can have the shards. Then the connections of an earlier one are
+    /// closed, and the leases that were bound to them are released at the start.
     pub is_alone: bool,
 }
 

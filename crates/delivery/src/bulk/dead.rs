@@ -1,8 +1,8 @@
 //! Dead messages of a queue, counted by the reason of their death.
 //!
-//! They are counted by a walk. A tally by reason would need the reason in each record about a dead message, and would not
-//! tell apart what people ask about: `status_500` from `timeout`. So a count costs as much as a filtered list, and its
-//! pages are as bounded.
+//! They are counted by a walk. A tally by reason would need the reason in each record about a dead message, and would
+//! not tell apart what people ask about: `status_500` from `timeout`. So a count costs as much as a filtered list, and
+//! its pages are as bounded.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,8 @@
 //!
 //! One record for each message, in a system queue, with the message's id as its key. A record is due a day after it was
 //! written: it is removed then if its message was gone for that long, and looked at again a day later otherwise. A done
-//! message that its queue keeps is not gone. Nothing waits for a record: what cannot be written is counted and left out.
+//! message that its queue keeps is not gone. Nothing waits for a record: what cannot be written is counted and left
+//! out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +64,8 @@ pub struct DeliveryAttempt {
     pub answer: String,
 }
 
-/// The attempts of a message that are kept, oldest first: the last ten, from the first failure on. Empty if there was no
-/// failure and its queue keeps no done messages, or a day after the message is gone.
+/// The attempts of a message that are kept, oldest first: the last ten, from the first failure on. Empty if there was
+/// no failure and its queue keeps no done messages, or a day after the message is gone.
 ///
 /// # Errors
 /// When the store gave no answer.
@@ -413,8 +414,8 @@ impl AttemptKeeper {
         self.records.is_some_and(|(records, _)| records >= self.most)
     }
 
-    /// Removes records of messages that have ended, the oldest first, until there is room for `new` more. Returns whether
-    /// there is.
+    /// Removes records of messages that have ended, the oldest first, until there is room for `new` more. Returns
+    /// whether there is.
     async fn make_room(&mut self, new: usize) -> bool {
         let list = Op::list(self.queue.clone(), Some(State::Scheduled), None, LOOKED_AT_FOR_ROOM, None);
         let Ok(page) = self.client.ask(list).await else { return false };
