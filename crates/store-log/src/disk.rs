@@ -7,6 +7,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use duewheel_core::Epoch;
+
 mod real;
 
 pub use real::RealDisk;
@@ -59,7 +61,33 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// A number that was not given before and that cannot be guessed.
     fn unique(&self) -> u64;
+
+    /// Whether a new file reads as zeros up to its allocated length, at no cost and durably with its name. Then journal
+    /// segments are made without being written, and removed instead of being used again.
+    fn allocates_zeros(&self) -> bool {
+        false
+    }
+
+    /// The epoch that the coordinator has given this owner; it takes a later one if the folder has had that already.
+    fn least_epoch(&self) -> Epoch {
+        Epoch(1)
+    }
 }
+
+/// The cause, inside of an [`io::Error`], of a call that a disk refused because another owner has the folder by now.
+#[derive(Debug)]
+pub struct FencedOut(
+    /// Why that is known.
+    pub String,
+);
+
+impl fmt::Display for FencedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FencedOut {}
 
 /// An open file. Each method returns the [`io::Error`] of the file system.
 #[allow(clippy::missing_errors_doc, reason = "the trait lists the errors of all its methods")]

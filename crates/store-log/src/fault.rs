@@ -5,6 +5,8 @@ use std::io;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
+use crate::disk::FencedOut;
+
 /// A damaged place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
@@ -86,6 +88,7 @@ pub(crate) fn failed<'a>(doing: &'a str, name: &'a str) -> impl FnOnce(io::Error
     move |error| {
         let kind = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ if error.get_ref().is_some_and(|cause| cause.is::<FencedOut>()) => ErrorKind::Fenced,
             _ => ErrorKind::Unavailable,
         };
         let name = if name.is_empty() { "the data folder" } else { name };

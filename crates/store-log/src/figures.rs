@@ -59,6 +59,8 @@ pub(crate) struct Counters {
     pub(crate) groups_waited: AtomicU64,
     pub(crate) segments_made: AtomicU64,
     pub(crate) segments_reused: AtomicU64,
+    /// Large segments that a folder at rest gave back.
+    pub(crate) segments_shrunk: AtomicU64,
     pub(crate) prepare_failures: AtomicU64,
     pub(crate) cuts: AtomicU64,
     pub(crate) flushes: AtomicU64,
@@ -110,6 +112,7 @@ impl Counters {
             ("groups_waited_total", of(&self.groups_waited)),
             ("segments_made_total", of(&self.segments_made)),
             ("segments_reused_total", of(&self.segments_reused)),
+            ("segments_shrunk_total", of(&self.segments_shrunk)),
             ("segment_failures_total", of(&self.prepare_failures)),
             ("page_failures_total", of(&self.page_failures)),
             ("cuts_total", of(&self.cuts)),

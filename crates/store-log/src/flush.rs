@@ -47,8 +47,11 @@ const TOGETHER: usize = 512;
 /// Writes the frozen memtables to a run, if there are any.
 pub(crate) fn flush(shared: &StoreShared) -> Worked {
     let work = &mut *lock(&shared.work);
-    if shared.is_stopping() || shared.view().frozen.is_empty() {
+    if shared.is_stopping() {
         return Worked::Nothing;
+    }
+    if shared.view().frozen.is_empty() {
+        return drop_covered(shared, work);
     }
     // The owner wakes this thread when it has frozen more.
     let Some(_hold) = shared.hold_frozen() else { return Worked::Later };
@@ -101,6 +104,29 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     shared.preparer_bell.ring();
     (shared.waker)();
     Worked::Done
+}
+
+/// Unlists full segments that the last flush has covered: the owner left them after it.
+fn drop_covered(shared: &StoreShared, work: &Work) -> Worked {
+    let covered = covered(shared, work.ledger.applied());
+    if covered.is_empty() {
+        return Worked::Nothing;
+    }
+    let listed = shared.change_manifest(|manifest| manifest.segments.retain(|s| !covered.contains(s)));
+    match listed {
+        Ok(()) => {
+            shared.drop_segments(&covered);
+            shared.preparer_bell.ring();
+            Worked::Done
+        }
+        Err(_) => Worked::Later, // nothing is lost by it: it is tried again
+    }
+}
+
+/// Full segments without a record behind the cut.
+fn covered(shared: &StoreShared, cut: Lsn) -> Vec<SegmentEntry> {
+    let sealed = &shared.journal().sealed;
+    sealed.iter().filter(|s| s.end <= cut.next()).map(|s| s.entry).collect()
 }
 
 fn note_failure(shared: &StoreShared, fault: &ReadFault) {
@@ -217,11 +243,7 @@ impl Flush<'_> {
         let change = StateChange { ledger: &work.ledger, queues: self.queues().collect(), before, parts };
         let states = write_state(shared, self.state, &work.states, &change)?;
         syncing::wait_until(self.last, shared)?;
-        let covered: Vec<_> = {
-            let sealed = &shared.journal().sealed;
-            let covered = sealed.iter().filter(|s| s.end <= self.last.next());
-            covered.map(|s| s.entry).collect()
-        };
+        let covered = covered(shared, self.last);
         shared.change_manifest(|manifest| {
             manifest.runs.extend(entries);
             manifest.states.clone_from(&states);

@@ -111,6 +111,11 @@ impl Manifest {
         self.states.iter().map(|state| state.bytes).fold(0, u64::saturating_add)
     }
 
+    /// Bytes of the runs.
+    pub(crate) fn run_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes).fold(0, u64::saturating_add)
+    }
+
     /// The names of all files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.segments.iter().map(|s| s.no.segment());

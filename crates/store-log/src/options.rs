@@ -18,6 +18,10 @@ pub struct Options {
     /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A larger group gets its own segment, for
     /// which space is not guaranteed: use at least twice the size of the largest message.
     pub segment_bytes: u64,
+    /// Size of a journal segment while the folder holds little, in bytes: less than this in runs, and no full segment.
+    /// Corrected to take a group of the agreed size, and to be no larger than `segment_bytes`. Three segments are made at
+    /// the start.
+    pub small_segment_bytes: u64,
     /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
     /// a run, while the next half gathers. Opening the store reads about as much journal.
     pub journal_bytes: u64,
@@ -43,6 +47,8 @@ pub struct Options {
     pub idle_ms: u64,
     /// Longest time between two records of the clocks while nothing is written, in ms.
     pub clock_ms: u64,
+    /// Time without a group, in ms, after which a folder that holds little gives large segments back.
+    pub rest_ms: u64,
     /// Longest time that data stays unsynced in buffered mode.
     pub buffered_for: Duration,
     /// Time until a step that failed because the disk was full is retried.
@@ -89,7 +95,15 @@ impl Options {
         self.run_rows = self.run_rows.max(1);
         self.segment_bytes = self.segment_bytes.clamp(2 * block, 1 << 40).next_multiple_of(block);
         self.max_group_bytes = self.max_group_bytes.min(self.segment_bytes - block - OF_FRAME);
+        let least = (block + self.max_group_bytes + OF_FRAME).next_multiple_of(block);
+        let small = self.small_segment_bytes.min(self.segment_bytes).next_multiple_of(block);
+        self.small_segment_bytes = small.max(least).min(self.segment_bytes);
         self
+    }
+
+    /// The size of the next segment of a folder that holds this many bytes in runs and full segments.
+    pub(crate) fn segment_bytes_for(&self, held: u64) -> u64 {
+        if held > self.small_segment_bytes { self.segment_bytes } else { self.small_segment_bytes }
     }
 
     /// Bytes of a segment for a group of the agreed size, with the mark behind it.
@@ -103,6 +117,7 @@ impl Default for Options {
         Options {
             sync: SyncMode::Fsync,
             segment_bytes: 64 * MIB,
+            small_segment_bytes: 20 * MIB,
             journal_bytes: 256 * MIB,
             journal_records: 2_000_000,
             memory: MemoryBudget::default(),
@@ -113,6 +128,7 @@ impl Default for Options {
             max_group_bytes: 16 * MIB,
             idle_ms: 100,
             clock_ms: 60_000,
+            rest_ms: 60_000,
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
             workers: Workers::Threads,

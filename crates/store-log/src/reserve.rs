@@ -90,6 +90,9 @@ impl DiskReserve {
 
     /// Reserves blocks for the next state file and the next manifest.
     pub(crate) fn keep(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        if disk.allocates_zeros() {
+            return Ok(()); // nothing can be set aside there
+        }
         let state = self.state_bytes.load(Relaxed);
         // The smallest part of it is for the manifest.
         let wanted = if state > RESERVE_BYTES / 2 {

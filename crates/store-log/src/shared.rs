@@ -61,6 +61,8 @@ pub(crate) struct StoreShared {
     /// Held while a segment is made, so that segments are listed in the order of their numbers.
     pub(crate) preparing: Mutex<()>,
     next_file: AtomicU64,
+    /// Size of the segments that are prepared from now on.
+    segment_bytes: AtomicU64,
     /// Held while the manifest is replaced.
     manifest: Mutex<Manifest>,
     journal: Mutex<Journal>,
@@ -132,9 +134,11 @@ impl fmt::Debug for StoreShared {
 impl StoreShared {
     pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, waker: Waker, start: Start) -> Self {
         let Start { syncer, manifest, journal, parts, work } = start;
+        let held = manifest.run_bytes() + journal.sealed.iter().map(|s| s.entry.bytes).sum::<u64>();
         StoreShared {
             disk,
             memory: options.memory.share(Arc::clone(&waker)),
+            segment_bytes: AtomicU64::new(options.segment_bytes_for(held)),
             options,
             epoch: manifest.epoch,
             waker,
@@ -275,6 +279,18 @@ impl StoreShared {
     /// A memtable of an earlier use, or a new one.
     pub(crate) fn spare_mem(&self) -> Mem {
         lock(&self.spare).take().unwrap_or_default()
+    }
+
+    /// Size of the segments that are prepared.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets the size of the segments that are prepared from now on.
+    pub(crate) fn set_segment_bytes(&self, bytes: u64) {
+        if self.segment_bytes.swap(bytes, Ordering::Relaxed) != bytes {
+            self.preparer_bell.ring();
+        }
     }
 
     /// Keeps all files from being removed or reused from now on.

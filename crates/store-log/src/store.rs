@@ -95,6 +95,8 @@ pub struct LogStore {
     habit: SyncHabit,
     /// The engine time of the last cut.
     cut_at: EngineMs,
+    /// Since when nothing was appended, as far as it is known.
+    rests_since: Option<EngineMs>,
     workers: Vec<JoinHandle<()>>,
     /// Whether the worker that reads events was started.
     reads_events: bool,
@@ -158,6 +160,17 @@ impl LogStore {
         opened.map_err(|error| shards::named(dir, error))
     }
 
+    /// Continues with ids from this one on, if they are not above it already: for a folder whose newest records may have
+    /// been lost. Call it before anything is appended.
+    pub fn skip_ids(&mut self, least: u64) {
+        self.next_id = self.next_id.max(least);
+        self.recovered.next_id = self.recovered.next_id.max(least);
+        if self.active.is_empty() {
+            let (last, clock) = (self.writer.last(), self.active.clock());
+            self.active = self.shared.spare_mem().start(last, self.next_id, clock);
+        }
+    }
+
     /// The epoch of this owner.
     pub fn epoch(&self) -> Epoch {
         self.shared.epoch
@@ -209,6 +222,7 @@ impl LogStore {
             start,
             habit: SyncHabit::Gathers,
             cut_at: EngineMs(0),
+            rests_since: None,
             workers: Vec::new(),
             reads_events: false,
             lock: Some(lock),
@@ -460,6 +474,38 @@ impl LogStore {
         }
     }
 
+    /// Gives large segments back when nothing was appended for a while and the folder holds little. The records in memory
+    /// are written to a run if full segments stay because of them.
+    fn rest(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let since = *self.rests_since.get_or_insert(clock.engine);
+        let shared = Arc::clone(&self.shared);
+        let options = &shared.options;
+        let is_short = clock.engine.0.saturating_sub(since.0) < options.rest_ms;
+        if is_short || options.small_segment_bytes == options.segment_bytes || self.writer.is_turning() {
+            return Ok(());
+        }
+        let view = shared.view();
+        let in_runs: u64 = view.parts.iter().map(|part| part.run.entry().bytes).sum();
+        let (space, has_full) = {
+            let journal = shared.journal();
+            (journal.space, !journal.sealed.is_empty())
+        };
+        let (in_memory, small) = (self.active.extent().most, options.small_segment_bytes);
+        if !view.frozen.is_empty() || space == DiskSpace::Short || in_memory > small {
+            return Ok(());
+        }
+        if in_runs.saturating_add(in_memory) <= small {
+            shared.set_segment_bytes(small);
+            self.writer.leave_large_segment(clock)?;
+        }
+        // Its flush gives full segments back, and runs that have no messages left.
+        let gives_back = has_full || (self.messages == 0 && in_runs > 0);
+        if gives_back && !self.active.is_empty() && !self.writer.is_turning() {
+            self.cut();
+        }
+        Ok(())
+    }
+
     fn note_memory(&self) {
         let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
         self.shared.reserve.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
@@ -519,6 +565,7 @@ impl Store for LogStore {
         self.check().map_err(|error| error.with_nothing_from(group.first))?;
         let appended = self.writer.append(group);
         self.or_poison(appended)?;
+        self.rests_since = None;
         self.habit = match self.habit {
             SyncHabit::Synced => {
                 self.ask();
@@ -698,7 +745,7 @@ impl Store for LogStore {
         self.check()?;
         self.active.note_clock(clock);
         self.cut_if_due();
-        let idled = self.writer.idle(clock);
+        let idled = self.writer.idle(clock).and_then(|()| self.rest(clock));
         self.or_poison(idled)
     }
 

@@ -58,7 +58,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 const UNNAMED: &str = "A figure of the store.";
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 37] = [
+const COUNTERS: [(&str, &str); 38] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -70,6 +70,7 @@ const COUNTERS: [(&str, &str); 37] = [
     ("groups_waited_total", "Groups that have waited in memory for the next journal segment."),
     ("segments_made_total", "Journal segments made as new files."),
     ("segments_reused_total", "Journal segments made of files that are needed no more."),
+    ("segments_shrunk_total", "Large journal segments that a folder with little in it has given back."),
     ("segment_failures_total", "Journal segments that could not be made; each is tried again."),
     ("page_failures_total", "Pages that the disk would not give; each is read again."),
     ("cuts_total", "Memtables frozen for a flush."),

@@ -6,6 +6,9 @@
 //! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels
 //! and purges. So a full disk is detected here, and never inside an append.
 //!
+//! Segments are small ([`Options::small_segment_bytes`](crate::Options::small_segment_bytes)) until a load has filled one.
+//! A folder that holds little again and rests gets small ones in place of the large ones.
+//!
 //! Space is also short when less is free than the memtables may take as runs: messages that no flush can write would
 //! keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
@@ -48,18 +51,31 @@ pub(crate) fn run(shared: &StoreShared) {
     }
 }
 
-/// Prepares one segment if one is missing, and determines whether the disk has space.
+/// Prepares one segment if one is missing or too large, and determines whether the disk has space.
 pub(crate) fn step(shared: &StoreShared) -> Worked {
     let _preparing = lock(&shared.preparing);
     if shared.is_stopping() {
         return Worked::Nothing;
     }
-    let prepared = shared.journal().prepared.len();
-    let missing = prepared < TARGET;
-    let made = match missing {
-        true if is_affordable(shared) => prepare_one(shared),
-        true => Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush")),
-        false => Ok(()),
+    let (prepared, has_large) = {
+        let journal = shared.journal();
+        let is_too_large = |segment: &Prepared| segment.entry.bytes > shared.segment_bytes();
+        let has_space = journal.space == DiskSpace::Enough;
+        (journal.prepared.len(), has_space && journal.prepared.iter().any(is_too_large))
+    };
+    let replaces = has_large && is_affordable(shared);
+    let missing = prepared < TARGET || replaces;
+    let made = if replaces {
+        replace_prepared(shared, shared.segment_bytes()).map(|small| {
+            shared.counters.segments_shrunk.fetch_add(prepared as u64, Relaxed);
+            keep_prepared(shared, small);
+        })
+    } else if !missing {
+        Ok(())
+    } else if is_affordable(shared) {
+        prepare_one(shared)
+    } else {
+        Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush"))
     };
     let upkeep = made.as_ref().map_or(Ok(()), |()| shared.reserve.keep(&*shared.disk));
     let fits = room_for_flush(shared);
@@ -100,10 +116,15 @@ fn failure(
     (!is_full(&first) && !errors.any(|error| is_full(&error))).then_some(first)
 }
 
-/// Makes a segment for a group that fits in no other. Segments prepared before have lower numbers and would come after
-/// it: they are unlisted and prepared again.
+/// Makes a segment for a group that fits in no other.
 pub(crate) fn make_to_measure(shared: &StoreShared, bytes: u64) -> Result<Prepared, StoreError> {
     let _preparing = lock(&shared.preparing);
+    replace_prepared(shared, bytes)
+}
+
+/// Makes a segment in place of all that are prepared. These have lower numbers and would come after it: they are
+/// unlisted and prepared again, or stay when it cannot be made.
+fn replace_prepared(shared: &StoreShared, bytes: u64) -> Result<Prepared, StoreError> {
     let early = shared.change_journal(|journal| std::mem::take(&mut journal.prepared));
     let is_early = |segment: &SegmentEntry| early.iter().any(|p| p.entry == *segment);
     let made = make(shared, bytes, |segments| segments.retain(|s| !is_early(s)));
@@ -116,9 +137,12 @@ pub(crate) fn make_to_measure(shared: &StoreShared, bytes: u64) -> Result<Prepar
 }
 
 fn prepare_one(shared: &StoreShared) -> Result<(), StoreError> {
-    let prepared = make(shared, shared.options.segment_bytes, |_| {})?;
-    shared.change_journal(|journal| journal.prepared.push_back(prepared));
+    keep_prepared(shared, make(shared, shared.segment_bytes(), |_| {})?);
     Ok(())
+}
+
+fn keep_prepared(shared: &StoreShared, prepared: Prepared) {
+    shared.change_journal(|journal| journal.prepared.push_back(prepared));
 }
 
 /// Makes a segment and lists it.
@@ -130,7 +154,8 @@ fn make(
     let disk = &*shared.disk;
     let no = shared.new_file();
     let spare = shared.change_journal(|journal| {
-        let fitting = journal.spares.iter().position(|spare| spare.bytes == bytes);
+        let fits = |spare: &SegmentEntry| spare.bytes == bytes && !disk.allocates_zeros();
+        let fitting = journal.spares.iter().position(fits);
         fitting.map(|i| journal.spares.swap_remove(i))
     });
     let counters = &shared.counters;
@@ -195,6 +220,9 @@ fn fill(
 ) -> Result<Arc<dyn DiskFile>, StoreError> {
     let file = disk.create(name).map_err(failed("create", name))?;
     file.allocate(bytes).map_err(failed("allocate", name))?;
+    if disk.allocates_zeros() {
+        return Ok(file);
+    }
     let zeros = vec![0; PIECE.min(usize::try_from(bytes).unwrap_or(PIECE))];
     let mut at = 0;
     while at < bytes {
@@ -212,7 +240,7 @@ fn fill(
 /// Whether a new segment leaves enough space to write the memtables as runs. Existing files cost nothing, and the
 /// ballast is prepared in any case unless a flush waits for space.
 fn is_affordable(shared: &StoreShared) -> bool {
-    let segment = shared.options.segment_bytes;
+    let segment = shared.segment_bytes();
     let journal = shared.journal();
     let is_ballast = journal.prepared.len() < BALLAST;
     let is_free = journal.spares.iter().any(|spare| spare.bytes == segment);
@@ -229,10 +257,12 @@ fn room_for_flush(shared: &StoreShared) -> Result<bool, StoreError> {
     Ok(free >= shared.reserve.wanted(&shared.options))
 }
 
-/// Removes files that are not needed any more: as many spares are kept as the journal's budget allows.
+/// Removes files that are not needed any more: as many spares are kept as the journal's budget allows, and none in a
+/// folder that holds little.
 fn remove_surplus(shared: &StoreShared, space: DiskSpace) {
-    let segment = shared.options.segment_bytes;
+    let segment = shared.segment_bytes();
     let keep = match space {
+        DiskSpace::Enough if segment < shared.options.segment_bytes || shared.disk.allocates_zeros() => 0,
         DiskSpace::Enough => {
             usize::try_from(shared.options.journal_bytes / segment + 1).unwrap_or(usize::MAX)
         }

@@ -93,7 +93,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let mut manifest = old;
     // An older manifest did not say where their tails start.
     manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
-    manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?;
+    manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?.max(disk.least_epoch());
     manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
@@ -292,12 +292,14 @@ fn choose(
         None => {
             let no = manifest.next_file;
             manifest.next_file = no.next();
-            let bytes = options.segment_bytes.max(least.next_multiple_of(BLOCK as u64));
+            let held = manifest.run_bytes() + replayed.used.iter().map(|s| s.entry.bytes).sum::<u64>();
+            let bytes = options.segment_bytes_for(held).max(least.next_multiple_of(BLOCK as u64));
             (no, bytes, preparer::create(disk, no, bytes, &|| false)?)
         }
     };
+    let sizes = [options.small_segment_bytes, options.segment_bytes];
     let (fit, misfit): (Vec<_>, Vec<_>) =
-        prepared.into_iter().partition(|entry| entry.bytes == options.segment_bytes);
+        prepared.into_iter().partition(|entry| sizes.contains(&entry.bytes));
     dropped.extend(misfit);
     let entry = SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
     manifest.segments = replayed.used.iter().map(|s| s.entry).collect();

@@ -38,10 +38,11 @@ impl WaitingGroups {
     }
 
     /// Whether this number of further bytes may wait: two groups of the agreed size, and never more than the segment
-    /// holds.
+    /// holds. The smallest segment counts until the next one is known.
     pub(crate) fn takes(&self, bytes: usize, options: &Options) -> bool {
         let all = self.bytes.saturating_add(bytes);
-        (BLOCK + all) as u64 <= options.segment_bytes && all <= options.agreed_frame().saturating_mul(2)
+        let segment = self.next.as_ref().map_or(options.small_segment_bytes, |next| next.entry.bytes);
+        (BLOCK + all) as u64 <= segment && all <= options.agreed_frame().saturating_mul(2)
     }
 
     pub(crate) fn push(&mut self, waiting: WaitingFrame) {
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_counted_with_its_padding() {
-        let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() };
+        let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() }.sound();
         let mut turn = WaitingGroups::new(Lsn(1));
         let mut written = 0;
         while turn.takes(57, &options) {
@@ -64,6 +65,7 @@ mod tests {
             turn.push(WaitingFrame { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
             written += 64; // a frame begins at a multiple of eight
         }
+        assert_eq!(options.small_segment_bytes, options.segment_bytes, "a group of the agreed size fills it");
         assert!((BLOCK + written) as u64 <= options.segment_bytes, "{written} bytes behind the header");
     }
 }

@@ -185,20 +185,46 @@ impl JournalWriter {
         loop {
             match &self.turn {
                 None if self.active.fits(needed) => return Ok(()),
-                None if least > self.shared.options.segment_bytes => {
+                None if !self.next_takes(least) => {
                     // The group is larger than the agreed size: it waits for a segment of its own size.
                     self.wait_for_sync()?;
-                    let measure = least.next_multiple_of(BLOCK as u64);
+                    let measure = least.max(self.shared.options.segment_bytes).next_multiple_of(BLOCK as u64);
                     let next = preparer::make_to_measure(&self.shared, measure)?;
                     self.turn = Some(WaitingGroups::new(self.next));
                     self.turn_to(next)?;
                 }
-                None => self.begin_turn()?,
+                None => {
+                    // The load has filled a segment: from now on there are large ones.
+                    self.shared.set_segment_bytes(self.shared.options.segment_bytes);
+                    self.begin_turn()?;
+                }
                 Some(turn) if turn.takes(needed, &self.shared.options) => return Ok(()),
                 // So many bytes wait that the owner must wait, too.
                 Some(_) => self.finish_turn()?,
             }
         }
+    }
+
+    /// Whether the next segment has so many bytes.
+    fn next_takes(&self, least: u64) -> bool {
+        let is_large = |next: &Prepared| next.entry.bytes >= least;
+        least <= self.shared.options.small_segment_bytes
+            || self.shared.journal().prepared.front().is_some_and(is_large)
+    }
+
+    /// Changes to the next segment if that one is small and the present one is not.
+    pub(crate) fn leave_large_segment(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let small = self.shared.options.small_segment_bytes;
+        let is_small = |next: &Prepared| next.entry.bytes <= small;
+        let has_small = self.shared.journal().prepared.front().is_some_and(is_small);
+        if self.turn.is_some() || self.active.entry.bytes <= small || !has_small {
+            return Ok(());
+        }
+        self.shared.counters.segments_shrunk.fetch_add(1, Relaxed);
+        self.noted = Some(clock); // for the header
+        self.begin_turn()?;
+        self.shared.syncer.ask();
+        Ok(())
     }
 
     /// Records the clocks and the durable position, if no group is being written and either has changed.

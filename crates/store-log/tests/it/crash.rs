@@ -34,6 +34,8 @@ struct Seen {
     unproven: u64,
     /// Groups that waited for the next segment.
     waited: u64,
+    /// Large segments that were given back.
+    shrunk: u64,
     lost: usize,
 }
 
@@ -69,7 +71,11 @@ fn work(
     seen: &mut Seen,
 ) {
     let sync = if dice.once_in(4) { SyncMode::Buffered } else { SyncMode::Fsync };
-    let Ok(mut store) = open(disk, Options { sync, at_segment_end, ..by_hand() }) else { return };
+    let options = Options { sync, at_segment_end, ..by_hand() };
+    // Some begin with small segments, and come back to them whenever nothing is appended.
+    let options =
+        if dice.once_in(2) { Options { small_segment_bytes: 8 * 1024, rest_ms: 0, ..options } } else { options };
+    let Ok(mut store) = open(disk, options) else { return };
     let recovered = store.recovered();
     let last = Lsn(recovered.next_lsn.0 - 1);
     assert!(last >= known.durable, "opened at {last:?}, {:?} was durable", known.durable);
@@ -122,6 +128,7 @@ fn work(
     seen.flushes += figure("flushes_total");
     seen.merges += figure("merges_total");
     seen.waited += figure("groups_waited_total");
+    seen.shrunk += figure("segments_shrunk_total");
     if dice.once_in(3)
         && let Ok(Progress { written, durable, .. }) = store.close(history.tick())
     {
@@ -225,6 +232,7 @@ fn crashes_follow_each_other() {
         }
     }
     seen.assert_worth_it();
+    assert!(seen.shrunk > 20, "{seen:?}");
     assert!(seen.lost > 1_000, "unsynced bytes must really be lost: {seen:?}");
 }
 

@@ -18,5 +18,6 @@ mod rig;
 mod room;
 mod run_files;
 mod salvage;
+mod sizes;
 mod turns;
 mod verify;
