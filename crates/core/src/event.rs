@@ -15,7 +15,7 @@ use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Ended, Kind, Life, PastAttempt, Stage};
 use crate::name::{Key, QueueName};
 use crate::record::{ClockPair, Gone, Group, Record, Was};
-use crate::time::{Now, WallMs};
+use crate::time::{Due, Now, WallMs};
 
 /// One event of a message's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,11 +156,12 @@ impl MessageEvent {
         Some(match record {
             Record::Put { message, life, was } => {
                 let (kind, reason) = put(life, was.as_ref(), now);
-                MessageEvent { key: message.key.clone(), reason, ..event(kind, message.id) }.with(life, now)
+                let clock = as_answered(clock, life, Some(message.enqueued_at));
+                MessageEvent { key: message.key.clone(), reason, ..event(kind, message.id) }.with(life, clock)
             }
             Record::Changed { id, life, was } => {
                 let (kind, reason) = changed(life, was, now);
-                MessageEvent { reason, ..event(kind, *id) }.with(life, now)
+                MessageEvent { reason, ..event(kind, *id) }.with(life, as_answered(clock, life, None))
             }
             Record::Granted { id, attempt, .. } => {
                 MessageEvent { attempt: Some(*attempt), ..event(EventKind::Granted, *id) }
@@ -213,6 +214,22 @@ impl MessageEvent {
         self.due_at = (life.stage.kind() == Kind::Waiting).then(|| now.wall_of(life.due));
         self
     }
+}
+
+/// The clocks by which the answer to the same change has told due times. Answers round the wall clock down; a group has
+/// it rounded up, and does not say whether there was a part of a millisecond. The record says it: by the time at which
+/// it was accepted or an attempt has ended, if that was now, or by its delay, which such a part makes longer. A record
+/// without any of these is taken for one with such a part, as the clocks of machines nearly always have it.
+fn as_answered(clock: ClockPair, life: &Life, enqueued_at: Option<WallMs>) -> Now {
+    let part = |later: u64, earlier: u64| later.checked_sub(earlier).filter(|ms| *ms <= 1);
+    let since = |then: WallMs| part(clock.wall.0, then.0);
+    let delayed = match (life.due, life.marks.delay_ms) {
+        (Due::After(due), Some(ms)) if ms > 0 => part(due.0, clock.engine.0.saturating_add(ms)),
+        (Due::After(_) | Due::At(_), _) => None,
+    };
+    let ended = || life.history.last().and_then(|past| since(past.ended_at));
+    let rounded_up = enqueued_at.and_then(since).or(delayed).or_else(ended).unwrap_or(1);
+    Now::whole(clock.engine.0, clock.wall.0.saturating_sub(rounded_up))
 }
 
 type KindAndReason = (EventKind, Option<EventReason>);

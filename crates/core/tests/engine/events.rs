@@ -7,6 +7,7 @@ use duewheel_core::message::MaxAttempts;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
 use duewheel_core::store::More;
+use duewheel_core::time::Partial;
 
 use crate::harness::*;
 
@@ -62,6 +63,37 @@ fn fails(rig: &mut Rig, id: MessageId, delay_ms: u64, note: &str) {
 
 fn settings(rig: &mut Rig, settings: QueueSettings) {
     assert!(matches!(rig.call(Op::Configure { queue: queue("q"), settings }), Reply::Configured(_)));
+}
+
+/// Story: the wall clock of a group is rounded up, and events showed each due time 1 ms after the answer.
+#[test]
+fn events_and_answers_tell_the_same_due_time() {
+    for partial in [Partial::Whole, Partial::Cut] {
+        let mut rig = followed();
+        rig.now.partial = partial;
+        let id = rig.put("q", 1_000, Some("order"));
+        let mut shown = Vec::new();
+        let mut look = |rig: &mut Rig| match rig.call(Op::Get { target: Target::Id(id) }) {
+            Reply::View(Some(view)) => shown.push(view.due_at),
+            other => panic!("{other:?}"),
+        };
+        look(&mut rig);
+        rig.pass(300);
+        let later = Edit { when: Some(When::After(2_000)), ..Edit::default() };
+        rig.call(Op::Postpone { target: Target::Id(id), edit: Box::new(later), if_generation: None });
+        look(&mut rig);
+        rig.pass(2_001);
+        fails(&mut rig, id, 0, "not today");
+        look(&mut rig);
+        if partial == Partial::Cut {
+            let body = Edit { body: Some("other".into()), ..Edit::default() };
+            rig.call(Op::Postpone { target: Target::Id(id), edit: Box::new(body), if_generation: None });
+            look(&mut rig);
+        }
+        let page = ask(&mut rig, Some(0), 1_000, None).page;
+        let told: Vec<_> = page.events.iter().filter_map(|event| event.due_at).collect();
+        assert_eq!(told, shown, "{partial:?}");
+    }
 }
 
 #[test]

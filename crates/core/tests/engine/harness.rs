@@ -144,7 +144,7 @@ impl Rig {
 
     fn apply(&mut self, record: Record) {
         let first = self.table.applied().next();
-        let clock = ClockPair { engine: self.now.engine, wall: self.now.wall };
+        let clock = ClockPair::of(self.now);
         let group = Group { first, clock, records: vec![record] };
         self.table.apply(&group);
         self.recent.take(&group);
