@@ -15,7 +15,7 @@ mod record;
 mod run;
 mod worker;
 
-pub use action::{BadBulk, BulkAction, BulkMove};
+pub use action::{BadBulk, BulkAction, BulkMove, UrlMoves};
 pub use dead::{DeadByReason, DeadReasons, dead_reasons};
 pub use error::BulkError;
 pub use filter::{BulkFilter, filtered_page};

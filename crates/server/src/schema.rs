@@ -266,14 +266,19 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
             json!({ "type": "object", "required": ["state"], "properties": { "state": { "enum": words } } });
         json!({ "required": ["filter"], "properties": { "filter": state } })
     };
+    // A filter that names something.
+    let mut named = FILTER_FIELDS.map(given).to_vec();
+    named.push(json!({ "not": { "patternProperties": { "^header\\.": false } } }));
+    let named = json!({ "type": "object", "anyOf": named });
+    let filters = json!({ "required": ["filter"], "properties": { "filter": named } });
     let (delays, shifts) = (["delay_ms", "delay"], ["shift_ms", "shift"]);
     let some = |names: &[&str]| json!({ "anyOf": names.iter().copied().map(given).collect::<Vec<_>>() });
     let mut rules = vec![
         all(&delays),
         all(&shifts),
         both(&some(&delays), &some(&shifts)),
-        both(&given("filter"), &every),
-        json!({ "allOf": [none(&["filter"]), { "not": every }] }),
+        both(&filters, &every),
+        json!({ "allOf": [{ "not": filters }, { "not": every }] }),
         both(&action("postpone"), &none(&[delays, shifts].concat())),
         both(&action("postpone"), &given("to_queue")),
         both(&action("redrive"), &some(&shifts)),
@@ -297,10 +302,15 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
 pub(crate) fn filter_rules(schema: &mut Schema) {
     let states = [State::Scheduled, State::Ready, State::Leased].map(State::as_str);
     let living = json!({ "required": ["state"], "properties": { "state": { "enum": states } } });
-    let fields = ["due_from", "due_to", "key_prefix", "headers", "state", "dead_reason", "dead_note"];
     let of_dead = ["dead_reason", "dead_note"].map(|name| json!({ "allOf": [given(name), living] }));
-    forbid(schema, [vec![none(&fields)], of_dead.to_vec()].concat());
+    forbid(schema, of_dead.to_vec());
+    let header = json!({ "type": "string", "description": "The header `NAME` is there with this value." });
+    schema.insert("patternProperties".into(), json!({ "^header\\..": header }));
 }
+
+/// The members of a filter, besides `header.NAME`.
+const FILTER_FIELDS: [&str; 7] =
+    ["due_from", "due_to", "key_prefix", "headers", "state", "dead_reason", "dead_note"];
 
 /// The rules of a redrive.
 pub(crate) fn redrive_rules(schema: &mut Schema) {

@@ -39,6 +39,24 @@ pub enum BulkMove {
     Shift(i64),
 }
 
+/// Whether a redrive into another queue moves messages that have URLs of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UrlMoves {
+    /// They stay where they are and are counted as refused: the caller may send no messages to URLs, or nobody would
+    /// send those of the other queue.
+    #[default]
+    Refused,
+    /// They move like others.
+    Allowed,
+}
+
+impl UrlMoves {
+    pub(super) fn is_default(&self) -> bool {
+        *self == UrlMoves::default()
+    }
+}
+
 /// What is wrong with a request for a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {what}")]
@@ -108,6 +126,9 @@ impl BulkAction {
         }
         if rate.is_some_and(|rate| rate == 0 || rate > MAX_BULK_RATE) {
             return Err(bad("rate", format!("must be a whole number from 1 to {MAX_BULK_RATE}")));
+        }
+        if filter.key_prefix.as_deref() == Some("") {
+            return Err(bad("key_prefix", "must not be empty: every key begins with nothing"));
         }
         let reason = if filter.dead_reason.is_some() { "dead_reason" } else { "dead_note" };
         if filter.asks_for_dead() && filter.state.is_some_and(|state| state != State::Dead) {

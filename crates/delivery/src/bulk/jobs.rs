@@ -4,7 +4,7 @@ use duewheel::core::Policy;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::{CallError, Duewheel};
 
-use super::action::{BadBulk, BulkAction};
+use super::action::{BadBulk, BulkAction, UrlMoves};
 use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
 use super::part::{Part, part_name};
@@ -30,13 +30,14 @@ const PAGE: usize = 1_000;
 /// use std::time::Duration;
 /// use duewheel::core::name::QueueName;
 /// use duewheel::{Duewheel, Policy};
-/// use duewheel_delivery::{BulkAction, BulkFilter, BulkJobs, BulkRequest, BulkWorker};
+/// use duewheel_delivery::{BulkAction, BulkFilter, BulkJobs, BulkRequest, BulkWorker, UrlMoves};
 ///
 /// let wheel = Duewheel::builder().in_memory().open().await?;
 /// let jobs = BulkJobs::new(&wheel, &Policy::default())?;
 /// let worker = BulkWorker::start(&jobs);
 /// let filter = BulkFilter { key_prefix: Some("order-".into()), ..BulkFilter::default() };
-/// let request = BulkRequest { queue: QueueName::new("orders")?, filter, action: BulkAction::Cancel, rate: None };
+/// let request = BulkRequest { queue: QueueName::new("orders")?, filter, action: BulkAction::Cancel, rate: None,
+///     urls: UrlMoves::Refused };
 /// assert_eq!(jobs.count(&request).await?.matched, 0);
 /// let job = jobs.begin(request).await?;
 /// assert_eq!(jobs.get(&job.id).await?.queue, "orders");
@@ -61,6 +62,8 @@ pub struct BulkRequest {
     pub action: BulkAction,
     /// Most messages a second; `None`: as fast as the store takes them.
     pub rate: Option<u32>,
+    /// Whether a redrive into another queue moves messages that have URLs of their own.
+    pub urls: UrlMoves,
 }
 
 /// How many messages a job would concern.
@@ -160,8 +163,9 @@ impl BulkJobs {
     pub async fn begin(&self, request: BulkRequest) -> Result<BulkView, BulkError> {
         request.check(&self.policy)?;
         self.make_room().await?;
-        let BulkRequest { queue, filter, action, rate } = request;
-        let record = BulkRecord::new(queue.as_str().to_owned(), filter, action, rate, self.jobs.now());
+        let BulkRequest { queue, filter, action, rate, urls } = request;
+        let mut record = BulkRecord::new(queue.as_str().to_owned(), filter, action, rate, self.jobs.now());
+        record.urls = urls;
         let bytes = record.bytes();
         if bytes.len() > self.jobs.max_body {
             let what = format!("is too long: a job has at most {} bytes", self.jobs.max_body);

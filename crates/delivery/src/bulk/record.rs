@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::action::BulkAction;
+use super::action::{BulkAction, UrlMoves};
 use super::filter::BulkFilter;
 
 /// The format that this version writes.
@@ -19,6 +19,9 @@ pub(super) struct BulkRecord {
     pub(super) action: BulkAction,
     /// Most messages a second.
     pub(super) rate: Option<u32>,
+    /// What becomes of messages with URLs, as it was decided when the job began.
+    #[serde(default, skip_serializing_if = "UrlMoves::is_default")]
+    pub(super) urls: UrlMoves,
     /// When it began, in ms since 1970.
     pub(super) created: u64,
     pub(super) phase: BulkPhase,
@@ -94,6 +97,7 @@ impl BulkRecord {
             filter,
             action,
             rate,
+            urls: UrlMoves::default(),
             created,
             phase: BulkPhase::Collecting,
             ended: None,

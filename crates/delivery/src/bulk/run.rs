@@ -14,12 +14,13 @@ use duewheel::{CallError, ListPositions, same_content};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::action::{BulkAction, BulkMove};
+use super::action::{BulkAction, BulkMove, UrlMoves};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{Part, PartEntry, PartWalk, entries_within};
 use super::record::{BulkPhase, BulkRecord};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
+use crate::message_url::MessageUrl;
 use crate::shelf::{NextLook, NotWritten};
 
 /// A job that this node works on.
@@ -313,6 +314,7 @@ impl<'a> BulkRun<'a> {
                 Ok(None) if is_unsure(n) => Ok(BulkOutcome::Done),
                 Ok(None) => Ok(BulkOutcome::Changed),
                 Ok(Some(view)) if view.state != State::Dead => Ok(BulkOutcome::Changed),
+                Ok(Some(view)) if !self.may_move(&view) => Ok(BulkOutcome::Refused),
                 Ok(Some(view)) => {
                     copies.push(self.copy(&view, to, delay_ms));
                     of.push(n);
@@ -349,6 +351,14 @@ impl<'a> BulkRun<'a> {
                 judged
             }
             Err(error) => vec![Err(error.to_string())],
+        }
+    }
+
+    /// Whether a dead message may enter another queue: one with a URL only if that was allowed when the job began.
+    fn may_move(&self, view: &View) -> bool {
+        match self.record.urls {
+            UrlMoves::Allowed => true,
+            UrlMoves::Refused => MessageUrl::of(&view.message).is_none(),
         }
     }
 

@@ -10,7 +10,7 @@ use duewheel::core::time::WallMs;
 use duewheel::{Demand, Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
     BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkView,
-    BulkWorker, dead_reasons, filtered_page,
+    BulkWorker, TARGET_URL_HEADER, UrlMoves, dead_reasons, filtered_page,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ fn prefix(text: &str) -> BulkFilter {
 }
 
 fn request(filter: BulkFilter, action: BulkAction) -> BulkRequest {
-    BulkRequest { queue: queue(), filter, action, rate: None }
+    BulkRequest { queue: queue(), filter, action, rate: None, urls: UrlMoves::default() }
 }
 
 impl Rig {
@@ -332,6 +332,33 @@ async fn dead_messages_come_back_later_or_in_another_queue() {
     assert_eq!(moved.message.headers, vec![("kind".into(), "even".into())]);
 }
 
+/// Story: a job moved messages with URLs for callers that may not send any, and into queues from which nobody sends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_with_urls_enter_another_queue_only_if_that_is_allowed() {
+    let rig = Rig::new().await;
+    for (key, url) in [("with", Some("https://customer.example/")), ("without", None)] {
+        let url = url.map(|url| (TARGET_URL_HEADER.into(), url.into()));
+        let dead = Enqueue {
+            key: Key::new(key).ok(),
+            headers: url.into_iter().collect(),
+            begins: InitialState::Dead,
+            ..Enqueue::new(queue(), b"body".to_vec())
+        };
+        rig.wheel.client().ask(dead).await.unwrap().unwrap();
+    }
+    let redrive = || BulkAction::Redrive { delay_ms: None, to_queue: Some("again".into()) };
+    let run = async |urls| {
+        let job = rig.jobs.begin(BulkRequest { urls, ..request(BulkFilter::default(), redrive()) });
+        rig.run(&job.await.unwrap().id).await.counts
+    };
+    let refused = run(UrlMoves::Refused).await;
+    assert_eq!(refused, BulkCounts { matched: 2, done: 1, refused: 1, ..BulkCounts::default() });
+    assert_eq!(rig.all("orders").await.into_keys().collect::<Vec<_>>(), ["with"]);
+    let moved = run(UrlMoves::Allowed).await;
+    assert_eq!(moved, BulkCounts { matched: 1, done: 1, ..BulkCounts::default() });
+    assert_eq!(rig.all("again").await.len(), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_messages_are_counted_listed_and_changed_by_reason() {
     for shards in [1, 3] {
@@ -436,6 +463,7 @@ async fn a_job_that_makes_no_sense_is_refused_by_field() {
             request(BulkFilter { dead_note: Some("x".into()), ..BulkFilter::default() }, BulkAction::Fire),
             "dead_note",
         ),
+        (request(prefix(""), BulkAction::Cancel), "key_prefix"),
         (request(BulkFilter::default(), far), "delay_ms"),
         (request(BulkFilter::default(), back), "shift_ms"),
         (BulkRequest { rate: Some(0), ..request(BulkFilter::default(), BulkAction::Fire) }, "rate"),

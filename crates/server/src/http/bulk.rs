@@ -2,18 +2,21 @@
 //!
 //! A token that is limited to queues has the jobs whose queues it reaches; others do not exist for it.
 
+use std::fmt;
+
 use axum::http::StatusCode;
 use duewheel::core::{QueueName, WallMs};
 use duewheel_delivery::{
-    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView,
+    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView, UrlMoves,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::call::Call;
 use super::limits::either;
 use super::strict::{self, Object, Strings, Text, U32_MAX, Whole};
-use super::{Answer, App, listing, reply};
+use super::{Answer, App, listing, reply, target_url};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
@@ -74,8 +77,7 @@ pub(crate) enum BulkActionWord {
 
 /// Which messages are meant.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "MessageFilter", transform = crate::schema::filter_rules)]
+#[schemars(deny_unknown_fields, rename = "MessageFilter", transform = crate::schema::filter_rules)]
 pub(crate) struct FilterFields<'a> {
     /// Due at this instant or later.
     #[serde(borrow)]
@@ -84,7 +86,8 @@ pub(crate) struct FilterFields<'a> {
     /// Due before this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_to: Option<Text<'a>>,
-    /// The key begins with this.
+    /// The key begins with this, which is not empty.
+    #[schemars(length(min = 1))]
     key_prefix: Option<Text<'a>>,
     /// Each of these headers is there with this value; at least one.
     #[schemars(with = "Option<HeadersSchema>", extend("minProperties" = 1))]
@@ -96,6 +99,43 @@ pub(crate) struct FilterFields<'a> {
     dead_reason: Option<Text<'a>>,
     /// Dead messages whose last attempt has this note; an empty one for those that had none, too.
     dead_note: Option<Text<'a>>,
+    /// `header.NAME`, as in a filtered list: the same as `NAME` among `headers`. All other members are unknown.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    named: NamedHeaders,
+}
+
+/// Members `header.NAME` of a filter.
+#[derive(Debug, Default)]
+struct NamedHeaders(Vec<(Box<str>, Box<str>)>);
+
+impl<'de> Deserialize<'de> for NamedHeaders {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = NamedHeaders;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("members header.NAME")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NamedHeaders, A::Error> {
+                let mut all: Vec<(Box<str>, Box<str>)> = Vec::new();
+                while let Some(member) = map.next_key::<Text<'_>>()? {
+                    let name = member.0.strip_prefix("header.").filter(|name| !name.is_empty());
+                    let Some(name) = name else {
+                        return Err(A::Error::custom(format_args!("unknown field `{}`", member.0)));
+                    };
+                    if all.iter().any(|(other, _)| **other == *name) {
+                        return Err(A::Error::custom(format_args!("duplicate field `{}`", member.0)));
+                    }
+                    let value = map.next_value::<Text<'_>>();
+                    let value = value.map_err(|bad| A::Error::custom(format_args!("{}: {bad}", member.0)))?;
+                    all.push((name.into(), value.0.into()));
+                }
+                Ok(NamedHeaders(all))
+            }
+        }
+        d.deserialize_map(V)
+    }
 }
 
 impl FilterFields<'_> {
@@ -109,7 +149,13 @@ impl FilterFields<'_> {
         if self.headers.as_ref().is_some_and(|headers| headers.0.is_empty()) {
             return Err(Problem::field("headers", "must name at least one header"));
         }
-        let headers = self.headers.map_or_else(Vec::new, |headers| headers.0);
+        let mut headers = self.headers.map_or_else(Vec::new, |headers| headers.0);
+        for (name, value) in self.named.0 {
+            if headers.iter().any(|(other, _)| *other == name) {
+                return Err(Problem::field(format!("header.{name}"), "is in headers, too"));
+            }
+            headers.push((name, value));
+        }
         Ok(BulkFilter {
             due_from: instant("due_from", self.due_from)?,
             due_to: instant("due_to", self.due_to)?,
@@ -125,19 +171,15 @@ impl FilterFields<'_> {
 impl BulkFields<'_> {
     /// The request for a job, and whether it is only counted.
     fn into_request(self, queue: QueueName) -> Result<(BulkRequest, bool), Problem> {
-        let filter = match (self.filter, self.all) {
-            (Some(_), true) => return Err(Problem::field("all", "only one of filter and all may be given")),
-            (None, true) => BulkFilter::default(),
-            (filter, false) => {
-                let filter = filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
-                if filter.is_empty() {
-                    let what =
-                        "names no message; give at least one of its fields, or all: true for all messages";
-                    return Err(Problem::field("filter", what));
-                }
-                filter
+        let filter = self.filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
+        match (filter.is_empty(), self.all) {
+            (false, true) => return Err(Problem::field("all", "only one of filter and all may be given")),
+            (true, false) => {
+                let what = "names no message; give at least one of its fields, or all: true for all messages";
+                return Err(Problem::field("filter", what));
             }
-        };
+            (true, true) | (false, false) => {}
+        }
         let has_queue = self.to_queue.is_some();
         let delay = either(self.delay_ms.map(|ms| ms.0), self.delay.as_ref(), "delay")?;
         let shift = shift(self.shift_ms, self.shift.as_ref())?;
@@ -165,7 +207,7 @@ impl BulkFields<'_> {
             }),
         };
         let rate = self.rate.map(Whole::get);
-        Ok((BulkRequest { queue, filter, action, rate }, self.dry_run))
+        Ok((BulkRequest { queue, filter, action, rate, urls: UrlMoves::default() }, self.dry_run))
     }
 }
 
@@ -217,7 +259,8 @@ pub(crate) struct JobAnswer {
     pub(super) leased: u64,
     /// Messages that others have changed or removed since the job began, and that were left alone.
     pub(super) changed: u64,
-    /// Messages that could not be changed, such as because their key is taken.
+    /// Messages that could not be changed: their key is taken, or they have a URL of their own, and the job's caller had
+    /// no scope `push-any`, or `to_queue` no target, when it began.
     pub(super) refused: u64,
     /// Messages a second, if there is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,7 +309,7 @@ impl JobAnswer {
 
 pub(crate) async fn bulk(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let (request, dry_run) = {
+    let (mut request, dry_run) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         strict::parse::<BulkFields<'_>>(&bytes)?.into_request(queue)?
     };
@@ -274,6 +317,8 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         let to = QueueName::new(to).map_err(|what| Problem::field("to_queue", what))?;
         call.caller.need_queue(&to)?;
         call.app.accepts()?;
+        // The job has no caller: what this one may do is decided now.
+        request.urls = target_url::moves(&call.app, &call.caller, &to).await?;
     }
     let jobs = jobs(&call.app)?;
     if dry_run {
@@ -357,6 +402,10 @@ mod tests {
         assert_eq!(action(shift), BulkAction::Postpone(BulkMove::Shift(-5_400_000)));
         let delay = r#"{"action": "postpone", "filter": {"key_prefix": "a"}, "delay": "2s"}"#;
         assert_eq!(action(delay), BulkAction::Postpone(BulkMove::Delay(2_000)));
+        assert_eq!(action(r#"{"action": "cancel", "filter": {}, "all": true}"#), BulkAction::Cancel);
+        let both = r#"{"action": "cancel", "filter": {"header.a": "1", "headers": {"b": "2"}}}"#;
+        let headers = [("a", "1"), ("b", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(read(both).unwrap().0.filter.headers, headers.into());
         let redrive = r#"{"action": "redrive", "all": true, "delay_ms": 5, "to_queue": "z", "rate": 7}"#;
         let (request, dry_run) = read(redrive).unwrap();
         assert_eq!((request.rate, dry_run), (Some(7), false));
@@ -365,7 +414,10 @@ mod tests {
             (r#"{"action": "cancel"}"#, "filter: names no message"),
             (r#"{"action": "cancel", "filter": {}}"#, "filter: names no message"),
             (r#"{"action": "cancel", "filter": {"state": "ready"}, "all": true}"#, "all: only one"),
-            (r#"{"action": "cancel", "filter": {}, "all": true}"#, "all: only one"),
+            (r#"{"action": "cancel", "filter": {"header.": "x"}}"#, "filter.header.: unknown"),
+            (r#"{"action": "cancel", "filter": {"header.a": 5}}"#, "header.a: invalid type"),
+            (r#"{"action": "cancel", "filter": {"header.a": "1", "header.a": "1"}}"#, "header.a: duplicate"),
+            (r#"{"action": "cancel", "filter": {"header.a": "1", "headers": {"a": "1"}}}"#, "is in headers"),
             (r#"{"action": "cancel", "filter": {"headers": {}}}"#, "headers: must name"),
             (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "state: must be"),
             (r#"{"action": "cancel", "filter": {"dead_reason": "done_acked"}}"#, "dead_reason: must be"),

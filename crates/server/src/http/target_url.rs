@@ -3,7 +3,7 @@
 use duewheel::core::QueueName;
 use duewheel::core::engine::Enqueue;
 use duewheel::core::message::Headers;
-use duewheel_delivery::MessageUrl;
+use duewheel_delivery::{MessageUrl, UrlMoves};
 
 use super::App;
 use super::strict::Text;
@@ -48,4 +48,10 @@ pub(super) async fn check(app: &App, caller: &Caller, queue: &QueueName) -> Resu
     }
     let why = format_args!("the queue {queue} has no target, whose worker would send the message there");
     Err(Problem::field("target_url", why))
+}
+
+/// Whether a job of this caller may move messages with URLs into this queue, by the same rules as [`check`].
+pub(super) async fn moves(app: &App, caller: &Caller, queue: &QueueName) -> Result<UrlMoves, Problem> {
+    let may = caller.need(Scope::PushAny).is_ok() && targets(app)?.target_of(queue).await?.is_some();
+    Ok(if may { UrlMoves::Allowed } else { UrlMoves::Refused })
 }

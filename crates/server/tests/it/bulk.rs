@@ -175,6 +175,53 @@ async fn tokens_reach_the_jobs_of_their_queues() {
     assert_eq!((count(&shop).await, count(&all).await), (1, 3));
 }
 
+/// Story: one redrive by ids was refused message by message, while a job of the same token moved them all.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_redrive_moves_a_message_with_a_url_without_scope_and_target() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("tokens.toml");
+    let any = new_token(&file, &["--name", "any", "--scope", "admin,enqueue,push-any"]);
+    let plain = new_token(&file, &["--name", "plain", "--scope", "admin"]);
+    let guard = std::sync::Arc::new(Guard::of(file).expect("tokens"));
+    let server =
+        Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
+    server.app.set_sealing(duewheel_delivery::Sealing::Open);
+    server.app.start_jobs();
+    let call = async |token: &str, method: &str, path: &str, body: Value| {
+        let (status, answer) = server.call_by(token, method, path, &body.to_string()).await;
+        assert!(status < 300, "{path}: {answer}");
+        answer
+    };
+    call(&any, "PUT", "/v1/targets/shop", json!({"url": "https://shop.example/"})).await;
+    call(&any, "POST", "/v1/targets/shop/pause", json!({})).await;
+    for queue in ["orders", "us"] {
+        call(&any, "PATCH", &format!("/v1/queues/{queue}/config"), json!({"target": "shop"})).await;
+    }
+    let dead = json!({"body": "x", "state": "dead", "target_url": "https://customer.example/"});
+    let id = call(&any, "POST", "/v1/queues/orders/messages", dead).await["id"].clone();
+    for (token, to, moved) in [(&plain, "us", false), (&any, "bare", false), (&any, "us", true)] {
+        let asked = json!({"action": "redrive", "filter": {"state": "dead"}, "to_queue": to});
+        let job = call(token, "POST", "/v1/queues/orders/bulk", asked).await;
+        let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
+        let deadline = Instant::now() + PATIENCE;
+        let job = loop {
+            let job = call(token, "GET", &path, json!({})).await;
+            if job["ended_at"].is_string() {
+                break job;
+            }
+            assert!(Instant::now() < deadline, "{job}");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        };
+        let (done, refused) = if moved { (1, 0) } else { (0, 1) };
+        assert_eq!((&job["done"], &job["refused"]), (&json!(done), &json!(refused)), "{to}: {job}");
+        if !moved {
+            let asked = json!({"ids": [id], "to_queue": to});
+            let answer = call(token, "POST", "/v1/queues/orders/redrive", asked).await;
+            assert_eq!(answer["redriven"], 0, "{answer}");
+        }
+    }
+}
+
 /// A job whose server is killed again and again moves each message once, and the counts say so.
 #[test]
 fn kill_9_lets_no_message_be_moved_twice() {
