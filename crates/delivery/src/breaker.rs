@@ -1,7 +1,7 @@
 //! The circuit breaker of a target: when it is left alone, and which failures cost its messages an attempt.
 //!
 //! ```text
-//!             ten unreachable in a row, or only failures for five minutes
+//!          ten unreachable in a row, or only failures for five minutes, of several messages
 //!   closed ───────────────────────────────────────────────────────────────► open
 //!     ▲ ▲                         any success                                │ │
 //!     │ └──────────────────────────────────────────────────────────────────┘ │ one probe
@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use duewheel::core::MessageId;
 use duewheel::core::time::{EngineMs, ceil_ms};
 
 use crate::answer::PushVerdict;
@@ -36,6 +37,8 @@ pub struct Breaker {
     row: u32,
     /// The latest failures, oldest first, [`OPEN_LEAST`] at most.
     recent: VecDeque<EngineMs>,
+    /// The message that failed last, and the latest failure of another one.
+    failed: Option<FailedMessages>,
     last_success: Option<EngineMs>,
     /// Since when everything has failed, and how often.
     failing: Option<Failing>,
@@ -47,9 +50,19 @@ pub struct Breaker {
     last_failure: Option<PushClass>,
 }
 
+/// The messages of the latest failures.
+#[derive(Clone, Copy, Debug)]
+struct FailedMessages {
+    last: (MessageId, EngineMs),
+    /// The latest failure of a message that is not `last`.
+    other: Option<EngineMs>,
+}
+
 /// What [`Breaker::begin`] knows of a request, for [`Breaker::end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestMark {
+    /// The message that is sent.
+    message: MessageId,
     /// The number of the probe, if it is one.
     probe: Option<u64>,
 }
@@ -137,6 +150,7 @@ impl Breaker {
             pause_after: Some(PAUSE_AFTER),
             row: 0,
             recent: VecDeque::new(),
+            failed: None,
             last_success: None,
             failing: None,
             slowed: None,
@@ -184,16 +198,16 @@ impl Breaker {
         }
     }
 
-    /// A request begins. While the breaker is open it is a probe, and no other follows until it has ended, or could
+    /// A request that sends `message` begins. While the breaker is open it is a probe, and no other follows until it has ended, or could
     /// have. `random` is any number.
-    pub fn begin(&mut self, now: EngineMs, random: u64) -> RequestMark {
+    pub fn begin(&mut self, now: EngineMs, message: MessageId, random: u64) -> RequestMark {
         let BreakerStage::Open { probes, next, .. } = &mut self.stage else {
-            return RequestMark { probe: None };
+            return RequestMark { message, probe: None };
         };
         *probes = probes.saturating_add(1);
         *next = after(now, self.timeout + probe_pause(*probes, random));
         self.latest += 1;
-        RequestMark { probe: Some(self.latest) }
+        RequestMark { message, probe: Some(self.latest) }
     }
 
     /// A request has ended, the one that `mark` was given for. `random` is any number; the same number gives the same pause.
@@ -244,6 +258,7 @@ impl Breaker {
     fn succeed(&mut self, now: EngineMs) {
         self.row = 0;
         self.recent.clear();
+        self.failed = None;
         self.failing = None;
         self.last_failure = None;
         // Requests that were under way when the target asked for time do not take it away.
@@ -265,6 +280,12 @@ impl Breaker {
         if self.recent.len() > OPEN_LEAST {
             self.recent.pop_front();
         }
+        let other = match self.failed {
+            None => None,
+            Some(FailedMessages { last, other }) if last.0 == mark.message => other,
+            Some(FailedMessages { last, .. }) => Some(last.1),
+        };
+        self.failed = Some(FailedMessages { last: (mark.message, now), other });
         let mut failing = self.failing.unwrap_or(Failing { since: now, earlier_ms: 0, failures: 0 });
         failing.failures = failing.failures.saturating_add(1);
         self.failing = Some(failing);
@@ -295,9 +316,12 @@ impl Breaker {
         charge
     }
 
+    /// Whether all of the last five minutes have failed: several requests, of more than one message. One message alone
+    /// may be what the target cannot take; it is dead in the end.
     fn nothing_succeeds(&self, now: EngineMs) -> bool {
         let within = |then: &EngineMs| since_then(*then, now) < ceil_ms(OPEN_WINDOW);
-        self.recent.len() == OPEN_LEAST
+        self.failed.and_then(|failed| failed.other).as_ref().is_some_and(within)
+            && self.recent.len() == OPEN_LEAST
             && self.recent.iter().all(within)
             && !self.last_success.as_ref().is_some_and(within)
     }
@@ -331,11 +355,11 @@ mod tests {
         PushOutcome { verdict, disable: false, class, took: Duration::ZERO, answer: String::new() }
     }
 
-    /// A breaker, and the mark of the request that began last.
+    /// A breaker, and the mark of the request that began last. Each request is of another message.
     struct Bench(Breaker, RequestMark);
 
     /// A request from before it opened.
-    const EARLIER: RequestMark = RequestMark { probe: None };
+    const EARLIER: RequestMark = RequestMark { message: MessageId(0), probe: None };
 
     impl Bench {
         fn new() -> Self {
@@ -343,11 +367,12 @@ mod tests {
         }
 
         fn end(&mut self, ms: u64, verdict: PushVerdict, class: PushClass) -> Charge {
-            self.0.end(EngineMs(ms), self.1, &outcome(verdict, class), MIDDLE)
+            let mark = RequestMark { message: MessageId(ms), ..self.1 };
+            self.0.end(EngineMs(ms), mark, &outcome(verdict, class), MIDDLE)
         }
 
         fn begin(&mut self, ms: u64) {
-            self.1 = self.0.begin(EngineMs(ms), MIDDLE);
+            self.1 = self.0.begin(EngineMs(ms), MessageId(ms), MIDDLE);
         }
 
         fn unreachable(&mut self, ms: u64) -> Charge {
@@ -395,6 +420,25 @@ mod tests {
         }
         it.fails(5 * MINUTE);
         assert!(matches!(it.permit(5 * MINUTE), Permit::Until(_)));
+    }
+
+    /// Story: one message that its target cannot take opened the breaker by itself, and was forgiven for good.
+    #[test]
+    fn failures_of_one_message_alone_do_not_open_it() {
+        let mut it = Breaker::new(Duration::from_secs(30));
+        let failed = outcome(PushVerdict::Failed, PushClass::Status(500));
+        let mut fails = |message, ms| {
+            let mark = it.begin(EngineMs(ms), MessageId(message), MIDDLE);
+            let charge = it.end(EngineMs(ms), mark, &failed, MIDDLE);
+            (charge, it.permit(EngineMs(ms), 0) == Permit::Many)
+        };
+        for ms in 0..100 {
+            assert_eq!(fails(1, ms), (Charge::Counted, true), "{ms}");
+        }
+        // Another one long after it, and again the first one: the two are of the same five minutes.
+        assert_eq!(fails(2, 10 * MINUTE), (Charge::Counted, true));
+        assert_eq!(fails(2, 14 * MINUTE), (Charge::Counted, true), "the first one failed long ago");
+        assert_eq!(fails(1, 14 * MINUTE + 1), (Charge::Counted, false));
     }
 
     /// Story: each restart of a server began the five days anew.

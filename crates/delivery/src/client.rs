@@ -66,6 +66,22 @@ impl fmt::Display for PushClass {
 }
 
 impl PushClass {
+    /// The status of the answer, if it tells one.
+    pub fn status(self) -> Option<u16> {
+        match self {
+            PushClass::Status(code) => Some(code),
+            PushClass::BadSnooze
+            | PushClass::DnsError
+            | PushClass::AddressRefused
+            | PushClass::ConnectionRefused
+            | PushClass::ConnectionReset
+            | PushClass::ConnectionFailed
+            | PushClass::TlsError
+            | PushClass::Timeout
+            | PushClass::BadAnswer => None,
+        }
+    }
+
     /// Whether the target has given no answer at all.
     pub fn is_unreachable(self) -> bool {
         !matches!(self, PushClass::Status(_) | PushClass::BadSnooze | PushClass::BadAnswer)

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use duewheel::core::MessageId;
 use duewheel::core::time::EngineMs;
 use lru::LruCache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -49,11 +50,12 @@ impl OriginBreakers {
         self.0.get(origin).and_then(|state| state.wait(now))
     }
 
-    /// A request begins, or may not for so long. `timeout` is that of the request, `random` any number.
+    /// A request that sends `message` begins, or may not for so long. `timeout` is that of the request, `random` any number.
     pub(crate) fn begin(
         &mut self,
         origin: &Origin,
         now: EngineMs,
+        message: MessageId,
         timeout: Duration,
         random: u64,
     ) -> Result<RequestMark, Duration> {
@@ -63,7 +65,7 @@ impl OriginBreakers {
             return Err(wait);
         }
         state.under_way += 1;
-        Ok(state.breaker.begin(now, random))
+        Ok(state.breaker.begin(now, message, random))
     }
 
     /// A request has ended, the one that `mark` was given for. `None`: it was dropped.
@@ -170,7 +172,7 @@ mod tests {
 
     fn fails(it: &mut OriginBreakers, origin: &Origin, ms: u64) -> Charge {
         let now = EngineMs(ms);
-        let mark = it.begin(origin, now, TIMEOUT, 0).unwrap();
+        let mark = it.begin(origin, now, MessageId(ms), TIMEOUT, 0).unwrap();
         let outcome = outcome(PushVerdict::Failed, PushClass::Timeout);
         it.end(origin, now, mark, Some(&outcome), 0)
     }
@@ -182,17 +184,17 @@ mod tests {
             assert_eq!(fails(&mut it, &origin(0), ms), Charge::Counted);
         }
         assert!(it.wait(&origin(0), EngineMs(3)).is_some(), "three failures, no success: it is open");
-        assert!(it.begin(&origin(0), EngineMs(3), TIMEOUT, 0).is_err());
+        assert!(it.begin(&origin(0), EngineMs(3), MessageId(3), TIMEOUT, 0).is_err());
         assert_eq!(it.wait(&origin(1), EngineMs(3)), None, "another one is not");
         for n in 1..=2 {
-            it.begin(&origin(n), EngineMs(3), TIMEOUT, 0).unwrap();
+            it.begin(&origin(n), EngineMs(3), MessageId(3), TIMEOUT, 0).unwrap();
         }
         // It was used least recently, but is looked at now: the next one takes the place of the first other.
         assert!(it.wait(&origin(0), EngineMs(3)).is_some());
-        it.begin(&origin(3), EngineMs(3), TIMEOUT, 0).unwrap();
+        it.begin(&origin(3), EngineMs(3), MessageId(3), TIMEOUT, 0).unwrap();
         assert!(it.wait(&origin(0), EngineMs(3)).is_some());
         for n in 10..20_000 {
-            it.begin(&origin(n), EngineMs(3), TIMEOUT, 0).unwrap();
+            it.begin(&origin(n), EngineMs(3), MessageId(3), TIMEOUT, 0).unwrap();
             assert!(it.len() <= 3);
         }
         assert_eq!(it.wait(&origin(0), EngineMs(3)), None, "it is forgotten");
@@ -205,16 +207,16 @@ mod tests {
             fails(&mut it, &origin(0), ms);
         }
         let probe_at = 3 + u64::try_from(it.wait(&origin(0), EngineMs(3)).unwrap().as_millis()).unwrap();
-        let probe = it.begin(&origin(0), EngineMs(probe_at), TIMEOUT, 0).unwrap();
-        assert!(it.begin(&origin(0), EngineMs(probe_at), TIMEOUT, 0).is_err());
+        let probe = it.begin(&origin(0), EngineMs(probe_at), MessageId(probe_at), TIMEOUT, 0).unwrap();
+        assert!(it.begin(&origin(0), EngineMs(probe_at), MessageId(probe_at), TIMEOUT, 0).is_err());
         let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
         assert_eq!(it.end(&origin(0), EngineMs(probe_at), probe, Some(&failed), 0), Charge::Forgiven);
 
-        let first = it.begin(&origin(1), EngineMs(0), TIMEOUT, 0).unwrap();
+        let first = it.begin(&origin(1), EngineMs(0), MessageId(0), TIMEOUT, 0).unwrap();
         let slowed = outcome(PushVerdict::Slowed(Duration::from_secs(1)), PushClass::Status(429));
         it.end(&origin(1), EngineMs(0), first, Some(&slowed), 0);
         assert_eq!(it.wait(&origin(1), EngineMs(0)), Some(Duration::from_secs(1)));
-        let second = it.begin(&origin(1), EngineMs(1_000), TIMEOUT, 0).unwrap();
+        let second = it.begin(&origin(1), EngineMs(1_000), MessageId(1_000), TIMEOUT, 0).unwrap();
         assert_eq!(it.wait(&origin(1), EngineMs(1_000)), Some(FORGIVEN_DELAY), "one at a time");
         // What is dropped ends as well.
         it.end(&origin(1), EngineMs(1_000), second, None, 0);

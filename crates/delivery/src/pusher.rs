@@ -18,12 +18,15 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 use crate::client::{PushClass, PushClient, PushOutcome};
-use crate::limits::{CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST};
+use crate::limits::{
+    CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
+};
 use crate::message_url::MessageUrl;
 use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
+use crate::target::OriginKind;
 use crate::trace_modes::TraceModes;
 use crate::tracer::PushTracer;
 use crate::url_targets::UrlTargets;
@@ -159,6 +162,7 @@ impl Pusher {
             changed: watch::Sender::new(()),
             hand_free: Notify::new(),
             under_way: AtomicUsize::new(0),
+            elsewhere: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             counters: PushCounters::default(),
             modes: TraceModes::default(),
@@ -195,7 +199,8 @@ impl Pusher {
 
     /// Requests that have begun and whose message is not settled.
     pub(crate) fn in_flight(&self) -> usize {
-        self.worker.under_way.load(Ordering::SeqCst)
+        let of = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        of(&self.worker.under_way) + of(&self.worker.elsewhere)
     }
 
     /// How the last failed attempt ended since the last success.
@@ -305,7 +310,7 @@ impl PushJob {
 }
 
 impl PushJob {
-    /// Messages at a time that were sent or are being sent, and are not settled. A target that gets one request at a time
+    /// Messages at a time that were sent to the target or are being sent, and are not settled. A target that gets one request at a time
     /// gets the next one when the message before is settled.
     fn unsettled(&self) -> usize {
         if self.concurrency == 1 { 1 } else { self.concurrency.saturating_mul(UNSETTLED_PER_REQUEST) }
@@ -340,9 +345,11 @@ struct PushWorker {
     changed: watch::Sender<()>,
     /// Told when a request has ended.
     hand_free: Notify,
-    /// Messages that were granted and are not settled.
+    /// Messages for the target that were granted and are not settled.
     under_way: AtomicUsize,
-    /// Requests of these that have not ended.
+    /// The same of messages for other origins, which take no place of the target's.
+    elsewhere: AtomicUsize,
+    /// Requests of those for the target that have not ended.
     requests: AtomicUsize,
     counters: PushCounters,
     modes: TraceModes,
@@ -417,23 +424,42 @@ enum PushEnd {
 }
 
 /// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
-struct UnderWay(Arc<PushWorker>);
+struct UnderWay {
+    worker: Arc<PushWorker>,
+    /// Where its message goes.
+    to: OriginKind,
+}
 
 impl UnderWay {
     fn new(worker: Arc<PushWorker>) -> Self {
         worker.under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay(worker)
+        UnderWay { worker, to: OriginKind::Own }
+    }
+
+    /// Its message goes to another origin than the target's: it takes no place of the target's any more.
+    fn go_elsewhere(&mut self) {
+        self.worker.elsewhere.fetch_add(1, Ordering::SeqCst);
+        self.end();
+        self.to = OriginKind::Foreign;
+    }
+
+    fn end(&self) {
+        let count = match self.to {
+            OriginKind::Own => &self.worker.under_way,
+            OriginKind::Foreign => &self.worker.elsewhere,
+        };
+        count.fetch_sub(1, Ordering::SeqCst);
+        self.worker.hand_free.notify_one();
+        // The loop may wait for it.
+        if self.worker.breaker().permit(self.worker.now(), 0) != Permit::Many {
+            self.worker.changed.send_replace(());
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
-        self.0.hand_free.notify_one();
-        // The loop may wait for it.
-        if self.0.breaker().permit(self.0.now(), 0) != Permit::Many {
-            self.0.changed.send_replace(());
-        }
+        self.end();
     }
 }
 
@@ -462,9 +488,11 @@ impl PushWorker {
                     failures = 0;
                     for grant in granted {
                         let mark = self.begin(&grant);
-                        let (under_way, hand) = (UnderWay::new(self.clone()), Hand::new(self.clone()));
-                        let job = job.clone();
-                        pushes.spawn(async move { under_way.0.push(&job, grant, mark, hand).await });
+                        let (mut under_way, hand) = (UnderWay::new(self.clone()), Hand::new(self.clone()));
+                        let (worker, job) = (self.clone(), job.clone());
+                        pushes.spawn(async move {
+                            worker.push(&job, grant, mark, hand, &mut under_way).await;
+                        });
                     }
                 }
                 Turn::Nothing => {}
@@ -506,7 +534,10 @@ impl PushWorker {
                 return Turn::Nothing;
             }
         };
-        let free = most.saturating_sub(requests).min(job.unsettled().saturating_sub(under_way));
+        // What is granted may all be for other origins.
+        let elsewhere = URLS_PER_PUSHER.saturating_sub(self.elsewhere.load(Ordering::SeqCst));
+        let unsettled = job.unsettled().saturating_sub(under_way);
+        let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
         if free == 0 {
             tokio::select! {
                 _ = changed.changed() => {}
@@ -582,13 +613,22 @@ impl PushWorker {
         if MessageUrl::of(&grant.message).is_some() {
             return None;
         }
-        Some(self.breaker().begin(self.now(), self.random(grant, "begin")))
+        Some(self.breaker().begin(self.now(), grant.message.id, self.random(grant, "begin")))
     }
 
     /// Sends one message and settles it.
-    async fn push(&self, job: &Arc<PushJob>, grant: Grant, mark: Option<RequestMark>, hand: Hand) {
+    async fn push(
+        &self,
+        job: &Arc<PushJob>,
+        grant: Grant,
+        mark: Option<RequestMark>,
+        hand: Hand,
+        under_way: &mut UnderWay,
+    ) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
-        let Some(mark) = mark else { return self.push_to_url(job, grant, hand, leased_until).await };
+        let Some(mark) = mark else {
+            return self.push_to_url(job, grant, (hand, under_way), leased_until).await;
+        };
         let span = self.span(&grant, &job.client.target().uri).await;
         let at = self.wheel.now().wall;
         let mut request = PushRequest::of(&grant, &self.store, at.to_system_time());
@@ -655,29 +695,26 @@ impl PushWorker {
     ) -> PushEnd {
         let target = job.client.target();
         let options = &grant.message.options;
-        // The message's own backoff wins.
-        let planned = |failures| match options.backoff {
+        // The message's own backoff wins. Attempts that were forgiven use up nothing of the plan.
+        let planned = async || match options.backoff {
             Some(_) => None,
-            None => Some(target.retry.delay(failures, self.random(grant, "retry"))),
+            None => {
+                let used_up = self.used_up(grant, leased_until).await;
+                Some(target.retry.delay(used_up, self.random(grant, "retry")))
+            }
         };
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
             (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(Some(delay)),
             // The target is well enough to answer. At the next probe it is another message's turn.
             (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
-                PushEnd::NotYet(planned(grant.attempt))
+                PushEnd::NotYet(planned().await)
             }
             (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
                 PushEnd::NotYet(Some(FORGIVEN_DELAY))
             }
             (PushVerdict::Dead, _) => PushEnd::Dead,
-            (PushVerdict::Failed, Charge::Counted) => {
-                let delay = match options.backoff {
-                    Some(_) => None,
-                    None => planned(self.used_up(grant, leased_until).await),
-                };
-                PushEnd::Again(delay, target.max_attempts)
-            }
+            (PushVerdict::Failed, Charge::Counted) => PushEnd::Again(planned().await, target.max_attempts),
         }
     }
 

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::message_url::TARGET_URL_HEADER;
+use crate::random::random_traceparent;
 use crate::signing::signatures;
 use crate::target::PushTarget;
 use crate::trace::{TRACEPARENT, TRACESTATE, TraceContext};
@@ -30,13 +31,14 @@ pub struct PushRequest {
     pub key: Option<String>,
     /// Deliveries so far, this one included.
     pub attempt: u32,
-    /// When the message was due.
+    /// When this attempt was due.
     pub due_at: SystemTime,
     /// The headers of the message.
     pub headers: Vec<(String, String)>,
     /// Its body, sent byte for byte.
     pub body: Bytes,
-    /// The span of this attempt. Without one, `traceparent` is that of the message's headers.
+    /// The span of this attempt. Without one, `traceparent` is that of the message's headers, else a new one that is not
+    /// sampled.
     pub span: Option<TraceContext>,
 }
 
@@ -118,11 +120,14 @@ impl PushRequest {
         }
         set("duewheel-attempt", &self.attempt.to_string());
         set("duewheel-due-at", &rfc3339(self.due_at));
-        if let Some(context) = self.span.as_ref().or(creation.as_ref()) {
-            set(TRACEPARENT, context.traceparent());
-            if let Some(state) = context.tracestate() {
-                set(TRACESTATE, state);
+        match self.span.as_ref().or(creation.as_ref()) {
+            Some(context) => {
+                set(TRACEPARENT, context.traceparent());
+                if let Some(state) = context.tracestate() {
+                    set(TRACESTATE, state);
+                }
             }
+            None => set(TRACEPARENT, &random_traceparent()),
         }
         if let (Some(_), Some(creation)) = (&self.span, &creation) {
             set(CREATION, creation.traceparent());

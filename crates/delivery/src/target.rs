@@ -57,7 +57,7 @@ pub struct TargetSettings {
     #[serde(default)]
     pub max_attempts: Option<u32>,
     /// Status codes that make a message dead at once.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "codes")]
     pub dead_on: Vec<u16>,
     /// The only authorities that sign the target's certificate, in PEM. By default those of the web.
     #[serde(default)]
@@ -153,20 +153,32 @@ fn unrepeated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D, wrong: &s
     T::deserialize(from).map_err(|_| serde::de::Error::custom(wrong))
 }
 
+/// The same of a field that may be `null`, which stands for its default.
+fn unrepeated_or_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    from: D,
+    wrong: &str,
+) -> Result<T, D::Error> {
+    unrepeated(from, wrong).map(Option::unwrap_or_default)
+}
+
 fn url_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     unrepeated(from, "url: must be a text")
 }
 
 fn header_texts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    unrepeated(from, "headers: must be texts by their names")
+    unrepeated_or_null(from, "headers: must be texts by their names")
 }
 
 fn secret_texts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    unrepeated(from, "secrets: must be a list of texts")
+    unrepeated_or_null(from, "secrets: must be a list of texts")
 }
 
 fn client_pem_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     unrepeated(from, "client_pem: must be a text")
+}
+
+fn codes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 fn bad(field: impl Into<String>, what: impl fmt::Display) -> BadTarget {

@@ -13,5 +13,5 @@ pub use record::{ShownTarget, TargetPause};
 pub use routes::TargetChoice;
 pub use seal::{BadSealKey, SealKeys, Sealing};
 pub use service::TargetService;
-pub use shelves::{TargetView, Targets};
+pub use shelves::{TargetView, Targets, TestedTarget};
 pub use stages::TargetState;

@@ -7,6 +7,8 @@ import { count, setting, when } from "./format.js";
 import { queueLink } from "./tables.js";
 import { t } from "./words.js";
 
+// What an answer has beside the settings.
+const FIGURES = ["name", "state", "reason", "since", "error", "delivers", "created_at", "counts"];
 const pathOf = (name) => `/v1/targets/${encodeURIComponent(name)}`;
 const link = (name) => el("a", { href: `#/targets/${encodeURIComponent(name)}`, "data-name": `target-${name}` }, name);
 const KINDS = { active: "good", open: "bad", paused: "warn" };
@@ -87,7 +89,7 @@ export function targets(root, { after }, live) {
     const page = await get(`/v1/targets?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
     show(list, page.targets.length === 0 ? el("p", { class: "soft" }, t("no-targets"))
       : table(t("targets"), [[t("name"), "key"], [t("url"), "key"], [t("queues"), "key"], [t("state")], [t("reason")]], page.targets.map((one) => [
-        link(one.name), one.settings?.url ?? "–", links(one.delivers), signs(one), one.error ?? one.reason ?? "–",
+        link(one.name), one.url ?? "–", links(one.delivers), signs(one), one.error ?? one.reason ?? "–",
       ])),
     page.next && el("a", { href: `#/targets?after=${encodeURIComponent(page.next)}` }, t("more")));
   });
@@ -105,12 +107,12 @@ export function target(root, { name }, live) {
       show(place, card(null, el("p", {}, t("no-target"))));
       return;
     }
-    const settings = Object.entries(one.settings ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && value.length === 0));
+    const settings = Object.entries(one).filter(([field, value]) => !FIGURES.includes(field) && value !== null && value !== "" && !(Array.isArray(value) && value.length === 0));
     show(place,
       el("div", { class: "bar" }, signs(one),
         !one.error && el("button", { "data-name": "test", onclick: () => test(one) }, t("send-test")),
         !one.error && el("button", { "data-name": "deliver", onclick: () => deliver(one) }, t("deliver-queue")),
-        one.settings && el("button", { "data-name": "pause", onclick: () => (one.state === "paused" ? resume(one) : pause(one)) }, t(one.state === "paused" ? "resume" : "pause")),
+        one.url && el("button", { "data-name": "pause", onclick: () => (one.state === "paused" ? resume(one) : pause(one)) }, t(one.state === "paused" ? "resume" : "pause")),
         el("button", { "data-name": "remove", class: "danger", onclick: () => remove(one) }, t("remove"))),
       one.error && card(t("not-usable"), el("p", {}, one.error)),
       one.reason && card(t("reason"), el("p", {}, one.reason), one.since && el("p", { class: "soft" }, when(one.since))),

@@ -6,7 +6,7 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
-use super::{Hand, PushEnd, PushJob, PushWorker};
+use super::{Hand, PushEnd, PushJob, PushWorker, UnderWay};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
 use crate::client::PushOutcome;
@@ -14,6 +14,7 @@ use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
 use crate::plan::jittered;
 use crate::request::PushRequest;
+use crate::target::OriginKind;
 use crate::url_targets::UrlTargets;
 
 /// The reason of a dead message whose URL is none.
@@ -49,18 +50,27 @@ impl Drop for OriginRequest<'_> {
 }
 
 impl PushWorker {
-    /// Sends a message to its own URL and settles it. The breaker of the target is not concerned.
+    /// Sends a message to its own URL and settles it. The breaker of the target is not concerned, and at another origin
+    /// neither are its places: an origin that hangs does not keep the target's messages waiting.
     pub(super) async fn push_to_url(
         &self,
         job: &Arc<PushJob>,
         grant: Grant,
-        hand: Hand,
+        (hand, under_way): (Hand, &mut UnderWay),
         leased_until: EngineMs,
     ) {
         let text = MessageUrl::of(&grant.message).unwrap_or_default();
         let Ok(url) = MessageUrl::new(text) else {
             drop(self.settle(&grant, PushEnd::Dead, BAD_URL, leased_until).await);
             return;
+        };
+        let hand = match url.kind(job.client.target()) {
+            OriginKind::Own => Some(hand),
+            OriginKind::Foreign => {
+                under_way.go_elsewhere();
+                drop(hand);
+                None
+            }
         };
         let sent = self.sent_to(job, &grant, &url).await;
         drop(hand);
@@ -93,7 +103,8 @@ impl PushWorker {
         let urls = job.urls.get_or_init(|| UrlTargets::new(&job.client, ground));
         let client = urls.client(&job.client, ground, url);
         let (now, random) = (self.now(), self.random(grant, "begin"));
-        let begun = ground.breakers().begin(&origin, now, client.target().timeout, random);
+        let (id, timeout) = (grant.message.id, client.target().timeout);
+        let begun = ground.breakers().begin(&origin, now, id, timeout, random);
         let request = OriginRequest { worker: self, origin: &origin, mark: Some(begun.map_err(later)?) };
         let span = self.span(grant, url.uri()).await;
         let at = self.wheel.now().wall;

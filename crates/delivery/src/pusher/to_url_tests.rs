@@ -22,6 +22,8 @@ use crate::origins::UrlGround;
 use crate::target::{NetworkSettings, PushTarget, RetrySettings, TargetSettings};
 
 const LOCAL: &str = "127.0.0.1/32";
+/// The status that stands for no answer.
+const HANGS: u16 = 0;
 const LONG: Duration = Duration::from_secs(60);
 
 /// All names are this machine's.
@@ -101,6 +103,9 @@ async fn answer(stream: TcpStream, heads: Arc<Mutex<Vec<String>>>, status: Arc<S
         }
         let status = status(&head);
         heads.lock().unwrap().push(head);
+        if status == HANGS {
+            return std::future::pending().await;
+        }
         let text = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n");
         if stream.write_all(text.as_bytes()).await.is_err() {
             return;
@@ -223,6 +228,29 @@ async fn each_origin_has_a_breaker_of_its_own() {
     until("all are settled", async || wheel.stats().await.unwrap().counts.leased == 0).await;
     assert_eq!((pusher.counts().failed, pusher.stage()), (3, BreakerStage::Closed));
     pusher.stop(LONG).await;
+}
+
+/// Story: messages for ten customers that hang took all places of a target, whose own messages waited for the time-out.
+#[tokio::test(flavor = "multi_thread")]
+async fn origins_that_hang_take_no_place_of_the_target() {
+    let receiver = Listener::new(|head| if head.contains("host: hangs") { HANGS } else { 200 }).await;
+    for concurrency in [1, 10] {
+        let (wheel, _clock) = virtual_wheel().await;
+        let limits = (Some(concurrency), Some(900_000));
+        let settings = TargetSettings { concurrency: limits.0, timeout_ms: limits.1, ..receiver.target() };
+        let before = receiver.heads().len();
+        for n in 0..12 {
+            put(&wheel, &format!("hangs-{n}"), &receiver.url(&format!("hangs{n}"), "c")).await;
+        }
+        let pusher = start(&wheel, &settings, LOCAL);
+        until("all hang", async || receiver.heads().len() == before + 12).await;
+        for n in 0..5 {
+            wheel.queue("q").body(n.to_string()).enqueue().await.unwrap();
+        }
+        until("the target's own are delivered", async || pusher.counts().delivered == 5).await;
+        assert_eq!(pusher.in_flight(), 12);
+        pusher.stop(Duration::from_millis(1)).await;
+    }
 }
 
 /// 410 pauses a target. Nobody could resume a URL: its message is dead.

@@ -108,6 +108,20 @@ pub(super) struct ReadyTarget {
 /// What tells a record from what it was before.
 pub(super) type RowMark = (MessageId, u32);
 
+/// The reason of a pause that has none.
+const BY_HAND: &str = "paused by hand";
+
+/// What came back from a test of a target.
+#[derive(Clone, Debug)]
+pub struct TestedTarget {
+    /// When the request was sent.
+    pub at: SystemTime,
+    /// The `webhook-id` of the request.
+    pub webhook_id: String,
+    /// How it ended.
+    pub outcome: PushOutcome,
+}
+
 impl Targets {
     /// The targets in the store of a wheel, whose limits are `policy`.
     ///
@@ -157,6 +171,7 @@ impl Targets {
             };
             if written {
                 self.raise_stamp().await;
+                self.forget_stage(name).await;
                 return Ok(view_of(name, Ok(record), None, queues));
             }
         }
@@ -219,14 +234,14 @@ impl Targets {
         opened.map_err(TargetError::Unreadable)
     }
 
-    /// Sends one signed message now that is in no queue. Returns what came back, and its `webhook-id`.
+    /// Sends one signed message now that is in no queue. Returns what came back.
     ///
     /// # Errors
     /// As [`Targets::open`], and [`Targets::store_id`].
     ///
     /// # Cancel safety
     /// When it is dropped, the target may have got the request.
-    pub async fn test(&self, name: &str) -> Result<(PushOutcome, String), TargetError> {
+    pub async fn test(&self, name: &str) -> Result<TestedTarget, TargetError> {
         let target = self.open(name).await?;
         let store = self.store_id().await?;
         let now = SystemTime::now();
@@ -242,7 +257,7 @@ impl Targets {
             span: None,
         };
         let outcome = PushClient::new(target.into()).deliver(&request).await;
-        Ok((outcome, request.webhook_id))
+        Ok(TestedTarget { at: now, webhook_id: request.webhook_id, outcome })
     }
 
     /// Removes a target that no queue is delivered to.
@@ -264,19 +279,25 @@ impl Targets {
         Ok(())
     }
 
-    /// Lets the messages of a target wait until it is resumed; the first reason counts.
+    /// Lets the messages of a target wait until it is resumed. A reason replaces that of a target which is paused already,
+    /// since when it was; without one it keeps its own.
     ///
     /// # Errors
     /// See [`TargetError`].
     ///
     /// # Cancel safety
     /// When it is dropped, the target may be paused or not.
-    pub async fn pause(&self, name: &str, reason: &str) -> Result<TargetView, TargetError> {
-        let pause = TargetPause::new(reason, self.targets.now());
-        self.change_pause(name, &|before| Some(before.unwrap_or_else(|| pause.clone()))).await
+    pub async fn pause(&self, name: &str, reason: Option<&str>) -> Result<TargetView, TargetError> {
+        let pause = TargetPause::new(reason.unwrap_or(BY_HAND), self.targets.now());
+        let change = |before: Option<TargetPause>| match (before, reason) {
+            (Some(before), None) => Some(before),
+            (Some(TargetPause { at_ms, .. }), Some(_)) => Some(TargetPause { at_ms, ..pause.clone() }),
+            (None, _) => Some(pause.clone()),
+        };
+        self.change_pause(name, &change).await
     }
 
-    /// Lets a paused target have messages again.
+    /// Lets a paused target have messages again, and forgets the failures of one whose breaker is open.
     ///
     /// # Errors
     /// See [`TargetError`].
@@ -296,7 +317,12 @@ impl Targets {
             let row = self.targets.read(name).await?.ok_or(TargetError::NotFound)?;
             let mut record = TargetRecord::read(&row.body).map_err(TargetError::Unreadable)?;
             let paused = change(record.paused.clone());
-            if record.paused == paused || self.write_pause(&row, &mut record, paused).await? {
+            // A resume is written also if there is no pause: who pushes to the target begins anew.
+            let is_same = paused.is_some() && record.paused == paused;
+            if is_same || self.write_pause(&row, &mut record, paused).await? {
+                if !is_same {
+                    self.forget_stage(name).await;
+                }
                 return self.get(name).await;
             }
         }

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::answer::PushVerdict;
-use crate::client::{PushClass, PushOutcome};
+use crate::client::PushOutcome;
 use crate::limits::{KEEP_ATTEMPTS, KEPT_ATTEMPTS, MAX_ATTEMPT_RECORDS, WAITING_ATTEMPTS, WRITTEN_ATTEMPTS};
 
 /// The queue of the records.
@@ -64,8 +64,8 @@ pub struct DeliveryAttempt {
     pub answer: String,
 }
 
-/// The attempts of a message that are kept, oldest first: the last ten, from the first failure on. Empty if there was
-/// no failure and its queue keeps no done messages, or a day after the message is gone.
+/// The attempts of a message that are kept, oldest first: the last ten, from the first on that has not delivered it,
+/// because it failed or was snoozed. Empty if there was none and its queue keeps no done messages, or a day after the message is gone.
 ///
 /// # Errors
 /// When the store gave no answer.
@@ -117,6 +117,7 @@ pub(crate) struct AttemptNote {
     id: MessageId,
     attempt: DeliveryAttempt,
     queue: QueueName,
+    /// Whether the message was not delivered by it: a failure, or a postponement that the target has asked for.
     failed: bool,
     /// Whether it was the first one, so that there is no record.
     first: bool,
@@ -131,26 +132,14 @@ impl AttemptNote {
 
     /// The attempt of a grant that began at `at`. `gone`: the message is done.
     pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome, gone: bool) -> Self {
-        let status = match outcome.class {
-            PushClass::Status(code) => Some(code),
-            PushClass::BadSnooze
-            | PushClass::DnsError
-            | PushClass::AddressRefused
-            | PushClass::ConnectionRefused
-            | PushClass::ConnectionReset
-            | PushClass::ConnectionFailed
-            | PushClass::TlsError
-            | PushClass::Timeout
-            | PushClass::BadAnswer => None,
-        };
         let attempt = DeliveryAttempt {
             at_ms: at.0,
             ms: ceil_ms(outcome.took),
-            status,
+            status: outcome.class.status(),
             class: outcome.class.to_string(),
             answer: outcome.answer.clone(),
         };
-        let failed = !matches!(outcome.verdict, PushVerdict::Delivered | PushVerdict::Snoozed(_));
+        let failed = outcome.verdict != PushVerdict::Delivered;
         let (id, queue) = (grant.message.id, grant.message.queue.clone());
         AttemptNote { id, attempt, queue, failed, first: grant.attempt == 1, gone }
     }

@@ -89,7 +89,7 @@ async fn messages_are_delivered_when_due_and_acked() {
     clock.advance(duewheel::HOUR);
     until("all is done", async || is_empty(&wheel).await).await;
     let last = receiver.requests().pop().unwrap();
-    assert_eq!((last.body, last.headers.len()), (b"later".to_vec(), 9));
+    assert_eq!((last.body, last.headers.len()), (b"later".to_vec(), 10));
     assert_eq!(last.headers.iter().find(|(name, _)| name == "duewheel-h-customer").unwrap().1, "7");
     assert_eq!(pusher.stop(LONG).await, Stopped::Complete);
 }
@@ -270,6 +270,48 @@ async fn poison_does_not_keep_the_breaker_open() {
     }
     until("the rest is delivered", async || pusher.counts().delivered == 20).await;
     assert_eq!(receiver.requests().len(), 24);
+}
+
+/// Story: a message that was probed with again and again came back after the last delay of the plan, ten hours.
+#[tokio::test]
+async fn probes_use_up_nothing_of_the_plan() {
+    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let delays = Some(vec!["1s".into(), "2s".into(), "10h".into()]);
+    let retry = Some(RetrySettings { delays, ..RetrySettings::default() });
+    enqueue(&wheel, 3).await;
+    let settings = TargetSettings { concurrency: Some(1), retry, ..receiver.target() };
+    let pusher = push(&wheel, &settings);
+    until("it is open", async || matches!(pusher.stage(), BreakerStage::Open { .. })).await;
+    until("six probes have failed", async || {
+        pass(&wheel, &clock).await;
+        pusher.counts().forgiven >= 6
+    })
+    .await;
+    until("nothing is leased", async || leased(&wheel).await == 0).await;
+    for key in ["0", "1", "2"] {
+        let view = view(&wheel, key).await.unwrap();
+        assert_eq!(view.attempt - view.forgiven, 1, "{view:?}");
+        assert!(view.due_in_ms <= 2_400, "the second delay, give or take a fifth: {}", view.due_in_ms);
+    }
+}
+
+/// Story: one message that its target cannot take opened the breaker by itself, and never was dead.
+#[tokio::test]
+async fn a_single_message_that_fails_is_dead_after_its_attempts() {
+    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &TargetSettings { max_attempts: Some(6), ..retried(&receiver) });
+    enqueue(&wheel, 1).await;
+    until("it is dead", async || {
+        pass(&wheel, &clock).await;
+        pusher.counts().dead == 1
+    })
+    .await;
+    assert_eq!((receiver.requests().len(), pusher.stage()), (6, BreakerStage::Closed));
+    let view = view(&wheel, "0").await.unwrap();
+    assert_eq!((view.state, view.forgiven), (State::Dead, 0));
+    assert_eq!(view.history.last().map(|past| &*past.note), Some("status_500"));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use duewheel::core::name::QueueName;
 use duewheel::{Duewheel, Policy};
 use duewheel_delivery::{
     RetrySettings, SealKeys, Sealing, TargetError, TargetService, TargetSettings, TargetStage, TargetState,
-    TargetView, Targets,
+    TargetView, Targets, TestedTarget,
 };
 
 use crate::receiver::{Receiver, status};
@@ -138,7 +138,9 @@ async fn an_open_breaker_is_recorded_for_other_nodes() {
     let settings = TargetSettings { retry, max_attempts: Some(100), ..receiver.target() };
     store.targets.put("shop", &settings).await.unwrap();
     store.choose("orders", Some("shop")).await.unwrap();
-    store.wheel.queue("orders").body("1").enqueue().await.unwrap();
+    for body in ["1", "2"] {
+        store.wheel.queue("orders").body(body).enqueue().await.unwrap();
+    }
     let service = store.service();
     until("another node knows", async || {
         let seen = store.targets.seen("shop").await.unwrap();
@@ -177,7 +179,7 @@ async fn what_is_in_use_or_missing_or_not_for_a_queue_is_refused() {
     store.choose("shop/a", None).await.unwrap();
     store.targets.remove("shop").await.unwrap();
     assert!(matches!(store.targets.get("shop").await, Err(TargetError::NotFound)));
-    assert!(matches!(store.targets.pause("shop", "x").await, Err(TargetError::NotFound)));
+    assert!(matches!(store.targets.pause("shop", Some("x")).await, Err(TargetError::NotFound)));
     for bad in ["", "a b", "#x", &"x".repeat(129)] {
         let error = store.targets.put(bad, &settings).await.unwrap_err().to_string();
         assert!(error.starts_with("name: "), "{bad}: {error}");
@@ -233,7 +235,7 @@ async fn a_test_is_one_signed_request() {
         ..receiver.target()
     };
     store.targets.put("shop", &settings).await.unwrap();
-    let (outcome, id) = store.targets.test("shop").await.unwrap();
+    let TestedTarget { outcome, webhook_id: id, .. } = store.targets.test("shop").await.unwrap();
     assert_eq!((outcome.class.to_string().as_str(), outcome.answer.as_str()), ("status_503", "not today"));
     let got = &receiver.requests()[0];
     assert_eq!(got.header("webhook-id"), Some(id.as_str()));

@@ -470,6 +470,20 @@ async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
     node.stop(LONG).await;
 }
 
+/// Story: an answer that asked for another time was taken for a success that ends its message, and not kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snooze_at_the_first_attempt_is_kept() {
+    let receiver = Receiver::new(|_, _| status(200, "duewheel-snooze: 1h\r\n", "later")).await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q"], None, &receiver.target());
+    let node = rig.node();
+    let id = rig.wheel.queue("q").body("0").enqueue().await.unwrap().id;
+    until("it is kept", async || deliveries(rig.wheel.client(), id).await.unwrap().len() == 1).await;
+    let kept = deliveries(rig.wheel.client(), id).await.unwrap();
+    assert_eq!((&*kept[0].class, &*kept[0].answer), ("status_200", "later"));
+    node.stop(LONG).await;
+}
+
 /// Where done messages are kept, a success at the first try is, too, and for as long.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_attempts_of_a_done_message_are_kept_as_long_as_it_is() {

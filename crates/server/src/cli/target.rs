@@ -251,7 +251,7 @@ fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
                 cell(target, "name"),
                 cell(target, "state"),
                 joined(&target["delivers"]),
-                cell(&target["settings"], "url"),
+                cell(target, "url"),
                 why.to_owned(),
             ]);
         }
@@ -280,14 +280,13 @@ fn tell_target(target: &Value) -> io::Result<()> {
         }
     }
     writeln!(out, "{:<16}{}", "queues", joined(&target["delivers"]))?;
-    let settings = &target["settings"];
     for name in ["url", "method", "timeout_ms", "concurrency", "max_attempts"] {
-        if !settings[name].is_null() {
-            writeln!(out, "{name:<16}{}", cell(settings, name))?;
+        if !target[name].is_null() {
+            writeln!(out, "{name:<16}{}", cell(target, name))?;
         }
     }
     for name in ["headers", "secrets"] {
-        writeln!(out, "{name:<16}{}", joined(&settings[name]))?;
+        writeln!(out, "{name:<16}{}", joined(&target[name]))?;
     }
     for (name, count) in target["counts"].as_object().into_iter().flatten() {
         writeln!(out, "{name:<16}{count}")?;
@@ -297,7 +296,7 @@ fn tell_target(target: &Value) -> io::Result<()> {
 
 fn tell_test(answer: &Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for name in ["class", "ms", "webhook_id", "answer"] {
+    for name in ["at", "class", "ms", "webhook_id", "answer"] {
         writeln!(out, "{name:<16}{}", cell(answer, name))?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `/v1/targets`: put, look, remove, pause, resume, test. For tokens without limits only: a target has secrets.
 
 use axum::http::StatusCode;
+use axum::response::Response;
 use duewheel_delivery::{TargetError, TargetView, Targets};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,6 @@ use crate::error::{ErrorCode, Problem};
 
 /// The number of targets of a page by default.
 const TARGETS: usize = 100;
-/// The reason of a pause that has none.
-const BY_HAND: &str = "paused by hand";
 
 /// Why a target is paused.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -39,23 +38,25 @@ pub(crate) async fn put(mut call: Call) -> Answer {
     let name = call.name()?;
     let settings: TargetRequest = strict::parse(&call.json_bytes(call.app.max_single_bytes()).await?)?;
     let view = targets(&call.app)?.put(&name, &settings.0).await?;
-    call.app.refresh_targets();
-    answer(&call.app, view).await
+    Ok(changed(&call.app, view))
 }
 
 pub(crate) async fn show(call: Call) -> Answer {
-    let view = targets(&call.app)?.get(&call.name()?).await?;
-    answer(&call.app, view).await
-}
-
-/// A target, with what the node sees of it that delivers to it.
-async fn answer(app: &App, view: TargetView) -> Answer {
-    let status = app.target_status(&view.name);
+    let targets = targets(&call.app)?;
+    let view = targets.get(&call.name()?).await?;
+    let status = call.app.target_status(&view.name);
     let seen = match status {
         Some(_) => None,
-        None => targets(app)?.seen(&view.name).await?,
+        None => targets.seen(&view.name).await?,
     };
     Ok(reply(StatusCode::OK, &TargetAnswer::of(view, status.as_ref(), seen)))
+}
+
+/// A target that was changed: what was seen of it before says nothing any more, because its breaker begins anew.
+fn changed(app: &App, view: TargetView) -> Response {
+    app.refresh_targets();
+    let status = app.target_status(&view.name);
+    reply(StatusCode::OK, &TargetAnswer::changed(view, status.as_ref()))
 }
 
 pub(crate) async fn list(call: Call) -> Answer {
@@ -86,25 +87,26 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
     let name = call.name()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let asked: PauseTargetRequest<'_> = strict::parse_optional(&bytes)?;
-    let reason = asked.reason.as_ref().map_or(BY_HAND, |reason| &reason.0);
-    if reason.len() > duewheel_delivery::limits::MAX_PAUSE_REASON || reason.chars().any(char::is_control) {
+    let reason = asked.reason.as_ref().map(|reason| &*reason.0);
+    let is_bad = |reason: &str| {
+        reason.len() > duewheel_delivery::limits::MAX_PAUSE_REASON || reason.chars().any(char::is_control)
+    };
+    if reason.is_some_and(is_bad) {
         return Err(Problem::field("reason", "must be at most 1024 bytes, without control characters"));
     }
     let view = targets(&call.app)?.pause(&name, reason).await?;
-    call.app.refresh_targets();
-    answer(&call.app, view).await
+    Ok(changed(&call.app, view))
 }
 
 pub(crate) async fn resume(call: Call) -> Answer {
     let view = targets(&call.app)?.resume(&call.name()?).await?;
-    call.app.refresh_targets();
-    answer(&call.app, view).await
+    Ok(changed(&call.app, view))
 }
 
 /// Sends one signed message that is in no queue.
 pub(crate) async fn test(call: Call) -> Answer {
-    let (outcome, webhook_id) = targets(&call.app)?.test(&call.name()?).await?;
-    Ok(reply(StatusCode::OK, &TestedAnswer::of(outcome, webhook_id)))
+    let tested = targets(&call.app)?.test(&call.name()?).await?;
+    Ok(reply(StatusCode::OK, &TestedAnswer::of(tested)))
 }
 
 /// The targets of the store.

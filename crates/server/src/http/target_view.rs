@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use duewheel::core::WallMs;
 use duewheel_delivery::{
-    DeliveryAttempt, NetworkSettings, PushOutcome, PushRate, PushVerdict, RetrySettings, ShownTarget,
-    TargetSettings, TargetState, TargetStatus, TargetView,
+    DeliveryAttempt, NetworkSettings, PushRate, PushVerdict, RetrySettings, ShownTarget, TargetSettings,
+    TargetState, TargetStatus, TargetView, TestedTarget,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -174,7 +174,8 @@ pub(crate) struct TargetAnswer {
     /// The queues that are delivered to it.
     #[schemars(with = "Vec<QueueSchema>")]
     pub(super) delivers: Vec<String>,
-    /// Its settings; `null` if they cannot be read.
+    /// Its settings; left out if they cannot be read.
+    #[serde(flatten)]
     pub(super) settings: Option<TargetSettingsAnswer>,
     pub(super) created_at: InstantText,
     /// What the node that answers has delivered since it began to; only the node that delivers has it.
@@ -272,7 +273,16 @@ impl TargetAnswer {
             reason: status.reason.clone(),
             since: Some(status.since),
         });
-        let TargetState { stage, reason, since } = TargetState::of(&view, here.or(seen));
+        TargetAnswer::in_state(TargetState::of(&view, here.or(seen)), view, status)
+    }
+
+    /// A target that was changed now, of which nobody has seen anything yet.
+    pub(super) fn changed(view: TargetView, status: Option<&TargetStatus>) -> Self {
+        TargetAnswer::in_state(TargetState::of(&view, None), view, status)
+    }
+
+    fn in_state(state: TargetState, view: TargetView, status: Option<&TargetStatus>) -> Self {
+        let TargetState { stage, reason, since } = state;
         TargetAnswer {
             state: stage.as_str(),
             reason,
@@ -300,8 +310,12 @@ pub(crate) struct TargetsAnswer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "TargetTested")]
 pub(crate) struct TestedAnswer {
+    /// When the request was sent.
+    pub(super) at: InstantText,
     /// Whether a message would be acked.
     pub(super) delivered: bool,
+    /// The status of the answer; `null` if there was none.
+    pub(super) status: Option<u16>,
     /// How it ended: `status_200`, `timeout`, `dns_error`, …
     pub(super) class: String,
     /// How long it took.
@@ -313,8 +327,11 @@ pub(crate) struct TestedAnswer {
 }
 
 impl TestedAnswer {
-    pub(super) fn of(outcome: PushOutcome, webhook_id: String) -> Self {
+    pub(super) fn of(tested: TestedTarget) -> Self {
+        let TestedTarget { at, webhook_id, outcome, .. } = tested;
         TestedAnswer {
+            at: InstantText(WallMs::from_system_time_up(at)),
+            status: outcome.class.status(),
             delivered: outcome.verdict == PushVerdict::Delivered,
             class: outcome.class.to_string(),
             ms: u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),

@@ -47,7 +47,7 @@ async fn a_queue_is_delivered_to_its_target() {
     target["url"] = json!(format!("{}?token=swordfish", hook.url()));
     let made = server.ok("PUT", "/v1/targets/shop", &target.to_string()).await;
     assert_eq!((&made["state"], &made["delivers"]), (&json!("active"), &json!([])));
-    let settings = &made["settings"];
+    let settings = &made;
     assert_eq!(settings["url"], format!("{}?…", hook.url()));
     assert_eq!((&settings["headers"], &settings["secrets"]), (&json!(["x-shop"]), &json!(["LaSw"])));
     assert_eq!(settings["retry"]["delays"], json!(["5s", "5m", "30m", "2h", "5h", "10h"]));
@@ -113,7 +113,9 @@ async fn what_has_failed_is_shown_and_a_pause_holds_it() {
     let paused = server.ok("POST", "/v1/targets/shop/pause", r#"{"reason": "the shop moves"}"#).await;
     assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("the shop moves")));
     let again = server.ok("POST", "/v1/targets/shop/pause", "").await;
-    assert_eq!(again["reason"], "the shop moves", "the first reason counts");
+    assert_eq!(again["reason"], "the shop moves", "none was given");
+    let other = server.ok("POST", "/v1/targets/shop/pause", r#"{"reason": "it burns"}"#).await;
+    assert_eq!((&other["reason"], &other["since"]), (&json!("it burns"), &paused["since"]));
     well.store(true, Ordering::SeqCst);
     assert_eq!(server.ok("POST", "/v1/targets/shop/resume", "").await["state"], "active");
     let begun = Instant::now();
@@ -124,6 +126,85 @@ async fn what_has_failed_is_shown_and_a_pause_holds_it() {
     }
     let ids: BTreeSet<_> = hook.requests().iter().map(|got| got.header("webhook-id").to_owned()).collect();
     assert_eq!(ids.len(), 1, "all attempts have one id: {ids:?}");
+}
+
+/// Story: a resume of a target whose breaker was open changed nothing, and it and an edit answered the state before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_and_an_edit_close_an_open_breaker() {
+    let hook = Hook::new(|_, _| "500".to_owned());
+    let server = server().await;
+    let target = to(&hook).to_string();
+    server.ok("PUT", "/v1/targets/shop", &target).await;
+    server.ok("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#).await;
+    for (method, path, body) in
+        [("POST", "/v1/targets/shop/resume", ""), ("PUT", "/v1/targets/shop", &*target)]
+    {
+        for _ in 0..3 {
+            server.enqueue("orders", r#"{"delay": "0s", "body": "close"}"#).await;
+        }
+        server.until("it is open", "/v1/targets/shop", |seen| seen["state"] == "open").await;
+        let changed = server.ok(method, path, body).await;
+        assert_eq!((&changed["state"], &changed["reason"]), (&json!("active"), &Value::Null), "{changed}");
+        server.until("the worker begins anew", "/v1/targets/shop", |seen| seen["state"] == "active").await;
+    }
+}
+
+/// `null` stands for the default, as in a queue's settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn null_in_a_target_is_the_same_as_nothing() {
+    let (server, hook) = (server().await, Hook::well());
+    let plain = server.ok("PUT", "/v1/targets/shop", &to(&hook).to_string()).await;
+    let mut nulls = to(&hook);
+    for field in [
+        "method",
+        "headers",
+        "secrets",
+        "timeout_ms",
+        "concurrency",
+        "rate",
+        "retry",
+        "max_attempts",
+        "dead_on",
+        "ca_pem",
+        "client_pem",
+        "queues",
+    ] {
+        nulls[field] = Value::Null;
+    }
+    assert_eq!(server.ok("PUT", "/v1/targets/shop", &nulls.to_string()).await, plain);
+    let bad = json!({"url": hook.url(), "secrets": 7}).to_string();
+    let refused = server.call("PUT", "/v1/targets/shop", &bad).await;
+    assert_eq!(refused.json()["detail"], "secrets: must be a list of texts");
+}
+
+/// Also without a collector, and in a test, each request belongs to a trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_attempt_has_a_traceparent_and_a_test_tells_when_and_what() {
+    let hook = Hook::new(|n, _| if n < 3 { "500" } else { "200" }.to_owned());
+    let server = server().await;
+    let mut target = to(&hook);
+    target["retry"] = json!({"delays": ["1s"]});
+    server.ok("PUT", "/v1/targets/shop", &target.to_string()).await;
+    let tested = server.ok("POST", "/v1/targets/shop/test", "").await;
+    assert_eq!((&tested["status"], &tested["delivered"]), (&json!(500), &json!(false)), "{tested}");
+    assert!(tested["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{tested}");
+    server.ok("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#).await;
+    server.enqueue("orders", r#"{"delay": "0s", "body": "close"}"#).await;
+    let begun = Instant::now();
+    while hook.requests().len() < 3 {
+        assert!(begun.elapsed() < PATIENCE, "never delivered");
+        server.advance(1_000);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let parents: BTreeSet<_> =
+        hook.requests().iter().map(|got| got.header("traceparent").to_owned()).collect();
+    assert!(parents.len() >= 3, "{parents:?}");
+    for parent in parents {
+        assert!(parent.len() == 55 && parent.starts_with("00-") && parent.ends_with("-00"), "{parent}");
+    }
+    server.ok("PUT", "/v1/targets/gone", r#"{"url": "http://gone.invalid/"}"#).await;
+    let tested = server.ok("POST", "/v1/targets/gone/test", "").await;
+    assert_eq!((&tested["status"], &tested["class"]), (&Value::Null, &json!("dns_error")), "{tested}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

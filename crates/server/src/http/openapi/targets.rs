@@ -92,7 +92,9 @@ pub(crate) fn resume() -> OperationDoc {
 
 pub(crate) fn test() -> OperationDoc {
     let tested = TestedAnswer {
+        at: CREATED,
         delivered: true,
+        status: Some(200),
         class: "status_200".into(),
         ms: 17,
         answer: "ok".into(),
