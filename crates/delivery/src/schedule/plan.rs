@@ -11,6 +11,7 @@
 //!   advance ─► Sleep ─► write the record, due then
 //! ```
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::settings::{MissedPolicy, OverlapPolicy, Timetable};
@@ -591,17 +592,30 @@ impl ScheduleState {
         }
     }
 
-    /// The next occurrences that have not entered, and those in the queue that are not due.
-    pub fn upcoming(&self, table: &Timetable, now: u64) -> Vec<Occurrence> {
+    /// Occurrences in their queue that are not due.
+    pub fn ahead(&self, now: u64) -> impl Iterator<Item = &ScheduleEntry> {
+        self.pending.iter().filter(move |entry| entry.due > now)
+    }
+
+    /// The next occurrences that have not entered, and those in the queue that are not due; without those of the
+    /// instants `gone`.
+    pub fn upcoming(&self, table: &Timetable, now: u64, gone: &BTreeSet<u64>) -> Vec<Occurrence> {
         if table.paused || self.removing {
             return Vec::new();
         }
-        let left = self.remaining.map_or(SHOWN_OCCURRENCES, |left| {
-            let ahead = self.pending.iter().filter(|entry| entry.at > now).count() as u64;
-            usize::try_from(left.saturating_add(ahead)).unwrap_or(SHOWN_OCCURRENCES)
+        let ahead: BTreeSet<u64> = self.ahead(now).map(|entry| entry.at).collect();
+        let left = self.remaining.map_or(usize::MAX, |left| {
+            usize::try_from(left.saturating_add(ahead.len() as u64)).unwrap_or(usize::MAX)
         });
-        let from = to_time(now);
-        table.recurrence.upcoming(from).take(left.min(SHOWN_OCCURRENCES)).collect()
+        // A jitter makes messages due later than their instants.
+        let from = ahead.first().map_or(now, |first| now.min(first.saturating_sub(1)));
+        let is_next = |occurrence: &Occurrence| {
+            let at = to_ms(occurrence.at);
+            at > now || ahead.contains(&at)
+        };
+        let next = table.recurrence.upcoming(to_time(from)).filter(is_next).take(left);
+        let shown = next.filter(|occurrence| !gone.contains(&to_ms(occurrence.at)));
+        shown.take(SHOWN_OCCURRENCES).collect()
     }
 
     fn next_to_put(&self, table: &Timetable, name: &str) -> Option<(u64, u64)> {

@@ -1,9 +1,11 @@
 //! What people do with schedules: put, read, list, change, remove.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-use duewheel::core::Policy;
+use duewheel::core::engine::{Op, Target};
 use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
 
 use super::error::ScheduleError;
@@ -11,7 +13,7 @@ use super::look::{EditJob, Look, LookEnd, ScheduleEdit};
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
 use crate::random::random_text;
 use crate::recurrence::{BadRecurrence, Occurrence};
-use crate::schedule::{ScheduleRecord, ScheduleSettings, to_time};
+use crate::schedule::{PastOccurrence, ScheduleCounts, ScheduleRecord, ScheduleSettings, to_time};
 use crate::shelf::{Shelf, ShelfRow};
 
 /// The queue of the records.
@@ -56,8 +58,13 @@ pub struct ScheduleView {
     pub name: String,
     /// Its record.
     pub record: ScheduleRecord,
-    /// Its next ten occurrences.
+    /// Its next ten occurrences, those among them whose messages wait in their queue. Left out is what a caller has removed
+    /// before it was due.
     pub next: Vec<Occurrence>,
+    /// The latest occurrences, oldest first, without those that are not due yet.
+    pub latest: Vec<PastOccurrence>,
+    /// What has become of its occurrences. Those that are not due yet have not entered.
+    pub counts: ScheduleCounts,
     /// Why it does not run although its record can be read.
     pub error: Option<BadRecurrence>,
 }
@@ -72,13 +79,18 @@ pub struct ScheduleListed {
 }
 
 impl ScheduleView {
-    /// A schedule as its record says, at this instant in ms since 1970.
-    fn of(name: &str, record: ScheduleRecord, now: u64) -> Self {
+    /// A schedule as its record says, at this instant in ms since 1970. The messages of the instants `gone` were removed
+    /// before they were due.
+    fn of(name: &str, record: ScheduleRecord, now: u64, gone: &BTreeSet<u64>) -> Self {
         let (next, error) = match record.timetable() {
-            Ok(table) => (record.state.upcoming(&table, now), None),
+            Ok(table) => (record.state.upcoming(&table, now, gone), None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        ScheduleView { name: name.to_owned(), record, next, error }
+        let ahead: BTreeSet<u64> = record.state.ahead(now).map(|entry| entry.at).collect();
+        let latest = record.state.latest.iter().filter(|past| !ahead.contains(&past.at)).cloned().collect();
+        let mut counts = record.state.counts.clone();
+        counts.entered = counts.entered.saturating_sub(ahead.len() as u64);
+        ScheduleView { name: name.to_owned(), record, next, latest, counts, error }
     }
 }
 
@@ -138,7 +150,7 @@ impl Schedules {
                     return Err(ScheduleError::TooMany(count));
                 }
                 if self.shelf.create(name, record.bytes()).await? {
-                    return Ok(ScheduleView::of(name, record, now));
+                    return Ok(ScheduleView::of(name, record, now, &BTreeSet::new()));
                 }
             }
             let mut save = |record: &ScheduleRecord| {
@@ -221,7 +233,24 @@ impl Schedules {
         if record.state.removing {
             return Err(ScheduleError::NotFound);
         }
-        Ok(ScheduleView::of(name, record, self.shelf.now()))
+        Ok(self.view(name, record).await?)
+    }
+
+    /// A schedule, after a look at the messages of its occurrences that are not due yet.
+    async fn view(&self, name: &str, record: ScheduleRecord) -> Result<ScheduleView, CallError> {
+        let now = self.shelf.now();
+        let ahead = record.state.ahead(now).filter_map(|entry| Some((entry.at, entry.id?)));
+        let (instants, looks): (Vec<u64>, Vec<_>) =
+            ahead.map(|(at, id)| (at, Op::get(Target::Id(MessageId(id))))).unzip();
+        let mut gone = BTreeSet::new();
+        if !looks.is_empty() {
+            for (at, found) in instants.into_iter().zip(self.shelf.client.ask_many(looks).await?) {
+                if found?.is_none() {
+                    gone.insert(at);
+                }
+            }
+        }
+        Ok(ScheduleView::of(name, record, now, &gone))
     }
 
     /// Schedules by name, behind the name `after`, at most `limit`. `shown` gets the queue of each; `None` for one that
@@ -253,7 +282,7 @@ impl Schedules {
             let Some(row) = self.shelf.read(&name).await? else { continue };
             let view = match ScheduleRecord::read(&row.body) {
                 Ok(record) if record.state.removing => continue,
-                Ok(record) => Ok(Box::new(ScheduleView::of(&name, record, self.shelf.now()))),
+                Ok(record) => Ok(Box::new(self.view(&name, record).await?)),
                 Err(error) => Err(error.to_string()),
             };
             page.push(ScheduleListed { name, view });
@@ -294,7 +323,7 @@ impl Schedules {
                 match look.run(Some(job)).await {
                     Ok(LookEnd::Removed) => return Ok(None),
                     Ok(LookEnd::Written) => {
-                        return Ok(Some(ScheduleView::of(name, look.record, self.shelf.now())));
+                        return Ok(Some(self.view(name, look.record).await?));
                     }
                     Err(ScheduleError::Busy) => {}
                     Err(error) => return Err(error),

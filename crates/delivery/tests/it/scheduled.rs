@@ -112,12 +112,36 @@ async fn occurrences_are_ordinary_messages_put_ahead_of_their_time() {
     let found = rig.messages().await;
     assert_eq!(found.len(), 5);
     let view = rig.get("report").await;
-    assert_eq!(view.record.state.latest.len(), 5);
+    // The fifth is put ahead.
+    assert_eq!((view.record.state.latest.len(), view.latest.len(), view.counts.entered), (5, 4, 4));
+    assert_eq!(view.next[0].at, found[4].due_at.to_system_time());
     assert!(view.record.state.latest.iter().all(|past| past.end == OccurrenceEnd::Entered));
     assert!(
         rig.wheel.queues().await.unwrap().iter().all(|queue| queue.name.as_str() == "q"),
         "records are hidden"
     );
+}
+
+/// Story: an occurrence that was put ahead had entered and was still to come, also after its message was cancelled.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_ahead_is_still_to_come_unless_a_caller_has_cancelled_it() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await.remove(0);
+    let view = rig.get("report").await;
+    assert_eq!((view.next.len(), view.latest.len(), view.counts.entered), (10, 0, 0));
+    assert_eq!(view.next[0].at, first.due_at.to_system_time());
+    rig.cancel(first.message.id).await;
+    let view = rig.get("report").await;
+    assert_eq!((view.next.len(), view.latest.len()), (10, 0));
+    assert_eq!(view.next[0].at, first.due_at.to_system_time() + 60 * MINUTE);
+    let listed = rig.schedules.list(None, 10, &|_| true).await.unwrap().remove(0);
+    assert_eq!(listed.view.unwrap().next, view.next);
+    rig.clock.advance(60 * MINUTE);
+    rig.entered("report", 2).await;
+    let view = rig.get("report").await;
+    assert_eq!((view.latest.len(), view.counts.entered), (1, 1));
 }
 
 /// An edit replaces the occurrence that is put ahead. One that its callers have cancelled stays so, and others come.

@@ -10,15 +10,15 @@ use duewheel::core::QueueName;
 use duewheel_delivery::{ScheduleError, ScheduleSettings, Schedules, zone_data};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::call::Call;
 use super::schedule_view::{
     ListedSchedule, OccurrenceAnswer, PreviewAnswer, PreviewRequest, ScheduleAnswer, ScheduleRequest,
     SchedulesAnswer, as_request, instant,
 };
-use super::strict::{self, Text};
+use super::strict::{self, Members, Text};
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
@@ -115,7 +115,7 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     // An edit may put occurrences at once, and a node that drains enters none.
     call.app.accepts()?;
     let name = call.name()?;
-    let named: RawFields = {
+    let Members(named) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         strict::parse(&bytes)?
     };
@@ -143,6 +143,10 @@ pub(crate) async fn change(mut call: Call) -> Answer {
 /// Fields as they were sent: the body of a message may be one of them.
 type RawFields = BTreeMap<String, Box<RawValue>>;
 
+fn raw(value: &Value) -> Box<RawValue> {
+    RawValue::from_string(value.to_string()).unwrap_or_default()
+}
+
 /// The settings with the changes of a PATCH: `null` resets, and one form of a choice removes the others.
 fn changed(
     caller: &Caller,
@@ -151,7 +155,6 @@ fn changed(
     remaining: &mut Option<u64>,
 ) -> Result<ScheduleSettings, Problem> {
     within(caller, settings)?;
-    let raw = |value: &Value| RawValue::from_string(value.to_string()).unwrap_or_default();
     let mut all: RawFields =
         as_request(settings).iter().map(|(field, value)| (field.clone(), raw(value))).collect();
     let is_given = |field: &str| named.get(field).is_some_and(|value| value.get() != "null");
@@ -213,13 +216,13 @@ pub(crate) async fn backfill(mut call: Call) -> Answer {
 
 pub(crate) async fn preview(mut call: Call) -> Answer {
     let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-    let asked: PreviewRequest = strict::parse(&bytes)?;
+    let asked = strict::parse::<PreviewRequest>(&bytes)?;
     let (from, count) = (asked.from()?, asked.count()?);
-    let mut fields: Map<String, Value> = asked.schedule.into_iter().collect();
+    let mut fields: RawFields = asked.schedule.0;
     // Nothing is put into it.
-    fields.entry("queue").or_insert_with(|| "preview".into());
-    let text = Value::Object(fields).to_string();
-    let (settings, _) = strict::parse::<ScheduleRequest<'_>>(text.as_bytes())?.into_settings()?;
+    fields.entry("queue".to_owned()).or_insert_with(|| raw(&"preview".into()));
+    let text = written(256, &fields);
+    let (settings, _) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
     let found = schedules(&call.app)?.preview(&settings, from, count);
     let found = found.map_err(|bad| Problem::from(ScheduleError::Bad(bad)))?;
     let next = found.iter().map(OccurrenceAnswer::of).collect();

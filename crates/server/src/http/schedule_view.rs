@@ -1,6 +1,7 @@
 //! Schedules as JSON: what requests say, and what answers show.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::SystemTime;
 
 use base64::Engine as _;
@@ -11,12 +12,13 @@ use duewheel_delivery::{
     ScheduleSettings, ScheduleView,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::line::{body, headers};
-use super::strict::{Positive, Strings, Text};
+use super::strict::{Members, Positive, Strings, Text};
 use crate::error::Problem;
 use crate::json::InstantText;
 use crate::schema::{AnyJsonSchema, Base64Schema, HeadersSchema, InstantSchema, QueueSchema};
@@ -77,7 +79,7 @@ pub(crate) struct ScheduleRequest<'a> {
 }
 
 /// What a preview is of: a schedule, and a span.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, JsonSchema)]
 #[schemars(rename = "Preview")]
 pub(crate) struct PreviewRequest {
     /// Occurrences after this instant; now by default.
@@ -87,8 +89,36 @@ pub(crate) struct PreviewRequest {
     #[schemars(range(min = 1, max = 1000))]
     count: Option<u64>,
     /// The fields of a schedule.
-    #[serde(flatten)]
-    pub(super) schedule: BTreeMap<String, Value>,
+    #[schemars(flatten, with = "BTreeMap<String, Value>")]
+    pub(super) schedule: Members,
+}
+
+impl<'de> Deserialize<'de> for PreviewRequest {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = PreviewRequest;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PreviewRequest, A::Error> {
+                let (mut from, mut count) = (None, None);
+                let mut schedule = Members::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    let is_twice = match &*name {
+                        "from" => from.replace(map.next_value()?).is_some(),
+                        "count" => count.replace(map.next_value()?).is_some(),
+                        _ => schedule.0.insert(name.clone(), map.next_value()?).is_some(),
+                    };
+                    if is_twice {
+                        return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+                    }
+                }
+                Ok(PreviewRequest { from: from.flatten(), count: count.flatten(), schedule })
+            }
+        }
+        d.deserialize_map(V)
+    }
 }
 
 impl PreviewRequest {
@@ -226,19 +256,38 @@ impl ScheduleFields {
     }
 }
 
+impl ScheduleFields {
+    /// What applies where a schedule says nothing. Only cron expressions have a zone.
+    fn with_defaults(self) -> Self {
+        let or = |own: Option<String>, default: &str| Some(own.unwrap_or_else(|| default.to_owned()));
+        let is_cron = self.cron.is_some();
+        let or_of_cron = |own: Option<String>, default| if is_cron { or(own, default) } else { own };
+        ScheduleFields {
+            zone: or_of_cron(self.zone, "UTC"),
+            dst_gap: or_of_cron(self.dst_gap, "shift"),
+            dst_fold: or_of_cron(self.dst_fold, "first"),
+            missed: or(self.missed, "last"),
+            catchup: or(self.catchup, "24h"),
+            overlap: or(self.overlap, "allow"),
+            ..self
+        }
+    }
+}
+
 /// A schedule as it is.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "ScheduleState")]
 pub(crate) struct ScheduleAnswer {
     pub(super) name: String,
+    /// Its settings, with the defaults filled in.
     #[serde(flatten)]
     pub(super) fields: ScheduleFields,
     pub(super) created_at: InstantText,
     /// How many occurrences may still enter; `null` without a limit.
     pub(super) remaining: Option<u64>,
-    /// The next ten occurrences.
+    /// The next ten occurrences, without those whose message a caller has removed before it was due.
     pub(super) next: Vec<OccurrenceAnswer>,
-    /// The latest ten occurrences, oldest first.
+    /// The latest ten occurrences, oldest first, without those that are not due yet.
     pub(super) latest: Vec<PastOccurrenceAnswer>,
     pub(super) counts: OccurrenceCountsAnswer,
     /// Why an occurrence waits that its queue has refused.
@@ -277,7 +326,7 @@ pub(crate) struct PastOccurrenceAnswer {
 #[derive(Debug, Default, JsonSchema, Serialize)]
 #[schemars(rename = "OccurrenceCounts")]
 pub(crate) struct OccurrenceCountsAnswer {
-    /// Have entered the queue.
+    /// Have entered the queue and are due.
     pub(super) entered: u64,
     /// Were missed and did not enter.
     pub(super) missed: u64,
@@ -368,7 +417,7 @@ impl PastOccurrenceAnswer {
 
 impl OccurrenceCountsAnswer {
     fn of(view: &ScheduleView) -> Self {
-        let counts = &view.record.state.counts;
+        let counts = &view.counts;
         OccurrenceCountsAnswer {
             entered: counts.entered,
             missed: counts.missed,
@@ -385,11 +434,11 @@ impl ScheduleAnswer {
         let state = &view.record.state;
         ScheduleAnswer {
             name: view.name.clone(),
-            fields: ScheduleFields::of(&view.record.settings),
+            fields: ScheduleFields::of(&view.record.settings).with_defaults(),
             created_at: wall(view.record.created),
             remaining: state.remaining,
             next: view.next.iter().map(OccurrenceAnswer::of).collect(),
-            latest: state.latest.iter().map(PastOccurrenceAnswer::of).collect(),
+            latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
             counts: OccurrenceCountsAnswer::of(view),
             waits: state
                 .block

@@ -4,6 +4,7 @@
 //! the place of the error.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -11,6 +12,7 @@ use duewheel::core::MessageId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, Unexpected, Visitor};
+use serde_json::value::RawValue;
 
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{HeadersSchema, IdInSchema, same_schema};
@@ -68,6 +70,8 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         (path, Some(name)) => format!("{path}.{name}"),
         (path, None) => path.to_owned(),
     };
+    // Types of the library name their field, because a program has no path.
+    let what = what.strip_prefix(&format!("{field}: ")).map_or(what.clone(), str::to_owned);
     // An empty name would not be visible.
     Problem::field(if field.is_empty() { "\"\"".to_owned() } else { field }, what)
 }
@@ -282,6 +286,32 @@ impl<'de> Deserialize<'de> for Strings {
                     return Err(A::Error::custom(format_args!("the name {:?} is there twice", twice[0])));
                 }
                 Ok(Strings(all))
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+/// Members as they were sent, each name once.
+#[derive(Debug, Default)]
+pub(crate) struct Members(pub(crate) BTreeMap<String, Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut all = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if all.insert(name.clone(), map.next_value()?).is_some() {
+                        return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+                    }
+                }
+                Ok(Members(all))
             }
         }
         d.deserialize_map(V)

@@ -272,12 +272,18 @@ fn log_to_redis_and_back_and_a_redis_that_is_lost() {
 #[test]
 fn schedules_travel_and_their_occurrences_come_once() {
     let (from, to) = (Shell::new(), other());
+    let holds = |shell: &Shell, queue: &str, count: u64| {
+        let of = |seen: &Value, state: &str| seen["counts"][state].as_u64().unwrap_or(0);
+        shell
+            .server
+            .until(&format!("/v1/queues/{queue}"), |seen| of(seen, "scheduled") + of(seen, "ready") == count);
+    };
     let put = |name: &str, settings: Value| {
         let (status, answer) =
             from.server.call("PUT", &format!("/v1/schedules/{name}"), &settings.to_string());
         assert_eq!(status, 200, "{answer}");
         // Its next occurrence is put ahead.
-        from.server.until(&format!("/v1/schedules/{name}"), |seen| seen["counts"]["entered"] == 1);
+        holds(&from, settings["queue"].as_str().expect("queue"), 1);
     };
     put(
         "daily",
@@ -298,8 +304,8 @@ fn schedules_travel_and_their_occurrences_come_once() {
         [&json!(2), &json!(1), &json!(2), &json!(0)],
         "{done}"
     );
-    to.server.until("/v1/schedules/daily", |seen| seen["counts"]["entered"] == 1);
-    to.server.until("/v1/schedules/soon", |seen| seen["counts"]["entered"] == 1);
+    holds(&to, "reports", 2);
+    holds(&to, "soon", 2);
     let schedule =
         |shell: &Shell, name: &str| shell.server.call("GET", &format!("/v1/schedules/{name}"), "").1;
     let (before, after) = (schedule(&from, "daily"), schedule(&to, "daily"));
@@ -315,7 +321,7 @@ fn schedules_travel_and_their_occurrences_come_once() {
             keys.sort();
             keys
         };
-        from.server.until("/v1/schedules/soon", |seen| seen["counts"]["entered"] == 2);
+        holds(&from, "soon", 2);
         assert_eq!((keys(&to).len(), keys(&to)), (2, keys(&from)), "{queue}");
     }
     assert_eq!(to.json(&["queue", "soon", "--json"])["paused"], true);

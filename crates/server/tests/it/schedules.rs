@@ -24,9 +24,15 @@ async fn server() -> Server {
     server
 }
 
-async fn entered(server: &Server, name: &str, count: u64) {
-    let path = format!("/v1/schedules/{name}");
-    server.until("an occurrence enters", &path, |seen| seen["counts"]["entered"] == count).await;
+/// Waits until so many occurrences were put into their queue, which is done ahead of their time.
+async fn entered(server: &Server, queue: &str, count: u64) {
+    let path = format!("/v1/queues/{queue}");
+    let begun = std::time::Instant::now();
+    // The queue does not exist before.
+    while server.call("GET", &path, "").await.json()["totals"]["enqueued"] != count {
+        assert!(begun.elapsed() < crate::fixture::PATIENCE, "{count} occurrences in {queue}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,7 +42,7 @@ async fn a_schedule_over_http() {
     let made = server.ok("PUT", "/v1/schedules/daily", &put.to_string()).await;
     assert_eq!(made["next"].as_array().map(Vec::len), Some(10));
     assert_eq!((&made["next"][0]["offset"], &made["queue"]), (&json!(3_600), &json!("reports")));
-    entered(&server, "daily", 1).await;
+    entered(&server, "reports", 1).await;
     let queues = server.ok("GET", "/v1/queues", "").await;
     assert_eq!(queues["queues"].as_array().map(Vec::len), Some(1), "{queues}");
     assert_eq!(server.ok("GET", "/v1/stats", "").await["counts"]["scheduled"], 1);
@@ -46,6 +52,11 @@ async fn a_schedule_over_http() {
     assert_eq!(message["headers"]["duewheel-schedule"], "daily");
     assert_eq!(message["headers"]["duewheel-occurrence"], message["due_at"]);
     assert_eq!(message["key"], format!("daily@{}", message["due_at"].as_str().unwrap_or_default()));
+
+    let shown = server.ok("GET", "/v1/schedules/daily", "").await;
+    let defaults = ["missed", "catchup", "overlap", "dst_gap", "dst_fold"].map(|field| &shown[field]);
+    assert_eq!(defaults, ["last", "24h", "allow", "shift", "first"], "{shown}");
+    assert_eq!(made["zone"], "Europe/Berlin");
 
     let changed = server.ok("PATCH", "/v1/schedules/daily", r#"{"every": "1m", "note": "faster"}"#).await;
     assert_eq!((&changed["every"], &changed["note"]), (&json!("1m"), &json!("faster")));
@@ -204,7 +215,7 @@ async fn tokens_reach_the_schedules_of_their_queues() {
 async fn the_record_of_a_schedule_is_not_found_by_its_id() {
     let server = server().await;
     server.ok("PUT", "/v1/schedules/daily", r#"{"queue": "reports", "every": "24h"}"#).await;
-    entered(&server, "daily", 1).await;
+    entered(&server, "reports", 1).await;
     let mut found = 0;
     for id in 1..=8 {
         let path = format!("/v1/messages/{id}");
@@ -223,7 +234,8 @@ async fn the_record_of_a_schedule_is_not_found_by_its_id() {
         }
     }
     assert_eq!(found, 1, "the pending occurrence");
-    assert_eq!(server.ok("GET", "/v1/schedules/daily", "").await["counts"]["entered"], 1);
+    let seen = server.ok("GET", "/v1/schedules/daily", "").await;
+    assert_eq!((&seen["counts"]["entered"], &seen["latest"]), (&json!(0), &json!([])), "it is not due");
 }
 
 /// In drain mode no occurrence enters by way of this node, and no schedule is made.
@@ -231,7 +243,7 @@ async fn the_record_of_a_schedule_is_not_found_by_its_id() {
 async fn a_node_that_drains_enters_nothing() {
     let server = server().await;
     server.ok("PUT", "/v1/schedules/s", r#"{"queue": "q", "every": "1m"}"#).await;
-    entered(&server, "s", 1).await;
+    entered(&server, "q", 1).await;
     server.drain.turn_on();
     assert_eq!(server.call("PUT", "/v1/schedules/t", r#"{"queue": "q", "every": "1m"}"#).await.status, 503);
     assert_eq!(server.call("POST", "/v1/schedules/s/trigger", "").await.status, 503);
@@ -461,4 +473,22 @@ fn putting_a_schedule_again_keeps_what_is_not_named() {
     assert!(both.contains("--unset note"), "{both}");
     shell.fails(&["schedule", "put", "new", "--queue", "q"], 2);
     assert_eq!(put(&["--unset", "zone"])["paused"], true);
+}
+
+/// Story: of a member that was there twice the last one counted, in a preview and in a change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_there_twice_is_refused_by_its_name() {
+    let server = server().await;
+    server.ok("PUT", "/v1/schedules/s", r#"{"queue": "q", "every": "1h"}"#).await;
+    for (method, path, body, field) in [
+        ("POST", "/v1/schedules/preview", r#"{"every": "1h", "every": "2h"}"#, "every"),
+        ("POST", "/v1/schedules/preview", r#"{"every": "1h", "count": 1, "count": 2}"#, "count"),
+        ("POST", "/v1/schedules/preview", r#"{"every": "1h", "headers": {"a": "1", "a": "2"}}"#, "headers"),
+        ("PATCH", "/v1/schedules/s", r#"{"note": "a", "note": "b"}"#, "note"),
+        ("PUT", "/v1/schedules/s", r#"{"queue": "q", "every": "1h", "every": "2h"}"#, "every"),
+        ("POST", "/v1/schedules/preview", r#"{"every": "1h", "count": "ten"}"#, "count"),
+    ] {
+        let refused = server.call(method, path, body).await;
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{method} {body}");
+    }
 }
