@@ -217,9 +217,9 @@ impl MessageEvent {
 }
 
 /// The clocks by which the answer to the same change has told due times. Answers round the wall clock down; a group has
-/// it rounded up, and does not say whether there was a part of a millisecond. The record says it: by the time at which
-/// it was accepted or an attempt has ended, if that was now, or by its delay, which such a part makes longer. A record
-/// without any of these is taken for one with such a part, as the clocks of machines nearly always have it.
+/// it rounded up, and does not say whether there was a part of a millisecond. The record says it, if its message was
+/// accepted or an attempt has ended now, or by a delay from now on, which such a part makes longer. In other records, of
+/// a fire, a redrive at once and a change of the content alone, the due time may be a millisecond later than answered.
 fn as_answered(clock: ClockPair, life: &Life, enqueued_at: Option<WallMs>) -> Now {
     let part = |later: u64, earlier: u64| later.checked_sub(earlier).filter(|ms| *ms <= 1);
     let since = |then: WallMs| part(clock.wall.0, then.0);
@@ -228,7 +228,7 @@ fn as_answered(clock: ClockPair, life: &Life, enqueued_at: Option<WallMs>) -> No
         (Due::After(_) | Due::At(_), _) => None,
     };
     let ended = || life.history.last().and_then(|past| since(past.ended_at));
-    let rounded_up = enqueued_at.and_then(since).or(delayed).or_else(ended).unwrap_or(1);
+    let rounded_up = enqueued_at.and_then(since).or(delayed).or_else(ended).unwrap_or(0);
     Now::whole(clock.engine.0, clock.wall.0.saturating_sub(rounded_up))
 }
 

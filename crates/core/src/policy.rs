@@ -298,6 +298,20 @@ pub struct GrantRate {
     pub burst: Option<u32>,
 }
 
+impl GrantRate {
+    /// The grants that may come at once after a pause, at least one.
+    ///
+    /// ```
+    /// use duewheel_core::policy::GrantRate;
+    /// assert_eq!(GrantRate { per_second: 5_000, burst: None }.burst_that_applies(), 50);
+    /// assert_eq!(GrantRate { per_second: 5, burst: None }.burst_that_applies(), 1);
+    /// ```
+    pub fn burst_that_applies(self) -> u32 {
+        let usual = u64::from(self.per_second) * BURST_MS / 1_000;
+        self.burst.unwrap_or(u32::try_from(usual).unwrap_or(u32::MAX)).max(1)
+    }
+}
+
 /// What a queue could not grant at its rate, though it had messages, because its consumers or the server were late: up
 /// to what the rate gives in this time is made up for, in ms. With the burst of [`BURST_MS`] that is 2 % of five seconds.
 pub const ARREARS_MS: u64 = 90;

@@ -26,16 +26,18 @@ use crate::origins::UrlGround;
 use crate::persist::while_leased;
 use crate::rate::RateBucket;
 use crate::request::PushRequest;
-use crate::target::OriginKind;
 use crate::trace_modes::TraceModes;
 use crate::tracer::PushTracer;
 use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 
+mod places;
 mod to_url;
 #[cfg(test)]
 mod to_url_tests;
 mod traced;
+
+use places::{Hand, UnderWay};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -376,24 +378,6 @@ impl PushCounters {
     }
 }
 
-/// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the message
-/// takes a sync of the store; the target has nothing to do with that.
-struct Hand(Arc<PushWorker>);
-
-impl Hand {
-    fn new(worker: Arc<PushWorker>) -> Self {
-        worker.requests.fetch_add(1, Ordering::SeqCst);
-        Hand(worker)
-    }
-}
-
-impl Drop for Hand {
-    fn drop(&mut self) {
-        self.0.requests.fetch_sub(1, Ordering::SeqCst);
-        self.0.hand_free.notify_one();
-    }
-}
-
 /// What a turn of the loop has brought.
 enum Turn {
     /// Messages, and what they were reserved for.
@@ -421,46 +405,6 @@ enum PushEnd {
     /// that the target allows.
     Again(Option<Duration>, MaxAttempts),
     Dead,
-}
-
-/// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
-struct UnderWay {
-    worker: Arc<PushWorker>,
-    /// Where its message goes.
-    to: OriginKind,
-}
-
-impl UnderWay {
-    fn new(worker: Arc<PushWorker>) -> Self {
-        worker.under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay { worker, to: OriginKind::Own }
-    }
-
-    /// Its message goes to another origin than the target's: it takes no place of the target's any more.
-    fn go_elsewhere(&mut self) {
-        self.worker.elsewhere.fetch_add(1, Ordering::SeqCst);
-        self.end();
-        self.to = OriginKind::Foreign;
-    }
-
-    fn end(&self) {
-        let count = match self.to {
-            OriginKind::Own => &self.worker.under_way,
-            OriginKind::Foreign => &self.worker.elsewhere,
-        };
-        count.fetch_sub(1, Ordering::SeqCst);
-        self.worker.hand_free.notify_one();
-        // The loop may wait for it.
-        if self.worker.breaker().permit(self.worker.now(), 0) != Permit::Many {
-            self.worker.changed.send_replace(());
-        }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 impl PushWorker {

@@ -65,7 +65,7 @@ export function message(root, { id }, live) {
       card(t("body"), bodyView(found)),
       found.history.length > 0 && card(t("attempts"), table(t("attempts"), [[t("attempt"), "n"], [t("granted-at")], [t("ended-at")], [t("how")], [t("reason"), "key"]],
         found.history.map((one) => [count(one.attempt), when(one.granted_at), when(one.ended_at), one.how, one.note]))),
-      found.deliveries && card(t("deliveries"), table(t("deliveries"), [[t("granted-at")], [t("took"), "n"], [t("how")], [t("answer"), "key"]],
+      found.deliveries?.length > 0 && card(t("deliveries"), table(t("deliveries"), [[t("granted-at")], [t("took"), "n"], [t("how")], [t("answer"), "key"]],
         found.deliveries.map((one) => [when(one.at), `${count(one.ms)} ms`, one.class, one.answer]))));
   });
 }

@@ -54,7 +54,7 @@ impl Engine {
         let priority = edit.priority;
         let change = |life: &mut Life| {
             match due {
-                Some(due) => moved(life, due, now.until(due)),
+                Some(due) => moved(life, due, delay_to(now, due)),
                 None => changed(life),
             }
             life.priority = priority.or(life.priority);
@@ -262,6 +262,15 @@ fn edited(message: &MessageContent, edit: Edit) -> MessageContent {
     message.options.max_attempts = max_attempts.or(message.options.max_attempts);
     message.options.lease_ms = lease_ms.or(message.options.lease_ms);
     message
+}
+
+/// The delay from now on that leads to this due time: without the part of a millisecond by which elapsed time was
+/// rounded up.
+fn delay_to(now: Now, due: Due) -> u64 {
+    match due {
+        Due::After(due) => due.0.saturating_sub(now.engine_up().0),
+        Due::At(_) => now.until(due),
+    }
 }
 
 /// The delay that was asked for last, in ms: the recorded one, or the one that the due time of an unmoved message

@@ -1,6 +1,6 @@
 //! The limits of one queue's grants at one shard, and what is left of them.
 
-use crate::policy::{BURST_MS, CATCHUP_MS, GrantLimits, GrantRate};
+use crate::policy::{CATCHUP_MS, GrantLimits, GrantRate};
 use crate::time::{EngineMs, Now};
 
 use super::bucket::{TokenBucket, share};
@@ -55,7 +55,7 @@ impl GrantLimiter {
             return None;
         }
         let bucket = |rate: GrantRate, old: Option<&TokenBucket>| {
-            let burst = rate.burst.map_or(u64::from(rate.per_second) * BURST_MS / 1_000, u64::from).max(1);
+            let burst = u64::from(rate.burst_that_applies());
             TokenBucket::new(u64::from(rate.per_second), burst, ids, now.engine).filled_as(old.cloned())
         };
         let catchup = catchup_rate.map(|per_second| GrantRate { per_second, burst: None });

@@ -6,7 +6,8 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
-use super::{Hand, PushEnd, PushJob, PushWorker, UnderWay};
+use super::places::{Hand, UnderWay};
+use super::{PushEnd, PushJob, PushWorker};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
 use crate::client::PushOutcome;

@@ -220,9 +220,9 @@ impl<W: Write> Exporter<W> {
         }
         let mut line = ExportedSchedule::new(name.to_owned(), queue, settings);
         if line.settings.contains_key("remaining") {
-            let latest = schedule["latest"].as_array().into_iter().flatten();
-            let entered = latest.filter(|one| one["outcome"] == "entered");
-            line.ahead = entered.filter_map(|one| one["at"].as_str().map(str::to_owned)).collect();
+            let next = schedule["next"].as_array().into_iter().flatten();
+            let ahead = next.filter(|one| one["message"].is_string());
+            line.ahead = ahead.filter_map(|one| one["at"].as_str().map(str::to_owned)).collect();
         }
         self.seen.schedules += 1;
         self.line(&ExportLine::Schedule(line))

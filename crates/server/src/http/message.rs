@@ -73,10 +73,11 @@ async fn get(call: Call, target: Target) -> Answer {
     let room = room(&call.app).await?;
     let found = recall(&call.app, &call.caller, target).await?;
     let mut answer = MessageAnswer::of(&found);
-    if found.attempt > 0 {
-        let attempts = deliveries(&call.app.client, found.message.id).await?;
-        answer.deliveries = attempts.into_iter().map(DeliveryAnswer::of).collect();
-    }
+    let attempts = match found.attempt {
+        0 => Vec::new(),
+        _ => deliveries(&call.app.client, found.message.id).await?,
+    };
+    answer.deliveries = Some(attempts.into_iter().map(DeliveryAnswer::of).collect());
     let json = written(found.message.weight() + 512, &answer);
     Ok(held(StatusCode::OK, room, json))
 }

@@ -192,10 +192,17 @@ pub(crate) struct EffectiveAnswer {
     /// `null`: messages that have ended are not kept.
     pub(super) keep_done_ms: Option<u64>,
     pub(super) trace: TraceWord,
+    /// The target that messages are delivered to; `null`: consumers reserve them.
+    pub(super) target: Option<String>,
 }
 
 impl EffectiveAnswer {
-    fn of(settings: &QueueSettings, defaults: &Defaults) -> Self {
+    fn of(settings: &QueueSettings, defaults: &Defaults, target: Option<String>) -> Self {
+        let mut settings = settings.clone();
+        if let Some(rate) = &mut settings.limits.rate {
+            rate.burst = Some(rate.burst_that_applies());
+        }
+        let settings = &settings;
         EffectiveAnswer {
             lease_ms: settings.lease_ms.unwrap_or(defaults.lease_ms),
             max_attempts: settings.max_attempts.unwrap_or(defaults.max_attempts).count(),
@@ -208,6 +215,7 @@ impl EffectiveAnswer {
             on_expiry: settings.on_expiry.unwrap_or_default().into(),
             keep_done_ms: settings.keep_done_ms,
             trace: settings.trace.unwrap_or_default().into(),
+            target,
         }
     }
 }
@@ -218,8 +226,8 @@ pub(crate) async fn config(call: Call) -> Answer {
     let target = targets(&call.app)?.target_of(&queue).await?;
     let answer = ConfigAnswer {
         queue: queue.as_str(),
+        effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults, target.clone()),
         config: SettingsAnswer { target, ..SettingsAnswer::of(&settings) },
-        effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults),
     };
     Ok(reply(StatusCode::OK, &answer))
 }

@@ -61,7 +61,8 @@ impl Identified {
             let status = response.status();
             match status.is_server_error() {
                 true => tracing::warn!(%method, status = status.as_u16(), "answered"),
-                false => tracing::debug!(%method, status = status.as_u16(), "answered"),
+                // Whoever names a request wants to find it in the log.
+                false => tracing::info!(%method, status = status.as_u16(), "answered"),
             }
             response
         };

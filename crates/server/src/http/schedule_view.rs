@@ -308,6 +308,9 @@ pub(crate) struct OccurrenceAnswer {
     /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<&'static str>,
+    /// Its message, if that is put ahead already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
 }
 
 /// The end of an occurrence.
@@ -399,6 +402,7 @@ impl OccurrenceAnswer {
                 OccurrenceNote::Shifted => "shifted",
                 OccurrenceNote::Repeated => "repeated",
             }),
+            message: None,
         }
     }
 }
@@ -432,12 +436,20 @@ impl OccurrenceCountsAnswer {
 impl ScheduleAnswer {
     pub(super) fn of(view: &ScheduleView) -> Self {
         let state = &view.record.state;
+        let message = |at: WallMs| {
+            let entry = state.pending.iter().find(|entry| entry.at == at.0)?;
+            entry.id.map(|id| id.to_string())
+        };
+        let next = |occurrence: &Occurrence| {
+            let answer = OccurrenceAnswer::of(occurrence);
+            OccurrenceAnswer { message: message(answer.at.0), ..answer }
+        };
         ScheduleAnswer {
             name: view.name.clone(),
             fields: ScheduleFields::of(&view.record.settings).with_defaults(),
             created_at: wall(view.record.created),
             remaining: state.remaining,
-            next: view.next.iter().map(OccurrenceAnswer::of).collect(),
+            next: view.next.iter().map(next).collect(),
             latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
             counts: OccurrenceCountsAnswer::of(view),
             waits: state

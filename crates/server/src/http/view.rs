@@ -101,8 +101,8 @@ pub(crate) struct MessageAnswer<'a> {
     /// The last attempts that have ended.
     pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
     /// The last ten attempts to deliver it to a target, as far as they are kept; only where one message is asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) deliveries: Vec<DeliveryAnswer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) deliveries: Option<Vec<DeliveryAnswer>>,
 }
 
 impl<'a> MessageAnswer<'a> {
@@ -131,7 +131,7 @@ impl<'a> MessageAnswer<'a> {
             expires_at: view.expires_at.map(InstantText),
             own: OwnSettingsAnswer::of(&view.message.options),
             history: Elements::new(&view.history, PastAttemptAnswer::of),
-            deliveries: Vec::new(),
+            deliveries: None,
         }
     }
 }

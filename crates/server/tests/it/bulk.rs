@@ -197,7 +197,8 @@ async fn no_redrive_moves_a_message_with_a_url_without_scope_and_target() {
     for queue in ["orders", "us"] {
         call(&any, "PATCH", &format!("/v1/queues/{queue}/config"), json!({"target": "shop"})).await;
     }
-    let dead = json!({"body": "x", "state": "dead", "target_url": "https://customer.example/"});
+    let dead =
+        json!({"body": "x", "delay": "0s", "state": "dead", "target_url": "https://customer.example/"});
     let id = call(&any, "POST", "/v1/queues/orders/messages", dead).await["id"].clone();
     for (token, to, moved) in [(&plain, "us", false), (&any, "bare", false), (&any, "us", true)] {
         let asked = json!({"action": "redrive", "filter": {"state": "dead"}, "to_queue": to});

@@ -571,6 +571,7 @@ pub(crate) fn get_config() -> OperationDoc {
         on_expiry: OnExpiryWord::DeliverLate,
         keep_done_ms: None,
         trace: TraceWord::Link,
+        target: None,
     };
     let config = queue().config;
     OperationDoc::new(Tag::Operate, "get_config", "The settings of a queue, as set and as in effect").gives(
@@ -719,7 +720,7 @@ pub(super) fn message() -> MessageAnswer<'static> {
         expires_at: None,
         own: OwnSettingsAnswer { lease_ms: Some(30_000), ..Default::default() },
         history: Elements::Made(vec![past]),
-        deliveries: Vec::new(),
+        deliveries: None,
     }
 }
 

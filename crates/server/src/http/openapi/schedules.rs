@@ -20,7 +20,7 @@ const LAST: InstantText = InstantText(WallMs(1_766_991_600_000));
 const ZONE_DATA: &str = "system 2025c";
 
 fn next() -> Vec<OccurrenceAnswer> {
-    vec![OccurrenceAnswer { at: NEXT, offset: 3_600, note: None }]
+    vec![OccurrenceAnswer { at: NEXT, offset: 3_600, note: None, message: None }]
 }
 
 fn schedule() -> ScheduleAnswer {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use duewheel::Policy;
+use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
@@ -53,6 +53,29 @@ async fn a_life_is_told_once_and_in_order() {
     }
     let live: Vec<bool> = events.iter().map(|event| event.id.is_none()).collect();
     assert_eq!(live, [false, false, true, false, false, true, false, false], "fired has no position");
+}
+
+/// Story: with the clock of a machine each due time of an event was a millisecond later than that of the answer. Virtual
+/// time has no parts of milliseconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn due_times_are_those_of_answers_by_a_real_clock() {
+    let wheel = Duewheel::builder().in_memory().open().await.expect("wheel");
+    let unused = VirtualClock::at_2026();
+    let server = Server::over(wheel, unused, Policy::default(), HttpLimits::default()).await;
+    let mut reader = follow(&server, "/v1/events").await;
+    for n in 0..20 {
+        let body = json!({"body": "x", "key": n.to_string(), "delay_ms": 3_600_000 + n}).to_string();
+        let made = server.ok("POST", "/v1/queues/q/messages", &body).await;
+        let path = format!("/v1/messages/{}", made["id"].as_str().expect("id"));
+        let seen = server.ok("GET", &path, "").await;
+        let moved = server.ok("PATCH", &path, r#"{"delay": "2h"}"#).await;
+        let fired = server.ok("POST", &format!("{path}/fire"), "").await;
+        let events = reader.up_to(|event| event.name == "fired" && event.id.is_some()).await;
+        let told: Vec<&Value> = events.iter().map(|event| &event.data["due_at"]).collect();
+        let told: Vec<&Value> = told.into_iter().filter(|due| !due.is_null()).collect();
+        assert_eq!(told, [&made["due_at"], &moved["due_at"], &fired["due_at"]], "{events:?}");
+        assert_eq!(seen["due_at"], made["due_at"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
