@@ -198,8 +198,8 @@ impl Breaker {
         }
     }
 
-    /// A request that sends `message` begins. While the breaker is open it is a probe, and no other follows until it has ended, or could
-    /// have. `random` is any number.
+    /// A request that sends `message` begins. While the breaker is open it is a probe, and no other follows until it
+    /// has ended, or could have. `random` is any number.
     pub fn begin(&mut self, now: EngineMs, message: MessageId, random: u64) -> RequestMark {
         let BreakerStage::Open { probes, next, .. } = &mut self.stage else {
             return RequestMark { message, probe: None };

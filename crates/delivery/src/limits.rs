@@ -101,8 +101,8 @@ pub const MAX_STORE_NAME: usize = 64;
 pub const URL_CONCURRENCY: usize = 100;
 /// How long a message waits for its turn among these requests, at most; then it comes again.
 pub const URL_WAIT: Duration = Duration::from_secs(5);
-/// Messages for such URLs, at other origins than the target's, that a pusher has under way at a time: those that are sent,
-/// and as many that wait.
+/// Messages for such URLs, at other origins than the target's, that a pusher has under way at a time: those that are
+/// sent, and as many that wait.
 pub const URLS_PER_PUSHER: usize = 2 * URL_CONCURRENCY;
 const _: () = assert!(URL_WAIT.as_secs() < LEASE_MARGIN.as_secs());
 /// Origins of such URLs whose breakers a node keeps; the least recently used go first.

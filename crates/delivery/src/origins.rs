@@ -50,7 +50,8 @@ impl OriginBreakers {
         self.0.get(origin).and_then(|state| state.wait(now))
     }
 
-    /// A request that sends `message` begins, or may not for so long. `timeout` is that of the request, `random` any number.
+    /// A request that sends `message` begins, or may not for so long. `timeout` is that of the request, `random` any
+    /// number.
     pub(crate) fn begin(
         &mut self,
         origin: &Origin,

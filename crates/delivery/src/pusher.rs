@@ -312,8 +312,8 @@ impl PushJob {
 }
 
 impl PushJob {
-    /// Messages at a time that were sent to the target or are being sent, and are not settled. A target that gets one request at a time
-    /// gets the next one when the message before is settled.
+    /// Messages at a time that were sent to the target or are being sent, and are not settled. A target that gets one
+    /// request at a time gets the next one when the message before is settled.
     fn unsettled(&self) -> usize {
         if self.concurrency == 1 { 1 } else { self.concurrency.saturating_mul(UNSETTLED_PER_REQUEST) }
     }

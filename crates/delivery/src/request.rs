@@ -37,8 +37,8 @@ pub struct PushRequest {
     pub headers: Vec<(String, String)>,
     /// Its body, sent byte for byte.
     pub body: Bytes,
-    /// The span of this attempt. Without one, `traceparent` is that of the message's headers, else a new one that is not
-    /// sampled.
+    /// The span of this attempt. Without one, `traceparent` is that of the message's headers, else a new one that is
+    /// not sampled.
     pub span: Option<TraceContext>,
 }
 

@@ -7,8 +7,8 @@ use super::PushWorker;
 use crate::breaker::Permit;
 use crate::target::OriginKind;
 
-/// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the message
-/// takes a sync of the store; the target has nothing to do with that.
+/// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the
+/// message takes a sync of the store; the target has nothing to do with that.
 pub(super) struct Hand(Arc<PushWorker>);
 
 impl Hand {

@@ -58,8 +58,8 @@ pub struct ScheduleView {
     pub name: String,
     /// Its record.
     pub record: ScheduleRecord,
-    /// Its next ten occurrences, those among them whose messages wait in their queue. Left out is what a caller has removed
-    /// before it was due.
+    /// Its next ten occurrences, those among them whose messages wait in their queue. Left out is what a caller has
+    /// removed before it was due.
     pub next: Vec<Occurrence>,
     /// The latest occurrences, oldest first, without those that are not due yet.
     pub latest: Vec<PastOccurrence>,
@@ -79,8 +79,8 @@ pub struct ScheduleListed {
 }
 
 impl ScheduleView {
-    /// A schedule as its record says, at this instant in ms since 1970. The messages of the instants `gone` were removed
-    /// before they were due.
+    /// A schedule as its record says, at this instant in ms since 1970. The messages of the instants `gone` were
+    /// removed before they were due.
     fn of(name: &str, record: ScheduleRecord, now: u64, gone: &BTreeSet<u64>) -> Self {
         let (next, error) = match record.timetable() {
             Ok(table) => (record.state.upcoming(&table, now, gone), None),

@@ -279,8 +279,8 @@ impl Targets {
         Ok(())
     }
 
-    /// Lets the messages of a target wait until it is resumed. A reason replaces that of a target which is paused already,
-    /// since when it was; without one it keeps its own.
+    /// Lets the messages of a target wait until it is resumed. A reason replaces that of a target which is paused
+    /// already, since when it was; without one it keeps its own.
     ///
     /// # Errors
     /// See [`TargetError`].

@@ -65,7 +65,8 @@ pub struct DeliveryAttempt {
 }
 
 /// The attempts of a message that are kept, oldest first: the last ten, from the first on that has not delivered it,
-/// because it failed or was snoozed. Empty if there was none and its queue keeps no done messages, or a day after the message is gone.
+/// because it failed or was snoozed. Empty if there was none and its queue keeps no done messages, or a day after the
+/// message is gone.
 ///
 /// # Errors
 /// When the store gave no answer.

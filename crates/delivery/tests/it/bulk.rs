@@ -332,7 +332,8 @@ async fn dead_messages_come_back_later_or_in_another_queue() {
     assert_eq!(moved.message.headers, vec![("kind".into(), "even".into())]);
 }
 
-/// Story: a job moved messages with URLs for callers that may not send any, and into queues from which nobody sends them.
+/// Story: a job moved messages with URLs for callers that may not send any, and into queues from which nobody sends
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_with_urls_enter_another_queue_only_if_that_is_allowed() {
     let rig = Rig::new().await;
