@@ -259,8 +259,8 @@ pub(crate) struct JobAnswer {
     pub(super) leased: u64,
     /// Messages that others have changed or removed since the job began, and that were left alone.
     pub(super) changed: u64,
-    /// Messages that could not be changed: their key is taken, or they have a URL of their own, and the job's caller had
-    /// no scope `push-any`, or `to_queue` no target, when it began.
+    /// Messages that could not be changed: their key is taken, or they have a URL of their own, and the job's caller
+    /// had no scope `push-any`, or `to_queue` no target, when it began.
     pub(super) refused: u64,
     /// Messages a second, if there is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -196,13 +196,15 @@ pub(crate) struct TargetSettingsAnswer {
     pub(super) secrets: Vec<String>,
     pub(super) timeout_ms: u64,
     pub(super) concurrency: u32,
-    /// `null`: there is no limit.
+    /// Left out: there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rate: Option<TargetRateAnswer>,
     pub(super) retry: TargetRetryAnswer,
     pub(super) max_attempts: u32,
     pub(super) dead_on: Vec<u16>,
     pub(super) networks: NetworksFields,
-    /// `null`: all queues may be delivered to it.
+    /// Left out: all queues may be delivered to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queues: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ca_pem: Option<String>,

@@ -13,7 +13,7 @@ async fn settings_are_shown_changed_and_reset() {
     let defaults = json!({
         "lease_ms": 30_000, "max_attempts": 20, "priority": 1024, "dedupe_window_ms": 86_400_000,
         "backoff": {"min_ms": 1_000, "max_ms": 3_600_000}, "dead_ttl_ms": null, "order": "due", "rate": null, "catchup_rate": null, "concurrency": null,
-        "expires_in_ms": null, "on_expiry": "deliver_late", "keep_done_ms": null, "trace": "link",
+        "expires_in_ms": null, "on_expiry": "deliver_late", "keep_done_ms": null, "trace": "link", "target": null,
     });
     let nothing = json!({
         "lease_ms": null, "max_attempts": null, "priority": null, "dedupe_window_ms": null, "backoff": null,
@@ -32,7 +32,10 @@ async fn settings_are_shown_changed_and_reset() {
     assert_eq!((&changed["queue"], &changed["config"]), (&json!("q"), &all));
     assert!(changed["durability"].is_string());
     let shown = server.ok("GET", path, "").await;
-    assert_eq!((&shown["config"], &shown["effective"]), (&all, &all));
+    // The burst that applies, and no target.
+    let mut applies = all.clone();
+    (applies["rate"]["burst"], applies["target"]) = (json!(1), Value::Null);
+    assert_eq!((&shown["config"], &shown["effective"]), (&all, &applies));
 
     let some = json!({"lease_ms": null, "priority": 7, "order": null, "backoff": null}).to_string();
     server.ok("PATCH", path, &some).await;
@@ -40,7 +43,7 @@ async fn settings_are_shown_changed_and_reset() {
     let expected = |name: &str| match name {
         "priority" => json!(7),
         "lease_ms" | "order" | "backoff" => defaults[name].clone(),
-        _ => all[name].clone(),
+        _ => applies[name].clone(),
     };
     for (name, value) in shown["effective"].as_object().expect("object") {
         assert_eq!(*value, expected(name), "{name}");
