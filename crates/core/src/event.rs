@@ -218,8 +218,9 @@ impl MessageEvent {
 
 /// The clocks by which the answer to the same change has told due times. Answers round the wall clock down; a group has
 /// it rounded up, and does not say whether there was a part of a millisecond. The record says it, if its message was
-/// accepted or an attempt has ended now, or by a delay from now on, which such a part makes longer. In other records, of
-/// a fire, a redrive at once and a change of the content alone, the due time may be a millisecond later than answered.
+/// accepted or an attempt has ended now, or by a delay from now on, which such a part makes longer. In other records,
+/// of a fire, a redrive at once and a change of the content alone, the due time may be a millisecond later than
+/// answered.
 fn as_answered(clock: ClockPair, life: &Life, enqueued_at: Option<WallMs>) -> Now {
     let part = |later: u64, earlier: u64| later.checked_sub(earlier).filter(|ms| *ms <= 1);
     let since = |then: WallMs| part(clock.wall.0, then.0);
