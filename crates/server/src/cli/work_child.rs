@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,11 @@ const LOOK: Duration = Duration::from_millis(10);
 const GRACE: Duration = Duration::from_secs(5);
 /// How long SIGKILL may take; processes that nobody waits for stay in their group for ever.
 const KILL_TIME: Duration = Duration::from_secs(1);
-/// How much of the end of standard error becomes the reason, in bytes.
-const TAIL: usize = 512;
-/// How long the end of standard error is waited for when the command has ended; what it has started may keep it open.
+/// How much of the end of standard error is kept, in bytes.
+const TAIL: usize = 1_024;
+/// The longest reason in bytes; the server would cut the end of a longer one, which says most.
+const REASON: usize = 256;
+/// How long the end of standard error is awaited when the command has ended; what it has started may keep it open.
 const DRAIN: Duration = Duration::from_millis(200);
 
 /// How a command ended.
@@ -77,8 +79,10 @@ pub(super) struct WorkChild<'a> {
     child: Child,
     group: i32,
     all: &'a Children,
-    /// The end of standard error, when all of it was read.
-    tail: Receiver<Vec<u8>>,
+    /// The end of what was read of standard error so far.
+    tail: Arc<StderrTail>,
+    /// Is closed when all of it was read.
+    is_read: Receiver<()>,
     begun: Instant,
     limit: Option<Duration>,
     /// How the first process of the group ended.
@@ -110,15 +114,21 @@ impl<'a> WorkChild<'a> {
             // A command that does not read its input is none of our business.
             thread::spawn(move || stdin.write_all(&body));
         }
-        let (send, tail) = channel();
+        let (reading, is_read) = channel();
+        let tail = Arc::new(StderrTail::default());
         if let Some(stderr) = child.stderr.take() {
-            thread::spawn(move || send.send(pass_on(stderr)));
+            let tail = tail.clone();
+            thread::spawn(move || {
+                pass_on(stderr, &tail);
+                drop(reading);
+            });
         }
         Ok(WorkChild {
             child,
             group,
             all,
             tail,
+            is_read,
             begun: Instant::now(),
             limit,
             status: None,
@@ -171,12 +181,10 @@ impl<'a> WorkChild<'a> {
             (None, None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None, None) => "ended without a status".to_owned(),
         };
-        let tail = match self.tail.recv_timeout(DRAIN) {
-            Ok(tail) => String::from_utf8_lossy(&tail).trim().to_owned(),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => String::new(),
-        };
+        // What the command has left in the background may keep it open for ever: then the end so far counts.
+        let _ = self.is_read.recv_timeout(DRAIN);
         let code = if self.told.is_some() { None } else { status.code() };
-        CommandEnded { code, reason: if tail.is_empty() { how } else { format!("{how}: {tail}") } }
+        CommandEnded { code, reason: reason(&how, &self.tail.text()) }
     }
 }
 
@@ -186,24 +194,74 @@ impl Drop for WorkChild<'_> {
     }
 }
 
-/// Copies a command's standard error to ours, and gives the last lines of it.
-fn pass_on(mut stderr: impl Read) -> Vec<u8> {
-    let mut tail = Vec::new();
+/// The last bytes that a command has written to standard error.
+#[derive(Debug, Default)]
+struct StderrTail(Mutex<TailBytes>);
+
+#[derive(Debug, Default)]
+struct TailBytes {
+    bytes: Vec<u8>,
+    /// Whether there were more in front of them.
+    is_cut: bool,
+}
+
+impl StderrTail {
+    fn lock(&self) -> MutexGuard<'_, TailBytes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, piece: &[u8]) {
+        let mut tail = self.lock();
+        tail.bytes.extend_from_slice(piece);
+        let most = tail.bytes.len().saturating_sub(TAIL);
+        tail.is_cut |= most > 0;
+        tail.bytes.drain(..most);
+    }
+
+    /// What is there, without the rest of a character that was cut.
+    fn text(&self) -> String {
+        let tail = self.lock();
+        let is_rest = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+        let rest = if tail.is_cut { tail.bytes.iter().take(3).take_while(is_rest).count() } else { 0 };
+        String::from_utf8_lossy(&tail.bytes[rest..]).into_owned()
+    }
+}
+
+/// How a command ended, and as many of its last lines as a reason may have; of a line that is too long, its end.
+fn reason(how: &str, stderr: &str) -> String {
+    let written = stderr.trim();
+    if written.is_empty() {
+        return how.to_owned();
+    }
+    let room = REASON.saturating_sub(how.len() + 2);
+    let mut from = written.len().saturating_sub(room);
+    while !written.is_char_boundary(from) {
+        from += 1;
+    }
+    let mut end = &written[from..];
+    if from > 0
+        && !written[..from].ends_with('\n')
+        && let Some((_, lines)) = end.split_once('\n')
+    {
+        end = lines;
+    }
+    format!("{how}: {}", end.trim_start())
+}
+
+/// Copies a command's standard error to ours, and keeps the end of it.
+fn pass_on(mut stderr: impl Read, tail: &StderrTail) {
     let mut piece = [0; 4096];
     loop {
         match stderr.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => {
+                tail.add(&piece[..read]);
                 let _ = io::stderr().write_all(&piece[..read]);
-                tail.extend_from_slice(&piece[..read]);
-                let most = tail.len().saturating_sub(TAIL);
-                tail.drain(..most);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }
     }
-    tail
 }
 
 /// What a command is told of its message. Values with a NUL cannot be in an environment, and are left out.
@@ -255,9 +313,28 @@ mod tests {
 
     #[test]
     fn the_end_of_what_was_written_is_kept() {
-        let text = format!("{}last line\n", "x".repeat(10_000));
-        let tail = pass_on(text.as_bytes());
-        assert_eq!(tail.len(), TAIL);
-        assert!(tail.ends_with(b"xlast line\n"));
+        let tail = StderrTail::default();
+        pass_on(format!("{}last line\n", "x".repeat(10_000)).as_bytes(), &tail);
+        let told = tail.text();
+        assert_eq!(told.len(), TAIL);
+        assert!(told.ends_with("xlast line\n"), "{told}");
+        pass_on("错误".repeat(200).as_bytes(), &tail);
+        assert!(!tail.text().contains(char::REPLACEMENT_CHARACTER));
+    }
+
+    /// Story: 512 bytes were sent, the server kept the first 256 of them, and the last line was never in the reason.
+    #[test]
+    fn a_reason_has_whole_lines_and_the_last_of_them() {
+        assert_eq!(REASON, duewheel::core::policy::Policy::default().max_note);
+        let lines: String = (1..=100).map(|n| format!("line number {n}\n")).collect();
+        let told = reason("exit status 3", &lines);
+        assert!(told.starts_with("exit status 3: line number "), "{told}");
+        assert!(told.ends_with("line number 99\nline number 100") && told.len() <= REASON, "{told}");
+        let told = reason("exit status 3", &"错误".repeat(200));
+        assert!(told.ends_with("错误") && told.len() <= REASON && told.len() > REASON - 3, "{told}");
+        assert_eq!(reason("exit status 1", " \n"), "exit status 1");
+        assert_eq!(reason("exit status 1", "one\ntwo\n"), "exit status 1: one\ntwo");
+        let told = reason("exit status 1", &format!("Trace:\n{}", "x".repeat(900)));
+        assert_eq!(told, format!("exit status 1: {}", "x".repeat(REASON - 15)));
     }
 }

@@ -101,3 +101,26 @@ fn a_command_that_ends_by_itself_may_leave_processes() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Story: the reason was empty, because standard error was read to its end, which a process in the background kept away.
+#[test]
+fn a_reason_is_told_though_the_background_keeps_standard_error() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    let script = "sleep 5 & echo 'no such order' >&2; exit 1";
+    let mut worker = worker(&shell, &[], script);
+    assert_eq!(worker.wait().expect("wait").code(), Some(0));
+    assert_eq!(history(&shell)["note"], "exit status 1: no such order");
+}
+
+/// Story: the last of many lines was cut off by the server, and the first began in its middle.
+#[test]
+fn a_reason_ends_with_the_last_line() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    let script = "for n in $(seq 100); do echo line number $n >&2; done; exit 3";
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", script]);
+    let last = history(&shell)["note"].clone();
+    let note = last.as_str().expect("a note");
+    assert!(note.starts_with("exit status 3: line number ") && note.ends_with("line number 100"), "{note}");
+}
