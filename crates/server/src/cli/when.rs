@@ -8,11 +8,13 @@ use std::str::FromStr;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
+use duewheel::core::WallMs;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::tz::AmbiguousOffset;
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 use serde_json::Value;
 
+use crate::rfc3339;
 use crate::span::TimeSpan;
 
 /// When a message is to be due.
@@ -85,9 +87,12 @@ pub(super) fn span(text: &str) -> Result<TimeSpan, String> {
 /// Reads an instant; civil times are those of `now`'s zone.
 pub(super) fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     let said = text.trim();
-    if said.parse::<Timestamp>().is_ok() {
+    if rfc3339::parse(said).is_ok() {
         // The server reads it, and rounds what is finer than a millisecond.
         return Ok(ReadTime::plain(GivenTime::At(said.to_owned())));
+    }
+    if let Ok(time) = said.parse::<Timestamp>() {
+        return Ok(ReadTime::plain(instant(time)));
     }
     if let Ok(zoned) = said.parse::<Zoned>() {
         return Ok(ReadTime::plain(instant(zoned.timestamp())));
@@ -271,8 +276,13 @@ fn in_zone(time: DateTime, now: &Zoned) -> Result<Zoned, String> {
     ))
 }
 
+/// As the server reads it. What is finer than a millisecond is rounded up, so that nothing is due before it was said.
 fn instant(time: Timestamp) -> GivenTime {
-    GivenTime::At(format!("{time:.3}"))
+    let whole = time.as_millisecond();
+    let finer = Timestamp::from_millisecond(whole).is_ok_and(|floor| floor < time);
+    // What is before 1970 has passed, as 1970 has.
+    let ms = u64::try_from(whole + i64::from(finer)).unwrap_or(0);
+    GivenTime::At(rfc3339::string(WallMs(ms)))
 }
 
 /// The name of a time's zone.
@@ -401,6 +411,12 @@ mod tests {
         for (text, instant) in [
             ("2027-01-01T09:00:00Z", "2027-01-01T09:00:00Z"),
             ("2027-01-01T09:00:00+05:30", "2027-01-01T09:00:00+05:30"),
+            // The server's RFC 3339 has all its digits.
+            ("2027-01-01T09:00Z", "2027-01-01T09:00:00.000Z"),
+            ("2027-01-01T09:00+01:00", "2027-01-01T08:00:00.000Z"),
+            ("20270101T090000Z", "2027-01-01T09:00:00.000Z"),
+            ("20270101T090000.0001Z", "2027-01-01T09:00:00.001Z"),
+            ("1960-01-01T00:00Z", "1970-01-01T00:00:00.000Z"),
             ("2027-07-01T09:00[America/New_York]", "2027-07-01T13:00:00.000Z"),
             ("2027-01-01", "2026-12-31T23:00:00.000Z"),
             ("2027-01-01 9:00", "2027-01-01T08:00:00.000Z"),
@@ -415,6 +431,7 @@ mod tests {
         ] {
             assert_eq!(instant_of(text), instant, "{text}");
         }
+        assert!(rfc3339::parse("2027-01-01T09:00:00+05:30").is_ok(), "what goes out as it is");
         assert_eq!(at("in 2 days", &now()).unwrap().time, GivenTime::After(172_800_000));
         let note = at("tomorrow 9:00", &now()).unwrap().note.unwrap();
         assert_eq!(note, "taken as 2026-11-23 09:00:00 +01:00 of Europe/Berlin");
