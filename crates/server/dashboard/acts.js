@@ -2,6 +2,7 @@
 
 import { Problem, call, get, may, queuePath } from "./api.js";
 import { el } from "./dom.js";
+import { count } from "./format.js";
 import { t } from "./words.js";
 
 const toasts = document.getElementById("toasts");
@@ -160,11 +161,11 @@ export const resume = (queue) => run(() => switched(queue, () => call("POST", `$
 export function purge(queue, counts) {
   const n = counts.scheduled + counts.ready + counts.dead;
   ask(t("purge"), {
-    text: t("purge-text", { n, queue }), danger: true, word: t("purge-word", { n }),
+    text: t("purge-text", { n: count(n), queue }), danger: true, word: t("purge-word", { n: count(n) }),
     fields: [{ name: "queue", label: t("type-queue"), required: true }],
     act: async (values) => {
       if (values.queue.trim() !== queue) { say(t("wrong-queue"), { bad: true }); return false; }
-      return run(() => call("POST", `${queuePath(queue)}/purge`), (answer) => t("purged-n", { n: answer.purged }));
+      return run(() => call("POST", `${queuePath(queue)}/purge`), (answer) => t("purged-n", { n: count(answer.purged) }));
     },
   });
 }
@@ -172,7 +173,7 @@ export function purge(queue, counts) {
 export function redrive(queue, id) {
   ask(t("redrive"), {
     text: t("redrive-text", { n: 1 }), word: t("redrive-word", { n: 1 }),
-    act: () => run(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: answer.redriven })),
+    act: () => run(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: count(answer.redriven) })),
   });
 }
 
@@ -202,11 +203,12 @@ export function configure(queue, config) {
       // Only what was changed is sent: what is not shown here stays, and so does what somebody else has changed.
       const names = SETTINGS.filter((name) => given[name] !== shown(config, name));
       if (names.length === 0) return true;
-      const next = Object.fromEntries(names.map((name) => [name, name === "rate" && given.rate !== null ? { per_second: given.rate } : given[name]]));
       const path = `${queuePath(queue)}/config`;
       return run(async () => {
         const { config: last } = await get(path);
-        await call("PATCH", path, next);
+        // The burst is not shown here, and stays.
+        const value = (name) => (name === "rate" && given.rate !== null ? { per_second: given.rate, burst: last.rate?.burst ?? null } : given[name]);
+        await call("PATCH", path, Object.fromEntries(names.map((name) => [name, value(name)])));
         return Object.fromEntries(names.map((name) => [name, last[name] ?? null]));
       }, t("settings-saved"), (last) => call("PATCH", path, last));
     },

@@ -15,8 +15,9 @@ export function setLanguage(name) {
   location.reload();
 }
 
-// The text under a name; {x} in it becomes the value of x.
+// The text under a name; {x} in it becomes the value of x, and {x|message|messages} that with the word for one or for more.
 export function t(name, values) {
   const text = all[language][name] ?? name;
-  return values ? text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? String(values[key]) : whole)) : text;
+  const put = (whole, key, one, more) => (key in values ? [String(values[key]), String(values[key]) === "1" ? one : more].filter(Boolean).join(" ") : whole);
+  return values ? text.replace(/\{(\w+)(?:\|([^|}]*)\|([^}]*))?\}/g, put) : text;
 }

@@ -140,6 +140,16 @@ async function cancelled(queue, key) {
   await undo();
   const { config: again } = await held();
   assert.deepEqual([again.max_attempts, again.lease_ms, again.priority, again.rate], [null, 4_000, 3, { per_second: 5, burst: 9 }]);
+
+  // Another rate keeps its burst, which the dialog does not show.
+  await page.reload();
+  await press("Settings");
+  await dialog(page).getByLabel("rate", { exact: true }).fill("7");
+  await confirm("OK");
+  await toast(page, "saved");
+  assert.deepEqual((await held()).config.rate, { per_second: 7, burst: 9 });
+  await undo();
+  assert.deepEqual((await held()).config.rate, { per_second: 5, burst: 9 });
 }
 
 await browser.close();

@@ -173,7 +173,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   assert.equal((await api("/v1/queues/acts")).counts.scheduled, 1, "nothing was purged");
   await dialog(page).getByLabel("Type the queue's name").fill("acts");
   await dialog(page).getByRole("button", { name: "Purge 1" }).click();
-  await toast(page, "1 messages are purged");
+  await toast(page, "1 message is purged");
   assert.equal((await api("/v1/queues/acts")).counts.scheduled, 0);
 
   await go(page, "/dead/mails", "Dead letters of mails");
@@ -183,7 +183,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   assert.equal(await ofReason.locator("tbody tr").count(), 2, "those of this reason alone");
   await check(seen, "dead letters of one reason");
   await page.locator("tr", { hasText: "no such user" }).getByRole("button", { name: "Redrive" }).click();
-  await dialog(page).getByText("2 messages of mails are meant").waitFor();
+  await dialog(page).getByText("Meant: 2 messages of mails").waitFor();
   await dialog(page).getByRole("button", { name: "Redrive 2" }).click();
   await toast(page, "has begun");
   await eventually("those of one reason are ready", async () => (await api("/v1/queues/mails")).counts.ready === 2);
@@ -260,7 +260,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.locator("td.key", { hasText: "us-1" }).waitFor({ state: "detached" });
   await check(seen, "a filtered list");
   await page.getByRole("button", { name: "Fire these" }).click();
-  await dialog(page).getByText("2 messages of bulky are meant").waitFor();
+  await dialog(page).getByText("Meant: 2 messages of bulky").waitFor();
   await dialog(page).getByRole("button", { name: "Fire now 2" }).click();
   await toast(page, "has begun");
   await eventually("fired", async () => (await api("/v1/queues/bulky")).counts.ready === 2);
