@@ -57,6 +57,21 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 
 const UNNAMED: &str = "A figure of the store.";
 
+/// Help text of a figure of the cluster, by its name without prefix.
+pub(super) fn of_cluster(name: &str) -> &'static str {
+    match name {
+        "shards_owned" => "Shards that this node owns.",
+        "shards_without_owner" => {
+            "Shards without an owner, as this node sees it; the maximum over nodes counts."
+        }
+        "shard_moves_total" => "Shards that this node has taken from another one.",
+        "forwarded_again_total" => {
+            "Submissions that this node has sent again, because their shard had another owner."
+        }
+        _ => "A figure of the cluster.",
+    }
+}
+
 /// Counters of this process, over all openings of the store.
 const COUNTERS: [(&str, &str); 38] = [
     ("groups_total", "Groups of records appended."),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
 use super::typed;
@@ -31,5 +31,10 @@ pub(crate) fn page<'a>(
         let _ = writeln!(page, "{scope:9}{:7} {path}{query}", method.as_str());
     }
     page.push_str("</pre>\n");
-    typed(StatusCode::OK, "text/html; charset=utf-8", page)
+    let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", page);
+    let headers = response.headers_mut();
+    // A browser gets the dashboard at the same address.
+    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }

@@ -329,7 +329,7 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
     let Some(all) = app.wheel.cluster_figures() else { return };
     for (name, value) in all {
         let kind = if is_counter(name) { "counter" } else { "gauge" };
-        page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
+        page.one(&format!("duewheel_cluster_{name}"), kind, figures::of_cluster(name), value);
     }
     let name = "duewheel_cluster_forwarded_total";
     page.head(name, "counter", "Submissions that this node has sent to another one, by that node's name.");

@@ -14,6 +14,10 @@ async fn a_browser_gets_the_dashboard_and_everybody_else_the_list_of_calls() {
     let server = Server::start().await;
     let list = server.raw("GET", "/", "accept: */*\r\n", b"").await;
     assert!(String::from_utf8_lossy(&list.body).contains("POST    /v1/queues/{queue}/messages"), "{list:?}");
+    assert_eq!(
+        (list.header("vary"), list.header("x-content-type-options")),
+        (Some("accept"), Some("nosniff"))
+    );
     let page = server.raw("GET", "/", BROWSER, b"").await;
     let text = String::from_utf8_lossy(&page.body).into_owned();
     assert!(page.status == 200 && text.contains("/ui/main.js"), "{page:?}");
