@@ -40,6 +40,8 @@ pub trait HttpApi: fmt::Debug {
 pub enum ApiError {
     /// The server cannot be reached, or the connection broke.
     Unreachable(String),
+    /// What is at the address is not a duewheel server, or not one that the caller can trust. Trying again does not help.
+    Mistaken(String),
     /// The server refused.
     Refused(ServerRefusal),
 }
@@ -63,6 +65,7 @@ impl ApiError {
     pub fn with_words(self, before: &str, behind: &str) -> ApiError {
         match self {
             ApiError::Unreachable(what) => ApiError::Unreachable(format!("{before}{what}{behind}")),
+            ApiError::Mistaken(what) => ApiError::Mistaken(format!("{before}{what}{behind}")),
             ApiError::Refused(refusal) => {
                 let detail = format!("{before}{}{behind}", refusal.detail);
                 ApiError::Refused(ServerRefusal { detail, ..refusal })
@@ -74,7 +77,7 @@ impl ApiError {
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ApiError::Unreachable(what) => f.write_str(what),
+            ApiError::Unreachable(what) | ApiError::Mistaken(what) => f.write_str(what),
             ApiError::Refused(refusal) => refusal.fmt(f),
         }
     }
@@ -100,6 +103,11 @@ impl ServerRefusal {
             field: text("field"),
             existing_id: text("existing_id"),
         }
+    }
+
+    /// Whether a problem document was there at all: anything that answers on a port has a status.
+    pub fn is_known(problem: &Value) -> bool {
+        problem.get("code").is_some_and(Value::is_string)
     }
 
     /// Whether the request may succeed a little later.

@@ -14,6 +14,9 @@ pub enum ImportError {
     /// The source refused or could not be reached, or either side answers strangely.
     #[error("{0}")]
     Failed(String),
+    /// The source could not be reached.
+    #[error("{0}")]
+    Unreachable(String),
     /// duewheel refused, or could not be reached.
     #[error("{0}")]
     Api(ApiError),

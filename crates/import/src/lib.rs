@@ -75,7 +75,8 @@ pub struct Summary {
 /// # Errors
 /// See [`ImportError`].
 pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Summary, ImportError> {
-    let mut source = BeanstalkSource::connect(&plan.beanstalk)?;
+    let source = BeanstalkSource::connect(&plan.beanstalk);
+    let mut source = source.map_err(|error| ImportError::Unreachable(error.to_string()))?;
     let stats = source.stats()?;
     api.get("/healthz")?;
     let (lineage, upper, mode) = if plan.copies {
@@ -97,7 +98,7 @@ pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Su
     let not_found = moved.map_err(|error| match error {
         ImportError::Failed(what) => ImportError::Failed(format!("{what}{advice}")),
         ImportError::Api(trouble) => ImportError::Api(trouble.with_words("", advice)),
-        ImportError::Usage(what) => ImportError::Usage(what),
+        ImportError::Usage(_) | ImportError::Unreachable(_) => error,
     })?;
     run.end(not_found, &plan.beanstalk, to)
 }

@@ -307,6 +307,7 @@ impl Mover {
                     return Err(trouble.into());
                 }
                 Err(ApiError::Unreachable(_)) => {}
+                Err(trouble @ ApiError::Mistaken(_)) => return Err(trouble.into()),
                 Err(ApiError::Refused(refusal)) if is_passing(&refusal) => {
                     if since.elapsed() >= TIME_LIMIT {
                         return Err(ApiError::Refused(refusal).into());

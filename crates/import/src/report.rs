@@ -114,7 +114,7 @@ impl ImportReport {
 
     /// The sentences below the table; `moved` begins the first one, behind the number of jobs.
     pub(crate) fn lines(&self, moved: &str) -> Vec<String> {
-        let mut lines = vec![format!("{} jobs {moved}", self.moved)];
+        let mut lines = vec![format!("{} {moved}", crate::jobs(self.moved))];
         let mut say = |n: u64, what: &str| {
             if n > 0 {
                 lines.push(format!("{n} {what}"));

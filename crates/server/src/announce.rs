@@ -53,9 +53,13 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
 }
 
 /// Logs the end, of which `clean` tells whether everything accepted is durable as promised.
-pub(crate) fn stopped(clean: bool, took: Duration) {
+pub(crate) fn stopped(settings: &Settings, clean: bool, took: Duration) {
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    if clean {
+    let is_memory =
+        matches!(settings.store, StoreChoice::Log { .. }) && settings.durability == LevelOption::Memory;
+    if clean && is_memory {
+        tracing::info!(took_ms, "stopped: nothing was kept, because the messages were in memory only");
+    } else if clean {
         tracing::info!(took_ms, "stopped: everything that was accepted is in the store");
     } else {
         tracing::error!(took_ms, "stopped, and not cleanly; the next start reads the journal to its end");

@@ -30,11 +30,11 @@ pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
 }
 
 /// An error as a line of JSON, before anything is logged.
-pub(crate) fn error_line(message: &str) {
+pub(crate) fn error_line(area: &str, message: &str) {
     let line = JsonLine {
         time: format!("{:.3}", jiff::Timestamp::now()),
         level: "error",
-        area: module_path!(),
+        area,
         message: message.to_owned(),
         fields: Map::new(),
     };

@@ -244,7 +244,7 @@ impl RunningServer {
                 () = stop.next(&self.drain) => {}
             }
         }
-        announce::stopped(result.is_ok(), since.elapsed());
+        announce::stopped(&self.settings, result.is_ok(), since.elapsed());
         result
     }
 

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::remote::{ApiError, Remote};
-use super::table::cell;
+use super::table::{cell, cell_counted};
 use super::{ClientCommand, CommandFailure, ServerArgs};
 
 /// The time limit of a copy: practically none, because the connection shows when the server is gone.
@@ -44,9 +44,9 @@ impl ClientCommand for BackupArgs {
             return Ok(());
         }
         let (files, bytes, linked) =
-            (cell(&copied, "files"), cell(&copied, "bytes"), cell(&copied, "linked"));
+            (cell_counted(&copied, "files", "file"), cell(&copied, "bytes"), cell(&copied, "linked"));
         let server = &self.server.server;
-        write!(out, "{files} files, {bytes} bytes without the unused space of journal segments")?;
+        write!(out, "{files}, {bytes} bytes without the unused space of journal segments")?;
         if linked != "0" {
             write!(out, "; {linked} of the files are linked, not copied")?;
         }

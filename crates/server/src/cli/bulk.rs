@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
 use super::filter::FilterArgs;
+use super::invocation::print_json;
 use super::queue::{path, queue_name};
 use super::remote::{Remote, segment};
-use super::table::{cell, print};
+use super::table::{are, cell, cell_counted, print};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -139,13 +140,14 @@ impl ClientCommand for BulkArgs {
         if self.dry_run {
             let count = remote.post(&path, &Value::Object(dry))?;
             return tell(self.server.json, &count, |count| {
-                let (matched, leased) = (cell(count, "matched"), cell(count, "leased"));
-                writeln!(io::stdout(), "{queue}  would {word} {matched} messages; {leased} are leased")
+                let (matched, leased) = (cell_counted(count, "matched", "message"), cell(count, "leased"));
+                let are = if leased == "1" { "is" } else { "are" };
+                writeln!(io::stdout(), "{queue}  would {word} {matched}; {leased} {are} leased")
             });
         }
         if !self.yes {
             let count = remote.post(&path, &Value::Object(dry))?;
-            confirm(&format!("{word} {} messages of {queue}", cell(&count, "matched")))?;
+            confirm(&format!("{word} {} of {queue}", cell_counted(&count, "matched", "message")))?;
         }
         let job = remote.post(&path, &Value::Object(fields))?;
         let job = if self.wait { ended(&remote, job)? } else { job };
@@ -165,13 +167,13 @@ pub(super) fn redrive(
     let mut fields = json!({"action": "redrive", "filter": filter, "dry_run": true});
     if !yes {
         let count = remote.post(&path, &fields)?;
-        confirm(&format!("redrive {} messages of {queue}", cell(&count, "matched")))?;
+        confirm(&format!("redrive {} of {queue}", cell_counted(&count, "matched", "message")))?;
     }
     fields["dry_run"] = false.into();
     let job = ended(&remote, remote.post(&path, &fields)?)?;
     tell(server.json, &job, |job| {
         let mut out = io::stdout().lock();
-        writeln!(out, "{queue}  {} messages are ready again", cell(job, "done"))?;
+        writeln!(out, "{queue}  {} ready again", are(job["done"].as_u64().unwrap_or(0), "message"))?;
         for (name, why) in [
             ("changed", "changed meanwhile"),
             ("refused", "could not be, such as because their key is taken"),
@@ -252,7 +254,7 @@ fn tell(
     words: impl FnOnce(&Value) -> io::Result<()>,
 ) -> Result<(), CommandFailure> {
     if is_json {
-        writeln!(io::stdout(), "{answer}")?
+        print_json(&mut io::stdout(), answer)?
     } else {
         words(answer)?
     }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::invocation::print_json;
 use super::remote::Remote;
 use super::table::cell;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
@@ -42,9 +43,11 @@ impl ClientCommand for ClockArgs {
         let answer = Remote::new(&args.server)?.post("/v1/clock/advance", &json!({"by_ms": args.by.0}))?;
         let mut out = io::stdout().lock();
         if args.server.json {
-            writeln!(out, "{answer}")?;
+            print_json(&mut out, &answer)?;
         } else {
-            writeln!(out, "it is {} for the server", cell(&answer, "now"))?;
+            let now = cell(&answer, "now");
+            let here = when::calendar(&now).map(|here| format!("{here} ")).unwrap_or_default();
+            writeln!(out, "it is {here}for the server ({now})")?;
         }
         Ok(())
     }

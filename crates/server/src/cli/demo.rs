@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::demo_server::DemoServer;
 use super::interrupt::Interrupt;
 use super::remote::{ApiError, Remote};
+use super::table::are;
 use super::{CommandFailure, ServerArgs};
 
 /// The number of SMS of one instant.
@@ -128,7 +129,7 @@ impl DemoStage {
         // On a slow machine some are due by now.
         let there: u64 =
             ["scheduled", "ready", "leased"].iter().filter_map(|state| counts[*state].as_u64()).sum();
-        self.say(&format!("it is started again, which took {took} ms: {there} messages are there"))?;
+        self.say(&format!("it is started again, which took {took} ms: {} there", are(there, "message")))?;
 
         self.pass_until(instant)?;
         self.wait_for_all()?;

@@ -11,11 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
-use super::failure::with_flags;
+use super::failure::{refused_line, with_flags};
+use super::invocation::{self, print_json};
 use super::queue::queue_name;
 use super::queue_config::BackoffArg;
 use super::remote::{ApiError, Remote, ServerRefusal, segment};
-use super::table::{cell, plain};
+use super::table::{cell, were};
 use super::when::{GivenTime, ReadTime};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
@@ -188,7 +189,7 @@ impl ClientCommand for EnqueueArgs {
         }
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{answer}")?;
+            print_json(&mut out, &answer)?;
             return Ok(());
         }
         let what = match (answer["created"].as_bool(), answer.get("replaced").and_then(Value::as_str)) {
@@ -351,14 +352,14 @@ impl LineSender {
         let summary = json!({"accepted": self.accepted, "failed": self.failed});
         match self.printed {
             PrintedLines::Ids => eprintln!("{} enqueued", self.accepted),
-            PrintedLines::Answers => eprintln!("{summary}"),
-            PrintedLines::Summary { json: true } => writeln!(io::stdout(), "{summary}")?,
+            PrintedLines::Answers => print_json(&mut io::stderr(), &summary)?,
+            PrintedLines::Summary { json: true } => print_json(&mut io::stdout(), &summary)?,
             PrintedLines::Summary { json: false } => writeln!(io::stdout(), "{} enqueued", self.accepted)?,
         }
         if self.failed == 0 {
             Ok(())
         } else {
-            Err(CommandFailure::Failed(format!("{} lines were refused", self.failed)))
+            Err(CommandFailure::Failed(format!("{} refused", were(self.failed, "line"))))
         }
     }
 
@@ -366,9 +367,13 @@ impl LineSender {
         self.read += 1;
         if line.is_empty() && !self.allow_empty {
             self.failed += 1;
-            let number = self.read;
-            self.progress
-                .suspend(|| eprintln!("line {number}: is empty; say --allow-empty if that is meant"));
+            let told = if invocation::current().is_json() {
+                let detail = "BODY: is empty; say --allow-empty if that is meant";
+                json!({"line": self.read, "code": "usage", "detail": detail}).to_string()
+            } else {
+                format!("line {}: is empty; say --allow-empty if that is meant", self.read)
+            };
+            self.progress.suspend(|| eprintln!("{told}"));
             return;
         }
         let mut request = self.common.clone();
@@ -424,8 +429,8 @@ impl LineSender {
                 continue;
             }
             self.failed += 1;
-            let what = plain(&refusal.to_string());
-            self.progress.suspend(|| eprintln!("line {number}: {what}"));
+            let told = refused_line(Some(number), "", &ApiError::Refused(refusal));
+            self.progress.suspend(|| eprintln!("{told}"));
         }
         if !out.is_empty() {
             self.progress.suspend(|| io::stdout().write_all(&out))?;

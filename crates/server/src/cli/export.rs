@@ -16,9 +16,10 @@ use serde_json::{Map, Value, json};
 use super::export_file::{
     ExportEnd, ExportHead, ExportLine, ExportedQueue, ExportedSchedule, ListedMessage, ListedPage,
 };
+use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
-use super::table::plain;
+use super::table::{counted, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs};
 
 /// Messages of one page.
@@ -54,7 +55,7 @@ impl ClientCommand for ExportArgs {
             let mut exporter = Exporter::new(remote, BufWriter::new(io::stdout().lock()));
             let end = exporter.run(&self.queues)?;
             match self.server.json {
-                true => eprintln!("{}", counts(end)),
+                true => print_json(&mut io::stderr(), &counts(end))?,
                 false => eprintln!("{}", words(end)),
             }
             return Ok(());
@@ -69,9 +70,10 @@ impl ClientCommand for ExportArgs {
         if self.server.json {
             let mut told = counts(end);
             told["file"] = file.into();
-            writeln!(out, "{told}")?;
+            print_json(&mut out, &told)?;
         } else {
-            writeln!(out, "{} are in {file}", words(end))?;
+            let are = if end.messages == 1 && end.schedules == 0 { "is" } else { "are" };
+            writeln!(out, "{} {are} in {file}", words(end))?;
         }
         Ok(())
     }
@@ -84,9 +86,9 @@ fn counts(end: ExportEnd) -> Value {
 fn words(end: ExportEnd) -> String {
     let schedules = match end.schedules {
         0 => String::new(),
-        n => format!(" and {n} schedules"),
+        n => format!(" and {}", counted(n, "schedule")),
     };
-    format!("{} messages of {} queues{schedules}", end.messages, end.queues)
+    format!("{} of {}{schedules}", counted(end.messages, "message"), counted(end.queues, "queue"))
 }
 
 /// What an answer about a schedule has besides its settings.
@@ -122,10 +124,10 @@ impl<W: Write> Exporter<W> {
 
     /// Writes all queues, or only these.
     fn run(&mut self, only: &[QueueName]) -> Result<ExportEnd, CommandFailure> {
+        let names = self.names(only)?;
         self.line(&ExportLine::Export(ExportHead::now()))?;
         // Settings and schedules come before all messages, so that an import knows which of these a schedule will put
         // itself.
-        let names = self.names(only)?;
         let mut priorities = Vec::with_capacity(names.len());
         for queue in &names {
             priorities.push(self.queue(queue)?);
@@ -143,6 +145,7 @@ impl<W: Write> Exporter<W> {
 
     fn names(&self, only: &[QueueName]) -> Result<Vec<QueueName>, CommandFailure> {
         if !only.is_empty() {
+            only.iter().try_for_each(|queue| self.check(queue))?;
             return Ok(only.to_vec());
         }
         let mut names = Vec::new();
@@ -157,6 +160,32 @@ impl<W: Write> Exporter<W> {
             match page.get("next").and_then(Value::as_str) {
                 Some(next) => path = format!("/v1/queues?after={}", segment(next)),
                 None => return Ok(names),
+            }
+        }
+    }
+
+    /// A queue that was named must be there. Every name is answered, with a queue of which nothing is known.
+    fn check(&self, name: &QueueName) -> Result<(), CommandFailure> {
+        let seen = self.remote.get(&path(name))?;
+        let has_any = |field: &str| {
+            seen[field].as_object().is_some_and(|all| all.values().any(|n| n.as_u64().is_some_and(|n| n > 0)))
+        };
+        let is_set = seen["config"].as_object().is_some_and(|all| all.values().any(|value| !value.is_null()));
+        if has_any("counts") || has_any("totals") || is_set || seen["paused"] == true {
+            return Ok(());
+        }
+        let mut at = "/v1/schedules?limit=1000".to_owned();
+        loop {
+            let page = self.remote.get(&at)?;
+            let mut listed = page["schedules"].as_array().into_iter().flatten();
+            if listed.any(|schedule| schedule["queue"] == name.as_str()) {
+                return Ok(());
+            }
+            match page["next"].as_str() {
+                Some(next) => at = format!("/v1/schedules?limit=1000&after={}", segment(next)),
+                None => {
+                    return Err(CommandFailure::NotFound(format!("--queue {name}: there is no such queue")));
+                }
             }
         }
     }
@@ -202,9 +231,8 @@ impl<W: Write> Exporter<W> {
     fn schedule(&mut self, name: &str, schedule: &Value) -> Result<(), CommandFailure> {
         if let Some(error) = schedule["error"].as_str() {
             let what = plain(error);
-            self.progress.suspend(|| {
-                writeln!(io::stderr(), "schedule {name} is left out, because it does not run: {what}")
-            })?;
+            let told = format!("schedule {} is left out, because it does not run: {what}", plain(name));
+            self.progress.suspend(|| invocation::note(told));
             return Ok(());
         }
         let has_next = schedule["next"].as_array().is_some_and(|next| !next.is_empty());

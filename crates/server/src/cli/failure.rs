@@ -5,6 +5,7 @@ use std::{fmt, io};
 use duewheel_import::api::{ApiError, ServerRefusal};
 use serde_json::{Map, Value, json};
 
+use super::invocation::{self, Invocation};
 use super::table::plain;
 use crate::config::ConfigError;
 use crate::error::ErrorCode;
@@ -173,22 +174,38 @@ const FLAGS: &[(&str, &str)] = &[
 const NOT_REPEATED: [&str; 8] =
     ["body", "body_base64", "ca_pem", "client_pem", "headers", "secrets", "target_url", "url"];
 
+/// Options that are sent as the field of another one.
+const INSTEAD: [(&str, &str); 1] = [("--at", "--delay")];
+
 /// How the command line calls a field of a request.
-fn flag_of(field: &str, request: Option<&Value>) -> Option<&'static str> {
+fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<&'static str> {
     // Most commands have it as an argument, and the path of the request has it.
     if field == "queue" && request.is_some_and(|request| request.get("queue").is_some()) {
         return Some("--queue");
     }
-    let field = field.strip_prefix("filter.").unwrap_or(field);
-    FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)
+    let field = bare(field);
+    let flag = FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)?;
+    let instead = INSTEAD.iter().find(|(sent, _)| *sent == flag).map(|(_, instead)| *instead);
+    Some(instead.filter(|instead| typed.text(instead).is_some()).unwrap_or(flag))
 }
 
-/// The value of a field as it was given, with a space before it; nothing where that is not known or not to be said.
-fn given(field: &str, request: &Value) -> String {
-    let field = field.strip_prefix("filter.").unwrap_or(field);
-    if NOT_REPEATED.contains(&field) {
-        return String::new();
+/// A field without the filter that it is in.
+fn bare(field: &str) -> &str {
+    field.strip_prefix("filter.").unwrap_or(field)
+}
+
+/// What was typed, with a space before it: as it is if it is a number or a length of time, otherwise in quotes.
+fn quoted(text: &str) -> String {
+    if text.parse::<f64>().is_ok() || text.parse::<TimeSpan>().is_ok() {
+        format!(" {text}")
+    } else {
+        format!(" {text:?}")
     }
+}
+
+/// The value of a field as it was sent, with a space before it; nothing where that is not known.
+fn sent(field: &str, request: &Value) -> String {
+    let field = bare(field);
     let inner = |value: &Value| field.split('.').try_fold(value, |value, name| value.get(name)).cloned();
     let value = inner(request).or_else(|| request.get("filter").and_then(inner));
     let is_time = field.ends_with("_ms");
@@ -208,13 +225,22 @@ fn given(field: &str, request: &Value) -> String {
 }
 
 /// The detail of a refusal with the names of the command line: `--priority 1e3: must be …` for `priority: must be …`.
-/// `request` has the value, if the field was sent in a body.
-pub(super) fn with_flags(mut refusal: ServerRefusal, request: Option<&Value>) -> ServerRefusal {
+/// The value is what was typed, or else what `request` has.
+pub(super) fn with_flags(refusal: ServerRefusal, request: Option<&Value>) -> ServerRefusal {
+    named(refusal, request, invocation::current())
+}
+
+fn named(mut refusal: ServerRefusal, request: Option<&Value>, typed: &Invocation) -> ServerRefusal {
     let Some(field) = &refusal.field else { return refusal };
-    let Some(flag) = flag_of(field, request) else { return refusal };
+    let Some(flag) = flag_of(field, request, typed) else { return refusal };
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
-    let value = request.map(|request| given(field, request)).unwrap_or_default();
+    let value = match (NOT_REPEATED.contains(&bare(field)), typed.text(flag)) {
+        (true, _) => String::new(),
+        (false, Some(text)) => quoted(&text),
+        (false, None) => request.map(|request| sent(field, request)).unwrap_or_default(),
+    };
+    let rest = rest.replace("min_ms", "the shortest time").replace("max_ms", "the longest time");
     refusal.detail = format!("{flag}{value}: {rest}");
     refusal
 }
@@ -223,6 +249,41 @@ pub(super) fn with_flags(mut refusal: ServerRefusal, request: Option<&Value>) ->
 #[cfg(test)]
 pub(super) fn is_known(option: &str) -> bool {
     option == "--queue" || FLAGS.iter().any(|(_, flag)| *flag == option)
+}
+
+fn coded(code: &str, detail: &str) -> Map<String, Value> {
+    [("code".to_owned(), code.into()), ("detail".to_owned(), detail.into())].into_iter().collect()
+}
+
+/// A refusal as a member of JSON for programs.
+fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
+    let mut told = coded(&refusal.code, &refusal.detail);
+    for (name, value) in [("field", &refusal.field), ("existing_id", &refusal.existing_id)] {
+        if let Some(value) = value {
+            told.insert(name.into(), value.as_str().into());
+        }
+    }
+    told
+}
+
+/// What was refused while the command goes on, as a line for standard error: `line 3: …`, or with `--json` an object
+/// with that `line`. `about` says what it is about, where that is not the line itself.
+pub(super) fn refused_line(line: Option<u64>, about: &str, trouble: &ApiError) -> String {
+    if !invocation::current().is_json() {
+        let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        let about = if about.is_empty() { String::new() } else { format!("{about}: ") };
+        return format!("{line}{about}{}", plain(&trouble.to_string()));
+    }
+    let mut told = match trouble {
+        ApiError::Refused(refusal) => refusal_json(refusal),
+        ApiError::Unreachable(what) | ApiError::Mistaken(what) => coded("unreachable", what),
+    };
+    for (name, value) in [("line", line.map(Value::from)), ("about", Some(about.into()))] {
+        if let Some(value) = value.filter(|value| *value != "") {
+            told.insert(name.into(), value);
+        }
+    }
+    Value::Object(told).to_string()
 }
 
 impl CommandFailure {
@@ -254,17 +315,12 @@ impl CommandFailure {
             CommandFailure::Refused(refusal) => (refusal.code.as_str(), &refusal.detail),
         };
         if json {
-            let mut told = Map::new();
-            told.insert("code".into(), code.into());
-            told.insert("detail".into(), detail.as_str().into());
-            if let CommandFailure::Refused(ServerRefusal { field, existing_id, .. }) = self {
-                for (name, value) in [("field", field), ("existing_id", existing_id)] {
-                    if let Some(value) = value {
-                        told.insert(name.into(), value.as_str().into());
-                    }
-                }
-            }
+            let mut told = match self {
+                CommandFailure::Refused(refusal) => refusal_json(refusal),
+                _ => coded(code, detail),
+            };
             told.insert("exit_code".into(), json!(self.exit_code()));
+            invocation::add_notes(&mut told);
             eprintln!("{}", Value::Object(told));
         } else if let CommandFailure::Refused(refusal) = self {
             eprintln!("duewheel: {}", plain(&refusal.to_string()));
@@ -283,7 +339,7 @@ impl From<ConfigError> for CommandFailure {
 impl From<ApiError> for CommandFailure {
     fn from(trouble: ApiError) -> Self {
         match trouble {
-            ApiError::Unreachable(what) => CommandFailure::Unreachable(what),
+            ApiError::Unreachable(what) | ApiError::Mistaken(what) => CommandFailure::Unreachable(what),
             ApiError::Refused(refusal) => CommandFailure::Refused(refusal),
         }
     }
@@ -354,6 +410,28 @@ mod tests {
             let refusal = refusal("bad_request", field, &format!("{field}: no"));
             assert_eq!(with_flags(refusal, Some(&request)).detail, told);
         }
+    }
+
+    /// Story: an error of `--delay "200 years"` blamed `--at`, and those of instants had quoted what they had become.
+    #[test]
+    fn errors_quote_what_was_typed() {
+        let request = json!({"due_at": "2019-12-31T23:00:00.000Z", "backoff": {"min_ms": 2, "max_ms": 1}});
+        let told = |field: &str, detail: &str, typed: &[(&str, &str)]| {
+            let refusal = refusal("bad_request", field, &format!("{field}: {detail}"));
+            named(refusal, Some(&request), &Invocation::with(typed)).detail
+        };
+        assert_eq!(told("due_at", "is past", &[("--at", "2020-01-01")]), "--at \"2020-01-01\": is past");
+        assert_eq!(told("due_at", "is far", &[("--delay", "200 years")]), "--delay \"200 years\": is far");
+        assert_eq!(
+            told("buckets", "must be 1 to 1000", &[("--buckets", "0")]),
+            "--buckets 0: must be 1 to 1000"
+        );
+        assert_eq!(told("last-event-id", "is none", &[("--since", "abc")]), "--since \"abc\": is none");
+        assert_eq!(
+            told("backoff", "min_ms must not be above max_ms", &[("--backoff", "1m..1s")]),
+            "--backoff \"1m..1s\": the shortest time must not be above the longest time"
+        );
+        assert_eq!(told("url", "is no URL", &[("URL", "http://a/?token=x")]), "URL: is no URL");
     }
 
     #[test]

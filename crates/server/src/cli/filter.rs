@@ -21,10 +21,10 @@ pub(super) struct FilterArgs {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
     /// Only messages that are due at this time or later, such as "tomorrow 9:00"
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "INSTANT")]
     due_from: Option<GivenInstant>,
     /// Only messages that are due before this time
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "INSTANT")]
     due_to: Option<GivenInstant>,
     /// Only dead messages with this reason
     #[arg(long, value_name = "R")]

@@ -7,8 +7,10 @@ use duewheel::core::QueueName;
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
+use super::invocation::print_json;
 use super::queue::queue_name;
 use super::remote::{Remote, segment};
+use super::table::counted;
 use super::when::GivenInstant;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
@@ -55,7 +57,7 @@ impl ClientCommand for HistogramArgs {
         let answer = Remote::new(&self.server)?.get(&path)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{answer}")?;
+            print_json(&mut out, &answer)?;
         } else {
             draw(&mut out, &answer, &now)?;
         }
@@ -94,7 +96,8 @@ fn draw(out: &mut impl Write, answer: &Value, now: &Zoned) -> io::Result<()> {
     let outside = |name: &str| answer[name].as_u64().unwrap_or(0);
     writeln!(
         out,
-        "{total} messages; {} are due before, {} after; times of {}",
+        "{}; {} due before, {} after; times of {}",
+        counted(total, "message"),
         outside("before"),
         outside("after"),
         when::zone_name(now)
@@ -132,6 +135,6 @@ mod tests {
         assert_eq!(lines[1], format!("Sun 22 Nov 20:30     500  {}", "█".repeat(25)));
         assert_eq!(lines[2], "Sun 22 Nov 21:30       1  ▏");
         assert_eq!(lines[3], "Sun 22 Nov 22:30       0  ");
-        assert_eq!(lines[4], "1501 messages; 1 are due before, 2 after; times of Europe/Berlin");
+        assert_eq!(lines[4], "1501 messages; 1 due before, 2 after; times of Europe/Berlin");
     }
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use duewheel_import::{ImportError, ImportPlan};
 
 use super::import_file::{self, FileOptions};
+use super::invocation::print_json;
 use super::remote::Remote;
 use super::table::{self, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
@@ -22,7 +23,8 @@ that it was imported: within a day nothing doubles. Messages keep their due time
 --beanstalk: a job leaves the source when its copy is durable here; interrupt it when you like, and run it again within \
 a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that workers have are \
 left to them.\n\nExit codes: 0 all is here, 1 failed, or messages were refused or are left in the source, 2 used wrongly, \
-or the file is wrong.\n\ndocs/import.md tells how to move step by step."
+or the file is wrong, 3 a named queue is not in the file, 5 a server or the beanstalkd cannot be reached.\n\n\
+docs/import.md tells how to move step by step."
 )]
 #[group(id = "source", required = true, args = ["file", "beanstalk"])]
 pub(super) struct ImportArgs {
@@ -95,7 +97,7 @@ impl ImportArgs {
         let summary = duewheel_import::run(plan, remote, &self.server.server)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{}", summary.json)?;
+            print_json(&mut out, &summary.json)?;
         } else {
             if !summary.rows.is_empty() {
                 let head = ["TUBE", "READY", "DELAYED", "BURIED", "HELD", "REFUSED"];
@@ -117,6 +119,7 @@ impl From<ImportError> for CommandFailure {
         match error {
             ImportError::Usage(what) => CommandFailure::Usage(what),
             ImportError::Failed(what) => CommandFailure::Failed(what),
+            ImportError::Unreachable(what) => CommandFailure::Unreachable(what),
             ImportError::Api(trouble) => trouble.into(),
         }
     }

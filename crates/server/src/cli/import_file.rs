@@ -22,10 +22,12 @@ use super::export_file::{
     ExportEnd, ExportFileError, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule,
     ExportedState, HeaderList, OwnFields,
 };
+use super::failure::refused_line;
 use super::import_schedules::{ImportedSchedules, ScheduleSet};
+use super::invocation::print_json;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal};
-use super::table::plain;
+use super::table::{are, counted, were};
 use super::{CommandFailure, ServerArgs};
 
 /// Lines and bytes of one request.
@@ -99,15 +101,11 @@ pub(super) fn run(
     let mut importer = FileImporter::new(remote, prefix, options);
     let result = if from_stdin {
         let reader = ExportReader::new(BufReader::with_capacity(256 * 1024, io::stdin().lock()));
-        if options.check {
-            checked(reader).map(|end| importer.seen(end)).map_err(ImportEnd::from)
-        } else {
-            importer.take(reader)
-        }
+        if options.check { importer.check(reader).map_err(ImportEnd::from) } else { importer.take(reader) }
     } else {
         let mut opened = File::open(file).map_err(|error| usage(&error))?;
-        let end = checked(ExportReader::new(BufReader::new(&opened))).map_err(|error| usage(&error))?;
-        importer.seen(end);
+        importer.check(ExportReader::new(BufReader::new(&opened))).map_err(|error| usage(&error))?;
+        importer.named_queues()?;
         if options.check {
             Ok(())
         } else {
@@ -117,14 +115,15 @@ pub(super) fn run(
     };
     importer.progress.finish_and_clear();
     match result {
-        Ok(()) => importer.tell(options.check, server),
+        Ok(()) => importer.named_queues().and_then(|()| importer.tell(options.check, server)),
         Err(ImportEnd::File(error)) => {
             let so_far = importer.accepted;
             let note = if options.check || so_far == 0 {
                 String::new()
             } else {
                 format!(
-                    "; {so_far} messages in front of it are here. Import the whole input again{}: nothing doubles",
+                    "; {} in front of it here. Import the whole input again{}: nothing doubles",
+                    counted(so_far, "message"),
                     importer.same_again()
                 )
             };
@@ -132,12 +131,6 @@ pub(super) fn run(
         }
         Err(ImportEnd::Failure(failure)) => Err(failure),
     }
-}
-
-/// Reads a file to its end.
-fn checked<R: BufRead>(mut reader: ExportReader<R>) -> Result<ExportEnd, ExportFileError> {
-    while reader.next()?.is_some() {}
-    Ok(reader.seen())
 }
 
 /// Why an import ended early.
@@ -240,6 +233,8 @@ struct FileImporter<'a> {
     salt: Option<String>,
     batch: ImportBatch,
     in_file: ExportEnd,
+    /// Queues that were named, and of which no line was there yet.
+    not_found: Vec<QueueName>,
     accepted: u64,
     refused: u64,
     kept: u64,
@@ -283,6 +278,7 @@ impl<'a> FileImporter<'a> {
             salt,
             batch: ImportBatch::default(),
             in_file: ExportEnd::default(),
+            not_found: options.queues.clone(),
             accepted: 0,
             refused: 0,
             kept: 0,
@@ -301,8 +297,32 @@ impl<'a> FileImporter<'a> {
         }
     }
 
-    fn seen(&mut self, end: ExportEnd) {
-        self.in_file = end;
+    /// Reads a file to its end.
+    fn check<R: BufRead>(&mut self, mut reader: ExportReader<R>) -> Result<(), ExportFileError> {
+        while let Some(line) = reader.next()? {
+            self.note_queue(&line);
+        }
+        self.in_file = reader.seen();
+        Ok(())
+    }
+
+    /// Crosses out the queue of a line among those that were named.
+    fn note_queue(&mut self, line: &ExportLine) {
+        let queue = match line {
+            ExportLine::Export(_) | ExportLine::End(_) => return,
+            ExportLine::Queue(queue) => &queue.queue.0,
+            ExportLine::Schedule(schedule) => &schedule.queue.0,
+            ExportLine::Message(message) => &message.queue.0,
+        };
+        self.not_found.retain(|named| named != queue);
+    }
+
+    /// The queues that were named must be in the file.
+    fn named_queues(&self) -> Result<(), CommandFailure> {
+        match self.not_found.first() {
+            Some(queue) => Err(CommandFailure::NotFound(format!("--queue {queue}: is not in the file"))),
+            None => Ok(()),
+        }
     }
 
     /// Sends all lines.
@@ -316,6 +336,7 @@ impl<'a> FileImporter<'a> {
                     return Err(error.into());
                 }
             };
+            line.iter().for_each(|line| self.note_queue(line));
             match line {
                 None => break,
                 Some(ExportLine::Export(_) | ExportLine::End(_)) => {}
@@ -446,8 +467,8 @@ impl<'a> FileImporter<'a> {
             }
             self.refused += 1;
             // It names the field, as the file does.
-            let what = plain(&ServerRefusal::from_json(&result).to_string());
-            self.progress.suspend(|| writeln!(io::stderr(), "line {number}: {what}"))?;
+            let told = refused_line(Some(number), "", &refusal);
+            self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
         }
         Ok((left, trouble))
     }
@@ -526,8 +547,8 @@ impl<'a> FileImporter<'a> {
             return Err(self.unfinished(trouble));
         }
         self.settings_failed += 1;
-        let what = plain(&trouble.to_string());
-        self.progress.suspend(|| writeln!(io::stderr(), "line {line}: the settings of {name}: {what}"))?;
+        let told = refused_line(Some(line), &format!("the settings of {name}"), &trouble);
+        self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
         Ok(())
     }
 
@@ -542,8 +563,8 @@ impl<'a> FileImporter<'a> {
             Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
             Err(trouble) => {
                 self.schedules_failed += 1;
-                let what = plain(&trouble.to_string());
-                self.progress.suspend(|| writeln!(io::stderr(), "line {line}: schedule {name}: {what}"))?;
+                let told = refused_line(Some(line), &format!("schedule {name}"), &trouble);
+                self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
             }
         }
         Ok(())
@@ -559,8 +580,8 @@ impl<'a> FileImporter<'a> {
                 Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
                 Err(trouble) => {
                     self.settings_failed += 1;
-                    let what = plain(&trouble.to_string());
-                    self.progress.suspend(|| writeln!(io::stderr(), "the settings of {name}: {what}"))?;
+                    let told = refused_line(None, &format!("the settings of {name}"), &trouble);
+                    self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
                 }
             }
         }
@@ -578,10 +599,9 @@ impl<'a> FileImporter<'a> {
     }
 
     fn ended(&self, trouble: ApiError, what: &str, more: &str) -> CommandFailure {
-        let (here, again) = (self.accepted, self.same_again());
-        let so_far = format!(
-            "; {here} messages are here. Import the file again{again}: within a day nothing doubles{more}"
-        );
+        let (here, again) = (are(self.accepted, "message"), self.same_again());
+        let so_far =
+            format!("; {here} here. Import the file again{again}: within a day nothing doubles{more}");
         trouble.with_words(what, &so_far).into()
     }
 
@@ -601,20 +621,23 @@ impl<'a> FileImporter<'a> {
                 "durability": levels, "settings_left": self.settings_left.keys().collect::<Vec<_>>(),
                 "settings_failed": self.settings_failed,
             });
-            writeln!(out, "{told}")?;
+            print_json(&mut out, &told)?;
         } else if is_check {
             writeln!(
                 out,
-                "the file is whole: {} messages of {} queues",
-                self.in_file.messages, self.in_file.queues
+                "the file is whole: {} of {}",
+                counted(self.in_file.messages, "message"),
+                counted(self.in_file.queues, "queue")
             )?;
         } else {
             let durability =
                 if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
             writeln!(
                 out,
-                "{} of {} messages are imported to {}{durability}",
-                self.accepted, self.in_file.messages, server.server
+                "{} of {} imported to {}{durability}",
+                self.accepted,
+                are(self.in_file.messages, "message"),
+                server.server
             )?;
             if self.kept > 0 {
                 writeln!(
@@ -640,8 +663,9 @@ impl<'a> FileImporter<'a> {
             if self.schedules_here > 0 {
                 writeln!(
                     out,
-                    "{} schedules are here, which put {} messages of the file themselves",
-                    self.schedules_here, self.occurrences
+                    "{} here; of the file, {} put by schedules",
+                    are(self.schedules_here, "schedule"),
+                    are(self.occurrences, "message")
                 )?;
             }
             for name in &self.schedules_left {
@@ -653,13 +677,13 @@ impl<'a> FileImporter<'a> {
         }
         let mut bad = Vec::new();
         if self.refused > 0 {
-            bad.push(format!("{} messages were refused", self.refused));
+            bad.push(format!("{} refused", were(self.refused, "message")));
         }
         if self.settings_failed > 0 {
-            bad.push(format!("the settings of {} queues were refused", self.settings_failed));
+            bad.push(format!("the settings of {} were refused", counted(self.settings_failed, "queue")));
         }
         if self.schedules_failed > 0 {
-            bad.push(format!("{} schedules were refused", self.schedules_failed));
+            bad.push(format!("{} refused", were(self.schedules_failed, "schedule")));
         }
         if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
     }
@@ -669,6 +693,7 @@ impl<'a> FileImporter<'a> {
 fn may_pass(trouble: &ApiError) -> bool {
     match trouble {
         ApiError::Unreachable(_) => true,
+        ApiError::Mistaken(_) => false,
         ApiError::Refused(refusal) => {
             refusal.is_passing()
                 || matches!(refusal.code.as_str(), "unknown" | "storage_unavailable" | "request_timeout")

@@ -7,6 +7,7 @@ use clap::Args;
 use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
+use super::invocation::print_json;
 use super::queue::{path, queue_name};
 use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
@@ -48,7 +49,7 @@ impl ClientCommand for ReserveArgs {
         let answer = remote.post_waiting(&format!("{}/reserve", path(&self.queue)), &request, wait)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{answer}")?;
+            print_json(&mut out, &answer)?;
             return Ok(());
         }
         let none = Vec::new();
@@ -94,7 +95,7 @@ impl LeaseArgs {
         let words = words(&answer);
         let mut out = io::stdout().lock();
         if server.json {
-            writeln!(out, "{answer}")?;
+            print_json(&mut out, &answer)?;
         } else {
             writeln!(out, "{}  {words}", self.id)?;
         }

@@ -7,6 +7,7 @@ use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
 use super::filter::FilterArgs;
+use super::invocation::print_json;
 use super::queue::queue_name;
 use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
@@ -60,7 +61,7 @@ impl ClientCommand for ListArgs {
         }
         let mut out = io::stdout().lock();
         if self.server.json {
-            writeln!(out, "{}", json!({"messages": messages, "next": next}))?;
+            print_json(&mut out, &json!({"messages": messages, "next": next}))?;
             return Ok(());
         }
         let row = |message: &Value| {

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::enqueue::{DueArgs, header, put_body};
+use super::invocation::print_json;
 use super::remote::{Remote, segment};
 use super::table::{body, cell, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
@@ -204,7 +205,7 @@ impl ClientCommand for ReplayArgs {
 fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     if json {
-        writeln!(out, "{answer}")?;
+        print_json(&mut out, answer)?;
     } else {
         writeln!(
             out,
@@ -215,6 +216,13 @@ fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure>
         )?;
     }
     Ok(())
+}
+
+/// An attempt to deliver a message to a target: when, how long, how it ended, and what was answered.
+fn delivery(tried: &Value) -> String {
+    let answer = plain(tried["answer"].as_str().unwrap_or_default());
+    let told = format!("{} in {} ms {} {answer}", cell(tried, "at"), cell(tried, "ms"), cell(tried, "class"));
+    told.trim_end().to_owned()
 }
 
 /// Largest number of characters of a body that is shown.
@@ -240,6 +248,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         "generation",
         "priority",
         "lease_ms",
+        "expires_at",
         "enqueued_at",
         "lease_until",
         "dead_reason",
@@ -249,7 +258,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         if message.get(name).is_some_and(|value| !value.is_null()) {
             let text = cell(message, name);
             let told = match name {
-                "due_at" | "ended_at" | "enqueued_at" | "lease_until" | "dead_at" => {
+                "due_at" | "ended_at" | "expires_at" | "enqueued_at" | "lease_until" | "dead_at" => {
                     format!("  {}", when::instant_told(message, name))
                 }
                 _ => String::new(),
@@ -271,6 +280,9 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
             cell(past, "ended_at"),
             plain(note)
         )?;
+    }
+    for tried in message["deliveries"].as_array().into_iter().flatten() {
+        writeln!(out, "{:13}{}", "delivery", delivery(tried))?;
     }
     writeln!(out, "{:13}{}", "body", body(message, BODY_CHARS))?;
     Ok(())

@@ -3,11 +3,14 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 no server can be reached, 6 refused (a limit, a
 //! quota, missing permission).
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod backup;
 mod bulk;
@@ -29,6 +32,7 @@ mod import;
 mod import_file;
 mod import_schedules;
 mod interrupt;
+mod invocation;
 mod lease;
 mod list;
 mod manual;
@@ -57,6 +61,7 @@ mod work_child;
 
 pub(crate) use command::{ClientCommand, CommandEnd, client};
 pub(crate) use failure::CommandFailure;
+use invocation::Invocation;
 pub(crate) use server::ServerArgs;
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
@@ -159,15 +164,17 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let command = Cli::command();
+    let command = command();
     let read = command.clone().try_get_matches().and_then(|mut matches| {
         let given = matches.clone();
         Cli::from_arg_matches_mut(&mut matches)
             .map(|cli| (cli, given))
             .map_err(|error| error.format(&mut Cli::command()))
     });
+    let read = read.map_err(in_words);
     let cli = match read {
         Ok((cli, given)) => {
+            invocation::remember(Invocation::of(&command, &given));
             when::say_all(&command, &given);
             cli
         }
@@ -178,7 +185,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(failure.exit_code());
         }
         Err(error) if error.use_stderr() && serve::wants_json_lines(std::env::args_os().skip(1)) => {
-            crate::log::error_line(&in_one_line(&error));
+            serve::error_line(&in_one_line(&error));
             return ExitCode::from(failure::exit_code::USAGE);
         }
         Err(error) => error.exit(),
@@ -225,17 +232,58 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Verify(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Restore(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Salvage(args)) => CommandEnd { json: args.json, result: args.run() },
-        Some(CliCommand::Completions(args)) => args.run(Cli::command()).into(),
-        Some(CliCommand::Man(args)) => args.run(Cli::command()).into(),
+        Some(CliCommand::Completions(args)) => args.run(command).into(),
+        Some(CliCommand::Man(args)) => args.run(command).into(),
         Some(CliCommand::Version) => version().into(),
     };
     match end.result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            invocation::tell_rest();
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
             failure.tell(end.json);
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// The description of the command line. A value may begin with a minus, so that it is refused by its option and not as an
+/// unknown one.
+fn command() -> Command {
+    fn with_signs(command: Command) -> Command {
+        command.mut_args(sign_allowed).mut_subcommands(with_signs)
+    }
+    with_signs(Cli::command())
+}
+
+fn sign_allowed(arg: Arg) -> Arg {
+    // What may stand without a value would take the next option for it.
+    if arg.get_num_args().is_some_and(|number| number.min_values() == 0) {
+        return arg;
+    }
+    let first = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+    match first.as_deref() {
+        Some("N" | "COUNT") => arg.allow_negative_numbers(true),
+        Some("INSTANT") => arg.allow_hyphen_values(true),
+        Some(name) if name.starts_with("TIME") => arg.allow_hyphen_values(true),
+        Some(_) | None => arg,
+    }
+}
+
+/// The same error, without a programmer's words for numbers that are none.
+fn in_words(error: clap::Error) -> clap::Error {
+    let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let why = error.source().and_then(|why| why.downcast_ref::<ParseIntError>());
+    let Some(why) = why.filter(|_| error.kind() == ErrorKind::ValueValidation) else { return error };
+    let (value, arg) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
+    let why = match why.kind() {
+        IntErrorKind::PosOverflow => "is too large",
+        _ if value.parse::<i128>().is_ok_and(|number| number < 0) => "must not be negative",
+        _ => "must be a whole number",
+    };
+    let told = format!("invalid value '{value}' for '{arg}': {why}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(ErrorKind::ValueValidation, told)
 }
 
 /// Whether `--json` is among arguments that cannot be parsed. Behind `--` it is another command's.
@@ -288,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     /// Story: a wrong `--cron` was told as `cron`, and a wrong `--networks` as `networks`.

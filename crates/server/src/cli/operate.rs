@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::confirm::confirm;
 use super::dead::{self, DeadReasonArg};
+use super::invocation::print_json;
 use super::queue::{path, queue_name};
 use super::remote::{Remote, ServerRefusal};
-use super::table::{cell, plain};
+use super::table::{are, cell, cell_counted, counted, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs, bulk, when};
 use crate::span::TimeSpan;
 
@@ -85,10 +86,10 @@ impl ClientCommand for PurgeArgs {
             let counts = Remote::new(&self.server)?.get(&path(&self.queue))?["counts"].take();
             let count = |state: &str| counts[state].as_u64().unwrap_or(0);
             let doomed = count("scheduled") + count("ready") + count("dead");
-            confirm(&format!("remove {doomed} messages of {} for ever", self.queue))?;
+            confirm(&format!("remove {} of {} for ever", counted(doomed, "message"), self.queue))?;
         }
         operate(&self.queue, "purge", &json!({}), &self.server, |answer| {
-            format!("{} messages removed", cell(answer, "purged"))
+            format!("{} removed", cell_counted(answer, "purged", "message"))
         })
     }
 }
@@ -147,13 +148,14 @@ impl ClientCommand for RedriveArgs {
                     refused.push((cell(result, "id"), ServerRefusal::from_json(result)));
                 }
             }
-            format!("{} messages are ready again", cell(answer, "redriven"))
+            format!("{} ready again", are(answer["redriven"].as_u64().unwrap_or(0), "message"))
         })?;
         match refused.len() {
             0 => Ok(()),
             1 => refused.pop().map_or(Ok(()), |(_, refusal)| Err(CommandFailure::Refused(refusal))),
             many => {
-                for (id, refusal) in refused {
+                // With --json the answer has them.
+                for (id, refusal) in refused.iter().filter(|_| !self.server.json) {
                     eprintln!("{id}: {}", plain(&refusal.to_string()));
                 }
                 Err(CommandFailure::Failed(format!("{many} messages were refused")))
@@ -174,7 +176,7 @@ fn operate(
     let words = words(&answer);
     let mut out = io::stdout().lock();
     if server.json {
-        writeln!(out, "{answer}")?;
+        print_json(&mut out, &answer)?;
     } else {
         writeln!(out, "{queue}  {words}")?;
     }

@@ -8,8 +8,8 @@ use jiff::Zoned;
 use serde_json::Value;
 
 use super::confirm::confirm;
-use super::remote::{Remote, segment};
-use super::table::cell;
+use super::remote::{ApiError, Remote, segment};
+use super::table::{cell, cell_counted, counted};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -73,21 +73,27 @@ impl RemoveArgs {
             let counts = remote.get(&path)?["counts"].take();
             let count = |state: &str| counts[state].as_u64().unwrap_or(0);
             let doomed = count("scheduled") + count("ready") + count("dead");
-            confirm(&format!("remove the queue {} and its {doomed} messages for ever", self.queue))?;
+            confirm(&format!(
+                "remove the queue {} and its {} for ever",
+                self.queue,
+                counted(doomed, "message")
+            ))?;
         }
         let answer = remote.delete(&path)?;
         let mut out = io::stdout().lock();
         if self.server.json {
             writeln!(out, "{answer}")?;
         } else {
-            writeln!(out, "{}  removed, with {} messages", self.queue, cell(&answer, "purged"))?;
+            let purged = cell_counted(&answer, "purged", "message");
+            writeln!(out, "{}  removed, with {purged}", self.queue)?;
         }
         Ok(())
     }
 }
 
 fn show(name: &QueueName, server: &ServerArgs) -> Result<(), CommandFailure> {
-    let queue = Remote::new(server)?.get(&path(name))?;
+    let remote = Remote::new(server)?;
+    let queue = remote.get(&path(name))?;
     let mut out = io::stdout().lock();
     if server.json {
         writeln!(out, "{queue}")?;
@@ -118,10 +124,15 @@ fn show(name: &QueueName, server: &ServerArgs) -> Result<(), CommandFailure> {
     for (name, total) in queue["totals"].as_object().into_iter().flatten() {
         line(&format!("total {}", name.replace('_', " ")), total)?;
     }
-    for (name, text) in settings(&queue["config"]) {
-        line(&format!("--{name}"), &text)?;
+    drop(out);
+    // The values in effect need the scope `admin`.
+    match remote.get(&format!("{}/config", path(name))) {
+        Ok(shown) => show_settings(&shown["config"], Some(&shown["effective"])),
+        Err(ApiError::Refused(refusal)) if refusal.code == "forbidden" => {
+            show_settings(&queue["config"], None)
+        }
+        Err(trouble) => Err(trouble.into()),
     }
-    Ok(())
 }
 
 /// Reads the name of a queue.
@@ -135,10 +146,37 @@ pub(super) fn path(queue: &QueueName) -> String {
 }
 
 /// What stands for a setting that the queue does not have.
-pub(super) const DEFAULT: &str = "default";
+const DEFAULT: &str = "default";
+
+/// What stands for a setting that is in effect without a value.
+fn without(name: &str) -> &'static str {
+    match name {
+        "dead-ttl" | "expires-in" => "never",
+        "keep-done" => "not kept",
+        _ => "no limit",
+    }
+}
+
+/// Prints the settings of a queue, and those that are in effect without it, where they are known.
+pub(super) fn show_settings(config: &Value, effective: Option<&Value>) -> Result<(), CommandFailure> {
+    let mut out = io::stdout().lock();
+    let set = settings(config);
+    let Some(effective) = effective else {
+        return Ok(set.iter().try_for_each(|(name, text)| writeln!(out, "--{name:<16}{text}"))?);
+    };
+    for ((name, effective), (_, set)) in settings(effective).into_iter().zip(set) {
+        let origin = if set == DEFAULT { "  (default)" } else { "" };
+        let effective = if effective == DEFAULT { without(name) } else { &*effective };
+        writeln!(out, "--{name:<16}{effective}{origin}")?;
+    }
+    if !config["target"].is_null() {
+        writeln!(out, "--{:<16}{}", "target", cell(config, "target"))?;
+    }
+    Ok(())
+}
 
 /// The settings of a queue, each named as the option of `duewheel config` that sets it.
-pub(super) fn settings(config: &Value) -> Vec<(&'static str, String)> {
+fn settings(config: &Value) -> Vec<(&'static str, String)> {
     // What the queue does not say is the server's default.
     let default = || DEFAULT.to_owned();
     let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());

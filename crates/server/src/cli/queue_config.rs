@@ -1,13 +1,14 @@
 //! `duewheel config QUEUE`: shows the settings of a queue, or changes those that are named.
 
-use std::io::{self, Write};
+use std::io;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
-use super::queue::{DEFAULT, path, queue_name, settings};
+use super::invocation::print_json;
+use super::queue::{path, queue_name, show_settings};
 use super::remote::Remote;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
@@ -221,8 +222,9 @@ impl ClientCommand for ConfigArgs {
         let mut change = self.change.json();
         for setting in &self.unset {
             if change.insert(setting.field().to_owned(), Value::Null).is_some() {
-                let why = format!("{} is set and unset at the same time", setting.field());
-                return Err(CommandFailure::Usage(why));
+                let name = setting.to_possible_value().map(|value| value.get_name().to_owned());
+                let name = name.unwrap_or_default();
+                return Err(CommandFailure::Usage(format!("--unset {name}: --{name} is given, too")));
             }
         }
         if self.reset {
@@ -231,23 +233,13 @@ impl ClientCommand for ConfigArgs {
             remote.patch(&path, &Value::Object(change))?;
         }
         let mut shown = remote.get(&path)?;
-        let mut out = io::stdout().lock();
         if self.server.json {
             let Value::Object(mut config) = shown["config"].take() else { return Err(strange()) };
             config.insert("effective".into(), shown["effective"].take());
-            writeln!(out, "{}", Value::Object(config))?;
+            print_json(&mut io::stdout(), &Value::Object(config))?;
             return Ok(());
         }
-        let set = settings(&shown["config"]);
-        for ((name, effective), (_, set)) in settings(&shown["effective"]).into_iter().zip(set) {
-            let origin = if set == DEFAULT { "  (default)" } else { "" };
-            let effective = if effective == DEFAULT { "never" } else { &*effective };
-            writeln!(out, "--{name:<16}{effective}{origin}")?;
-        }
-        if let Some(target) = shown["config"]["target"].as_str() {
-            writeln!(out, "--{:<16}{target}", "target")?;
-        }
-        Ok(())
+        show_settings(&shown["config"], Some(&shown["effective"]))
     }
 }
 

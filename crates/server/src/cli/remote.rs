@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request};
+use ureq::http::{HeaderValue, Request, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::failure::with_flags;
@@ -82,8 +82,8 @@ impl Remote {
 
     /// The JSON of an answer, whatever its status, and whether that is a success.
     pub(super) fn get_any(&self, path: &str) -> Result<(bool, Value), ApiError> {
-        let (good, bytes) = self.exchange(Request::get(self.url(path)).body(()), ANSWER)?;
-        Ok((good, serde_json::from_slice(&bytes).map_err(|_| self.strange())?))
+        let (status, bytes) = self.exchange(Request::get(self.url(path)).body(()), ANSWER)?;
+        Ok((status.is_success(), serde_json::from_slice(&bytes).map_err(|_| self.strange())?))
     }
 
     /// A stream of server-sent events, behind the one with this id.
@@ -100,8 +100,10 @@ impl Remote {
         }
         let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
         let body = body.map_err(|error| self.unreachable(&error))?;
-        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        Err(ApiError::Refused(with_flags(ServerRefusal::from_json(&problem), None)))
+        match self.refused(response.status(), &body) {
+            ApiError::Refused(refusal) => Err(ApiError::Refused(with_flags(refusal, None))),
+            other => Err(other),
+        }
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
@@ -151,7 +153,7 @@ impl Remote {
     ) -> Result<Value, ApiError> {
         let bytes = self.run(request, time).map_err(|error| match error {
             ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, sent)),
-            ApiError::Unreachable(what) => ApiError::Unreachable(what),
+            other => other,
         })?;
         serde_json::from_slice(&bytes).map_err(|_| self.strange())
     }
@@ -161,26 +163,38 @@ impl Remote {
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
     ) -> Result<Vec<u8>, ApiError> {
-        let (good, body) = self.exchange(request, time)?;
-        if good {
-            return Ok(body);
-        }
-        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        Err(ApiError::Refused(ServerRefusal::from_json(&problem)))
+        let (status, body) = self.exchange(request, time)?;
+        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 
-    /// The body of an answer, and whether its status is a success.
+    /// What the body of an answer says that is no success. Without the `code` of a duewheel server it is of something
+    /// else: of a proxy, as long as its status says that the server is away.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        let problem = serde_json::from_slice(body).unwrap_or(Value::Null);
+        if ServerRefusal::is_known(&problem) {
+            ApiError::Refused(ServerRefusal::from_json(&problem))
+        } else if status.is_server_error() {
+            ApiError::Unreachable(format!(
+                "{} answers {status}, but not as a duewheel server does",
+                self.base
+            ))
+        } else {
+            self.strange()
+        }
+    }
+
+    /// The status and the body of an answer.
     fn exchange<B: ureq::AsSendBody>(
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
-    ) -> Result<(bool, Vec<u8>), ApiError> {
+    ) -> Result<(StatusCode, Vec<u8>), ApiError> {
         let request = self.authorized(request)?;
         let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
         let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
         let body = body.map_err(|error| self.unreachable(&error))?;
-        Ok((response.status().is_success(), body))
+        Ok((response.status(), body))
     }
 
     /// The request with the token.
@@ -199,7 +213,7 @@ impl Remote {
     fn unreachable(&self, error: &ureq::Error) -> ApiError {
         let base = &self.base;
         if let Some(advice) = tls_words::advice(base, error) {
-            return ApiError::Unreachable(advice);
+            return ApiError::Mistaken(advice);
         }
         let what = match error {
             ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
@@ -217,7 +231,16 @@ impl Remote {
     }
 
     fn strange(&self) -> ApiError {
-        ApiError::Unreachable(format!("{} answers, but not as a duewheel server does", self.base))
+        ApiError::Mistaken(format!("{} answers, but not as a duewheel server does", self.base))
+    }
+}
+
+/// Whether a command that waits for its server tries again: it is away, or will take requests a little later.
+pub(super) fn will_pass(trouble: &ApiError) -> bool {
+    match trouble {
+        ApiError::Unreachable(_) => true,
+        ApiError::Mistaken(_) => false,
+        ApiError::Refused(refusal) => refusal.is_passing() || refusal.code == "storage_unavailable",
     }
 }
 

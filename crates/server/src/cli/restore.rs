@@ -8,6 +8,7 @@ use duewheel::{Restored, restore};
 use serde_json::json;
 
 use super::CommandFailure;
+use super::table::counted;
 
 #[derive(Args, Debug)]
 pub(super) struct RestoreArgs {
@@ -36,9 +37,10 @@ impl RestoreArgs {
             writeln!(out, "{restored}")?;
             return Ok(());
         }
-        writeln!(out, "{messages} messages pending, restored from {files} files, {bytes} bytes")?;
+        let (messages, files) = (counted(messages, "message"), counted(files, "file"));
+        writeln!(out, "{messages} pending, restored from {files}, {bytes} bytes")?;
         if tokens_ended > 0 {
-            writeln!(out, "{tokens_ended} lease tokens of the original are no longer accepted")?;
+            writeln!(out, "{} of the original no longer accepted", counted(tokens_ended, "lease token"))?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use duewheel::salvage;
 use serde_json::json;
 
 use super::CommandFailure;
+use super::table::counted;
 
 #[derive(Args, Debug)]
 pub(super) struct SalvageArgs {
@@ -46,12 +47,12 @@ impl SalvageArgs {
             for loss in &report.losses {
                 writeln!(out, "lost: {loss}")?;
             }
-            writeln!(out, "{} messages salvaged", report.messages)?;
+            writeln!(out, "{} salvaged", counted(report.messages, "message"))?;
             if salvaged.tokens_ended > 0 {
                 writeln!(
                     out,
-                    "{} lease tokens of the original are no longer accepted",
-                    salvaged.tokens_ended
+                    "{} of the original no longer accepted",
+                    counted(salvaged.tokens_ended, "lease token")
                 )?;
             }
         }

@@ -7,8 +7,9 @@ use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value, json};
 
 use super::enqueue::{header, put_body};
+use super::invocation::print_json;
 use super::remote::{ApiError, Remote, segment};
-use super::table::{cell, print};
+use super::table::{cell, cell_counted, print};
 use super::when::GivenInstant;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
@@ -219,6 +220,14 @@ struct ScheduleList {
 }
 
 impl TimingArgs {
+    /// Whether there is anything that says when it occurs.
+    fn check(&self) -> Result<(), CommandFailure> {
+        if self.cron.is_none() && self.every.is_none() && self.at.is_empty() {
+            return Err(CommandFailure::Usage("say when it occurs: --cron, --every or --at".to_owned()));
+        }
+        Ok(())
+    }
+
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Map::new();
         let instant = |option: &str, text: &Option<String>| {
@@ -283,6 +292,7 @@ impl SchedulePut {
         }
         match remote.patch(&path, &Value::Object(change)) {
             Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+                self.timing.check()?;
                 Ok(remote.put(&path, &Value::Object(fields))?)
             }
             answer => Ok(answer?),
@@ -347,7 +357,7 @@ impl ClientCommand for ScheduleArgs {
         let is_json = self.server().json;
         let told = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
             if is_json {
-                writeln!(io::stdout(), "{answer}")?
+                print_json(&mut io::stdout(), &answer)?
             } else {
                 tell(&answer)?
             }
@@ -358,6 +368,7 @@ impl ClientCommand for ScheduleArgs {
             ScheduleCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_schedule),
             ScheduleCommand::List(_) => list(&remote, is_json),
             ScheduleCommand::Preview(args) => {
+                args.timing.check()?;
                 let mut fields = args.timing.json()?;
                 fields.insert("count".into(), json!(args.count));
                 let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
@@ -388,12 +399,8 @@ impl ClientCommand for ScheduleArgs {
                 fields.insert("to".into(), json!(args.to.instant));
                 let path = format!("{}/backfill", path(&args.name));
                 told(remote.post(&path, &Value::Object(fields))?, |answer| {
-                    writeln!(
-                        io::stdout(),
-                        "{} occurrences entered; to repeat it: --id {}",
-                        cell(answer, "occurrences"),
-                        cell(answer, "id")
-                    )
+                    let entered = cell_counted(answer, "occurrences", "occurrence");
+                    writeln!(io::stdout(), "{entered} entered; to repeat it: --id {}", cell(answer, "id"))
                 })
             }
             ScheduleCommand::Rm(args) => told(remote.delete(&path(&args.name))?, |answer| {
@@ -434,7 +441,7 @@ fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
         }
     }
     if !is_json {
-        let head = ["name", "queue", "next", "entered", "missed", "skipped", "state"];
+        let head = ["NAME", "QUEUE", "NEXT", "ENTERED", "MISSED", "SKIPPED", "STATE"];
         print(&mut io::stdout().lock(), &head, &rows)?;
     }
     Ok(())

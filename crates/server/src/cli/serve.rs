@@ -80,11 +80,16 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     })
 }
 
+/// An error before the log has begun, as a line of it.
+pub(super) fn error_line(what: &str) {
+    log::error_line(module_path!(), what);
+}
+
 /// Where log lines are JSON, a failure before the first of them is one, too.
 fn in_format(format: Option<LogFormat>, failure: CommandFailure) -> CommandFailure {
     match (&failure, format) {
         (CommandFailure::Usage(what) | CommandFailure::Failed(what), Some(LogFormat::Json)) => {
-            log::error_line(what);
+            error_line(what);
             CommandFailure::Said(failure.exit_code())
         }
         _ => failure,

@@ -49,6 +49,28 @@ pub(super) fn body(message: &Value, most: usize) -> String {
     short
 }
 
+/// `1 message`, `2 messages`.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `1 message was`, `2 messages were`.
+pub(super) fn were(count: u64, noun: &str) -> String {
+    format!("{} {}", counted(count, noun), if count == 1 { "was" } else { "were" })
+}
+
+/// `1 message is`, `2 messages are`.
+pub(super) fn are(count: u64, noun: &str) -> String {
+    format!("{} {}", counted(count, noun), if count == 1 { "is" } else { "are" })
+}
+
+/// A number of an answer with its noun.
+pub(super) fn cell_counted(object: &Value, name: &str, noun: &str) -> String {
+    object[name]
+        .as_u64()
+        .map_or_else(|| format!("{} {noun}s", cell(object, name)), |count| counted(count, noun))
+}
+
 /// Text without characters that move a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
     if !text.chars().any(char::is_control) {

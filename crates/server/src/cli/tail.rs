@@ -11,9 +11,10 @@ use clap::Args;
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
+use super::failure::refused_line;
 use super::interrupt::Interrupt;
-use super::remote::{ApiError, EventSource, Remote, segment};
-use super::table::{cell, plain};
+use super::remote::{ApiError, EventSource, Remote, segment, will_pass};
+use super::table::{cell, cell_counted, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 
 /// How long the stream is awaited before the signals are looked at again.
@@ -102,14 +103,10 @@ impl TailSession {
             }
             match self.connect() {
                 Ok(lines) => return Ok(Some(lines)),
-                Err(ApiError::Refused(refusal))
-                    if !refusal.is_passing() && refusal.code != "storage_unavailable" =>
-                {
-                    return Err(ApiError::Refused(refusal).into());
-                }
+                Err(trouble) if !will_pass(&trouble) => return Err(trouble.into()),
                 Err(trouble) if !has_told => {
                     has_told = true;
-                    writeln!(io::stderr(), "waiting for the server: {trouble}")?;
+                    writeln!(io::stderr(), "{}", refused_line(None, "waiting for the server", &trouble))?;
                 }
                 Err(_) => {}
             }
@@ -160,7 +157,10 @@ impl TailSession {
 
     /// Says where to go on.
     fn say_position(&self) -> Result<(), CommandFailure> {
-        if let Some(position) = &self.position {
+        // With --json each event has its own.
+        if let Some(position) = &self.position
+            && !self.args.server.json
+        {
             writeln!(io::stderr(), "to go on from here: --since {}", plain(position))?;
         }
         Ok(())
@@ -219,7 +219,7 @@ fn line(event: &Value) -> String {
         more.push(cell(event, "reason"));
     }
     if event["count"].is_number() {
-        more.push(format!("{} messages", cell(event, "count")));
+        more.push(cell_counted(event, "count", "message"));
     }
     if more.is_empty() { line } else { format!("{line}  {}", more.join(", ")) }
 }

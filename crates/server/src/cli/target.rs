@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::invocation::print_json;
 use super::remote::{Remote, segment};
 use super::table::{cell, print};
 use super::{ClientCommand, CommandFailure, ServerArgs};
@@ -203,7 +204,7 @@ impl ClientCommand for TargetArgs {
         let is_json = self.server().json;
         let told = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
             if is_json {
-                writeln!(io::stdout(), "{answer}")?
+                print_json(&mut io::stdout(), &answer)?
             } else {
                 tell(&answer)?
             }
@@ -261,7 +262,7 @@ fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
         }
     }
     if !is_json {
-        print(&mut io::stdout().lock(), &["name", "state", "queues", "url", "why"], &rows)?;
+        print(&mut io::stdout().lock(), &["NAME", "STATE", "QUEUES", "URL", "WHY"], &rows)?;
     }
     Ok(())
 }

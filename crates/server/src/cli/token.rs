@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use duewheel::core::{QueueName, WallMs};
 use jiff::Zoned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use toml_edit::{DocumentMut, Item, TomlError};
 
 use super::enqueue::told;
+use super::invocation::{self, print_json};
 use super::remote::Remote;
 use super::table::{self, cell, plain};
 use super::when::GivenTime;
@@ -35,7 +36,7 @@ enum TokenCommand {
     /// Make a token: prints it, once, and the block for the server's file of tokens
     New(NewTokenArgs),
     /// Read a token from standard input and print the hash that the server keeps
-    Hash,
+    Hash(HashTokenArgs),
     /// List the tokens of a server, without hashes; needs a token with the scope `admin` for all queues
     List(ListTokensArgs),
     /// Remove a token from the server's file
@@ -59,6 +60,16 @@ struct NewTokenArgs {
     /// The server's file of tokens: the new one is appended, and only the token is printed
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
+    /// Print JSON, and an error as one JSON object on standard error
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct HashTokenArgs {
+    /// Print JSON, and an error as one JSON object on standard error
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -74,15 +85,18 @@ struct RevokeTokenArgs {
     /// The server's file of tokens
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     tokens: PathBuf,
+    /// Print JSON, and an error as one JSON object on standard error
+    #[arg(long)]
+    json: bool,
 }
 
 impl TokenArgs {
     pub(super) fn run(self) -> CommandEnd {
         match self.command {
-            TokenCommand::New(new) => new.run().into(),
-            TokenCommand::Hash => hash().into(),
+            TokenCommand::New(new) => CommandEnd { json: new.json, result: new.run() },
+            TokenCommand::Hash(args) => CommandEnd { json: args.json, result: hash(args.json) },
             TokenCommand::List(list) => client(list),
-            TokenCommand::Revoke(revoke) => revoke.run().into(),
+            TokenCommand::Revoke(revoke) => CommandEnd { json: revoke.json, result: revoke.run() },
         }
     }
 }
@@ -127,10 +141,13 @@ impl RevokeTokenArgs {
             tokens.retain(|token| token.get("name").and_then(Item::as_str) != Some(&self.name));
             if tokens.len() < before {
                 replace(file, &document.to_string()).map_err(|error| failed(&error))?;
-                eprintln!(
+                invocation::note(format!(
                     "revoked; it counts until the server next looks at {}; kill -HUP makes it look at once",
                     file.display()
-                );
+                ));
+                if self.json {
+                    print_json(&mut io::stdout(), &json!({"revoked": self.name}))?;
+                }
                 return Ok(());
             }
         }
@@ -182,21 +199,30 @@ impl NewTokenArgs {
         TokenTable::parse(&block)
             .map_err(|what| CommandFailure::Usage(what.replacen("token ", "--name ", 1)))?;
         let mut out = io::stdout().lock();
+        let mut made = json!({"token": token.reveal(), "name": entry.name, "hash": entry.hash.to_string()});
         match &self.tokens {
             Some(file) => {
                 append(file, &block)?;
-                writeln!(out, "{}", token.reveal())?;
-                eprintln!(
+                if !self.json {
+                    writeln!(out, "{}", token.reveal())?;
+                }
+                made["tokens"] = file.display().to_string().into();
+                invocation::note(format!(
                     "written to {}; it counts from now on, or when the server next looks at the file; kill -HUP makes it look at once",
                     file.display()
-                );
+                ));
             }
+            None if self.json => made["block"] = block.into(),
             None => {
                 writeln!(out, "{}\n\n{block}", token.reveal())?;
-                eprintln!(
+                invocation::note(
                     "the first line is the token, which is nowhere else; the rest belongs into the server's --tokens file"
+                        .to_owned(),
                 );
             }
+        }
+        if self.json {
+            print_json(&mut out, &made)?;
         }
         Ok(())
     }
@@ -254,10 +280,15 @@ fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     opened.sync_all().map_err(failed)
 }
 
-fn hash() -> Result<(), CommandFailure> {
+fn hash(is_json: bool) -> Result<(), CommandFailure> {
     let mut text = String::new();
     io::stdin().take(1_024).read_to_string(&mut text)?;
     let token: Token = text.trim().parse().map_err(CommandFailure::Usage)?;
-    writeln!(io::stdout(), "{}", token.hash())?;
+    let hash = token.hash().to_string();
+    if is_json {
+        print_json(&mut io::stdout(), &json!({"hash": hash}))?;
+    } else {
+        writeln!(io::stdout(), "{hash}")?;
+    }
     Ok(())
 }

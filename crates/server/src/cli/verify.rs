@@ -8,6 +8,7 @@ use duewheel_store_log::{VerifyReport, verify};
 use serde_json::json;
 
 use super::CommandFailure;
+use super::table::counted;
 
 #[derive(Args, Debug)]
 pub(super) struct VerifyArgs {
@@ -32,10 +33,11 @@ impl VerifyArgs {
                 writeln!(out, "{problem}")?;
             }
             let VerifyReport { files, bytes, records, messages, unproven_groups, .. } = report;
-            write!(out, "{files} files, {bytes} bytes with the unused space of journal segments, ")?;
-            write!(out, "{records} records in the journal")?;
+            let files = counted(files, "file");
+            write!(out, "{files}, {bytes} bytes with the unused space of journal segments, ")?;
+            write!(out, "{} in the journal", counted(records, "record"))?;
             if report.problems.is_empty() {
-                write!(out, ", {messages} messages pending")?;
+                write!(out, ", {} pending", counted(messages, "message"))?;
             }
             writeln!(out)?;
             if unproven_groups > 0 {

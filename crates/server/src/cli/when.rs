@@ -14,6 +14,7 @@ use jiff::tz::AmbiguousOffset;
 use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 use serde_json::Value;
 
+use super::invocation;
 use crate::rfc3339;
 use crate::span::TimeSpan;
 
@@ -47,6 +48,9 @@ const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-
 pub(super) fn delay(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     let said = text.trim();
     let said = strip_word(said, "in").unwrap_or(said);
+    if said.strip_prefix('-').is_some_and(|rest| delay(rest, now).is_ok()) {
+        return Err("must not be negative".to_owned());
+    }
     if let Ok(TimeSpan(ms)) = said.parse() {
         return Ok(ReadTime::plain(GivenTime::After(ms)));
     }
@@ -150,7 +154,7 @@ impl FromStr for GivenInstant {
 /// What an option was given, and how it was read where people should know.
 pub(super) fn say(option: &str, text: &str, note: Option<&str>) {
     if let Some(note) = note {
-        eprintln!("{option} {text:?}: {note}");
+        invocation::note(format!("{option} {text:?}: {note}"));
     }
 }
 
@@ -167,7 +171,7 @@ pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
         return say_all(command, inner);
     }
     for arg in command.get_arguments() {
-        let (Some(long), id) = (arg.get_long(), arg.get_id().as_str()) else { continue };
+        let id = arg.get_id().as_str();
         if !matches!(matches.value_source(id), Some(ValueSource::CommandLine)) {
             continue;
         }
@@ -184,7 +188,7 @@ pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
             None => continue,
         };
         for (text, note) in texts.zip(notes) {
-            say(&format!("--{long}"), text, note.as_deref());
+            say(&invocation::name_of(arg), text, note.as_deref());
         }
     }
 }
@@ -297,6 +301,12 @@ fn zone_note(time: &Zoned) -> String {
     format!("taken as {} of {}", time.strftime("%Y-%m-%d %H:%M:%S %:z"), zone_name(time))
 }
 
+/// An instant of an answer by the calendar of this machine's zone: `2027-01-03 01:00:00 CET`.
+pub(super) fn calendar(instant: &str) -> Option<String> {
+    let local = instant.parse::<Timestamp>().ok()?.to_zoned(Zoned::now().time_zone().clone());
+    Some(local.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
+}
+
 /// The `due_at` of an answer, for people.
 pub(super) fn due(answer: &Value) -> String {
     instant_told(answer, "due_at")
@@ -392,6 +402,9 @@ mod tests {
             ["", "soon", "-1h", "1 hour ago", "1.5d", "2 fortnights", "1e3", "in", "99999999999999999999"]
         {
             assert!(delay(bad, &now()).is_err(), "{bad}");
+        }
+        for negative in ["-5s", "-5", "-2 days", "-PT1H"] {
+            assert_eq!(delay(negative, &now()), Err("must not be negative".to_owned()), "{negative}");
         }
         assert_eq!(delay("90", &now()).unwrap().note.unwrap(), "90 is taken as 90 seconds");
         assert!(delay("tomorrow 9:00", &now()).unwrap_err().contains("--at"));

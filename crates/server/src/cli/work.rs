@@ -12,8 +12,9 @@ use clap::Args;
 use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
+use super::failure::refused_line;
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote};
+use super::remote::{ApiError, Remote, will_pass};
 use super::work_child::{Children, CommandEnded, WorkChild};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
@@ -68,7 +69,13 @@ impl ClientCommand for WorkArgs {
         let remote = Remote::new(&self.server)?;
         let slots = Arc::new(JobSlots::default());
         watch_signals(slots.clone())?;
-        let worker = WorkJobs { left: self.count.map(AtomicU64::new), args: &self, remote, slots };
+        let worker = WorkJobs {
+            left: self.count.map(AtomicU64::new),
+            args: &self,
+            remote,
+            slots,
+            waits: Mutex::default(),
+        };
         let results: Vec<Result<(), CommandFailure>> = thread::scope(|scope| {
             let jobs: Vec<_> = (0..usize::from(self.jobs))
                 .map(|job| {
@@ -92,6 +99,8 @@ struct WorkJobs<'a> {
     slots: Arc<JobSlots>,
     /// How many messages may still be begun.
     left: Option<AtomicU64>,
+    /// The code of why the server is waited for, which is told once.
+    waits: Mutex<Option<String>>,
 }
 
 /// How a job goes on after it has looked for a message.
@@ -173,6 +182,7 @@ impl WorkJobs<'_> {
         loop {
             match self.remote.post_waiting(&format!("{}/reserve", path(queue)), &request, wait) {
                 Ok(mut answer) => {
+                    *self.lock_wait() = None;
                     let message = answer["messages"].get_mut(0).map(Value::take);
                     let held_back = answer.get("held_back").is_some();
                     let nothing = if held_back { NextMessage::HeldBack } else { NextMessage::Nothing };
@@ -180,11 +190,31 @@ impl WorkJobs<'_> {
                 }
                 // Most likely it is being started, or started again.
                 Err(trouble) if will_pass(&trouble) => {
-                    eprintln!("{trouble}; trying again");
+                    self.tell_wait(&trouble);
                     thread::sleep(REST);
+                    if self.slots.is_stopping() {
+                        return Ok(NextMessage::Nothing);
+                    }
                 }
                 Err(trouble) => return Err(trouble.into()),
             }
+        }
+    }
+
+    fn lock_wait(&self) -> MutexGuard<'_, Option<String>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells why the server is waited for: once for all jobs, and again when it is for another reason.
+    fn tell_wait(&self, trouble: &ApiError) {
+        let code = match trouble {
+            ApiError::Refused(refusal) => refusal.code.clone(),
+            ApiError::Unreachable(_) | ApiError::Mistaken(_) => String::new(),
+        };
+        let mut told = self.lock_wait();
+        if told.as_ref() != Some(&code) {
+            eprintln!("{}", refused_line(None, "waiting for the server", trouble));
+            *told = Some(code);
         }
     }
 
@@ -211,13 +241,6 @@ impl WorkJobs<'_> {
             CommandEnded { reason, .. } => lease.nack(&reason),
         }
         Ok(())
-    }
-}
-
-fn will_pass(trouble: &ApiError) -> bool {
-    match trouble {
-        ApiError::Unreachable(_) => true,
-        ApiError::Refused(refusal) => refusal.is_passing() || refusal.code == "storage_unavailable",
     }
 }
 

@@ -198,6 +198,11 @@ impl Options {
                         --durability out, or say --virtual-clock force";
             return Err(ConfigError::Value(what.into()));
         }
+        if virtual_clock == VirtualClockOption::On && self.data.is_some() {
+            let what = "--data: is not used with --virtual-clock, which keeps nothing; leave it out, or say \
+                        --virtual-clock force";
+            return Err(ConfigError::Value(what.into()));
+        }
         if virtual_clock == VirtualClockOption::Force && !store.is_log() {
             let what =
                 "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
@@ -375,7 +380,7 @@ impl Settings {
     pub fn to_options(&self) -> Options {
         let span = |d: Duration| Some(TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
         Options {
-            data: Some(self.data.clone()),
+            data: (self.virtual_clock != VirtualClockOption::On).then(|| self.data.clone()),
             http: Some(self.http.clone()),
             beanstalk: Some(self.beanstalk.clone()),
             beanstalk_queues: self.of_beanstalk.queues.clone(),
@@ -466,7 +471,7 @@ mod tests {
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
-        let log = format!("{all}\nvirtual_clock = 'on'\nstore = 'log'\n{quotas}");
+        let log = format!("{all}\nvirtual_clock = 'force'\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
@@ -495,6 +500,10 @@ mod tests {
             let error = settings(wrong).unwrap_err().to_string();
             assert!(error.contains("--virtual-clock: "), "{wrong}: {error}");
         }
+        let error = settings("virtual_clock = 'on'\ndata = '/d'").unwrap_err().to_string();
+        assert!(error.contains("--data: is not used with --virtual-clock"), "{error}");
+        assert_eq!(alone.to_options().data, None, "what is printed can be read");
+        assert_eq!(settings("virtual_clock = 'force'\ndata = '/d'").unwrap().data, Path::new("/d"));
         assert_eq!(settings("").unwrap().virtual_clock, VirtualClockOption::Off);
     }
 

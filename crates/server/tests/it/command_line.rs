@@ -84,7 +84,7 @@ fn each_line_becomes_a_message() {
     let output = shell.run_with(&["enqueue", "q", "--lines"], large.as_bytes());
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("line 2: body_too_large") && stderr.contains("1 lines were refused"), "{stderr}");
+    assert!(stderr.contains("line 2: body_too_large") && stderr.contains("1 line was refused"), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "2501\n2502\n");
     assert_eq!(shell.ok_with(&["enqueue", "q", "--lines", "--quiet"], b"a\nb"), "2 enqueued\n");
     let summary = shell.ok_with(&["enqueue", "q", "--lines", "--quiet", "--json"], b"a\nb");
@@ -161,7 +161,7 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
     let key = shell.fails(&["enqueue", "q", "b", "--key", ""], 2);
     assert!(key.contains("--key \"\": "), "{key}");
     let gone = shell.fails(&["cancel", "q", "--key", ""], 2);
-    assert!(gone.contains("bad_request: --key: "), "{gone}");
+    assert!(gone.contains("bad_request: --key \"\": "), "{gone}");
     shell.ok(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z", "--past", "fire"]);
     let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 5);
     assert!(nobody.contains("duewheel serve") && nobody.lines().count() == 1, "{nobody}");
@@ -248,7 +248,7 @@ fn work_waits_for_a_server_that_is_not_there_yet() {
     let mut said = std::io::BufReader::new(worker.stderr.take().expect("stderr"));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
-    assert!(line.contains("trying again"), "{line}");
+    assert!(line.starts_with("waiting for the server: no server at "), "{line}");
     let data = shell.dir.path().join("late");
     let mut server = Command::new(BINARY);
     server.args(["serve", "--durability", "memory", "--http", &address, "--data"]).arg(&data);
@@ -323,7 +323,7 @@ fn backup_and_verify_say_what_they_count() {
         "no word of links: {first}"
     );
     let verified = shell.ok(&["verify", "copy"]);
-    assert!(verified.contains(" bytes with the unused space of journal segments, 1 records"), "{verified}");
+    assert!(verified.contains(" bytes with the unused space of journal segments, 1 record"), "{verified}");
     std::fs::remove_file(shell.dir.path().join("copy/MANIFEST")).expect("remove");
     let damaged = shell.fails(&["verify", "copy"], 1);
     assert!(damaged.contains("is damaged: 1 problem\n"), "{damaged}");

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::fixture::PATIENCE;
 use crate::process::BINARY;
@@ -78,13 +79,13 @@ fn queues_are_configured_paused_purged_and_redriven() {
     let lease = shell.json(&["reserve", "q", "--json"])["messages"][0].take();
     let (id, token) = (lease["id"].as_str().expect("id"), lease["lease_token"].as_str().expect("token"));
     shell.ok(&["nack", id, token, "--dead"]);
-    assert_eq!(shell.ok(&["redrive", "q", "--max", "5"]), "q  1 messages are ready again\n");
+    assert_eq!(shell.ok(&["redrive", "q", "--max", "5"]), "q  1 message is ready again\n");
     let not_dead = shell.fails(&["redrive", "q", "--id", id], 4);
     assert!(not_dead.contains("not_dead"), "{not_dead}");
 
     let drawn = shell.ok(&["histogram", "q", "--buckets", "4"]);
     // The histogram begins now, and the message that is ready may have been due a moment before.
-    let sums = ["2 messages; 0 are due before, 0 after", "1 messages; 1 are due before, 0 after"];
+    let sums = ["2 messages; 0 due before, 0 after", "1 message; 1 due before, 0 after"];
     assert!(drawn.contains('█') && sums.iter().any(|sum| drawn.contains(sum)), "{drawn}");
     let all = shell.json(&["histogram", "--from", "in 1 hour", "--to", "in 3 hours", "--json"]);
     let buckets = all["buckets"].as_array().expect("buckets");
@@ -274,7 +275,7 @@ fn completions_and_manual_pages_name_every_command() {
 /// A test of a timeout of 48 hours, as it is written in any language.
 #[test]
 fn a_test_moves_the_clock_and_waits_for_nothing() {
-    let shell = Shell::with(&["--virtual-clock"]);
+    let shell = Shell::on_virtual_clock();
     shell.ok(&["enqueue", "orders", "close order 42", "--delay", "48h", "--key", "order-42"]);
     shell.ok(&["clock", "advance", "47h59m"]);
     assert_eq!(shell.ok(&["reserve", "orders"]), "no message\n");
@@ -296,4 +297,33 @@ fn a_test_moves_the_clock_and_waits_for_nothing() {
     }
     let ordinary = Shell::new();
     assert!(ordinary.fails(&["clock", "advance", "1h"], 3).contains("--virtual-clock"));
+    let told = shell.run(&["clock", "advance", "90"]);
+    let note = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(note, "TIME \"90\": 90 is taken as 90 seconds\n");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let (here, exact) = told.split_once(" for the server (").expect("both");
+    assert!(here.starts_with("it is 20") && here.contains(' '), "{told}");
+    assert!(exact.ends_with("Z)\n"), "{told}");
+    let answer = shell.json(&["clock", "advance", "90", "--json"]);
+    assert_eq!(answer["notes"], json!(["TIME \"90\": 90 is taken as 90 seconds"]));
+}
+
+/// Story: a folder that was named was left alone in silence, and what was thought to be kept was gone.
+#[test]
+fn a_virtual_clock_is_refused_with_a_folder() {
+    for (args, variable) in [(&["--data", "d"][..], None), (&[], Some("d"))] {
+        let dir = TempDir::new().expect("dir");
+        let mut command = Command::new(BINARY);
+        command
+            .args(["serve", "--virtual-clock", "--http", "127.0.0.1:0"])
+            .args(args)
+            .current_dir(dir.path());
+        if let Some(folder) = variable {
+            command.env("DUEWHEEL_DATA", folder);
+        }
+        let refused = command.output().expect("output");
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        assert!(told.contains("--data: is not used with --virtual-clock"), "{told}");
+    }
 }

@@ -298,7 +298,7 @@ fn done_messages_on_the_command_line() {
     assert_eq!(shell.json(&["get", "orders", "--key", "order-42", "--json"])["state"], "ready");
     assert!(shell.fails(&["bulk", "cancel", "orders", "--state", "done", "--yes"], 2).contains("state"));
     let shown = shell.ok(&["config", "orders", "--unset", "keep-done"]);
-    assert!(shown.contains("--keep-done       never  (default)\n"), "{shown}");
+    assert!(shown.contains("--keep-done       not kept  (default)\n"), "{shown}");
 }
 
 /// beanstalkd's protocol and kill -9: what has ended is not found there, and what is kept outlives the process.

@@ -147,7 +147,7 @@ fn a_key_that_is_taken_is_refused_kept_or_replaced() {
     to.ok(&["enqueue", "q", "ours", "--key", "k", "--delay", "2h"]);
     let refused = to.fails(&["import", path], 1);
     assert!(refused.contains("line 3: key_exists: "), "{refused}");
-    assert!(refused.contains("1 messages were refused"), "{refused}");
+    assert!(refused.contains("1 message was refused"), "{refused}");
     assert_eq!(to.messages("q").keys().collect::<Vec<_>>(), ["more", "ours"]);
     assert_eq!(to.import(&file, &["--if-exists", "keep"])["kept"], 1);
     assert_eq!(to.messages("q").keys().collect::<Vec<_>>(), ["more", "ours"]);

@@ -186,7 +186,7 @@ fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store(
     let _server = start(&redis.url(0));
     until("the worker is told that the server starts", || {
         let told = std::fs::read_to_string(&log_path).expect("log");
-        told.contains("starting: waiting for Redis") && told.contains("trying again")
+        told.contains("waiting for the server: ") && told.contains("starting: waiting for Redis")
             || worker.0.try_wait().expect("wait").is_some()
     });
     assert_eq!(worker.0.try_wait().expect("wait"), None, "{:?}", std::fs::read_to_string(&log_path));

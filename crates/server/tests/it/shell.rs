@@ -26,6 +26,14 @@ impl Shell {
         Shell { server, dir }
     }
 
+    /// A server whose time stands.
+    pub(crate) fn on_virtual_clock() -> Shell {
+        let dir = TempDir::new().expect("dir");
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--virtual-clock", "--http", "127.0.0.1:0"]).current_dir(dir.path());
+        Shell { server: Process::spawn(command), dir }
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         command.args(args).env("DUEWHEEL_SERVER", &self.server.url).current_dir(self.dir.path());

@@ -185,8 +185,8 @@ fn the_command_line_does_the_same() {
 
     shell.ok(&["enqueue", "q", "hello", "--delay", "1h"]);
     let unconfirmed = shell.fails(&["queue", "rm", "q"], 2);
-    assert!(unconfirmed.contains("1 messages for ever; confirm with --yes"), "{unconfirmed}");
-    assert_eq!(shell.ok(&["queue", "rm", "q", "--yes"]), "q  removed, with 1 messages\n");
+    assert!(unconfirmed.contains("1 message for ever; confirm with --yes"), "{unconfirmed}");
+    assert_eq!(shell.ok(&["queue", "rm", "q", "--yes"]), "q  removed, with 1 message\n");
     shell.fails(&["queue", "rm", "q", "--yes"], 3);
     shell.ok(&["enqueue", "q", "hello"]);
     shell.ok(&["reserve", "q"]);

@@ -8,3 +8,4 @@ mod names;
 mod requests;
 mod settle;
 mod times;
+mod words;

@@ -15,10 +15,14 @@ fn in_kolkata(shell: &Shell, args: &[&str]) -> (Output, String) {
     (output, note)
 }
 
+/// The answer of a command with `--json`, and its notes, one a line.
 fn said(shell: &Shell, args: &[&str]) -> (Value, String) {
-    let (output, note) = in_kolkata(shell, args);
-    assert!(output.status.success(), "{args:?}: {note}");
-    (serde_json::from_slice(&output.stdout).expect("JSON"), note)
+    let (output, stderr) = in_kolkata(shell, args);
+    assert!(output.status.success() && stderr.is_empty(), "{args:?}: {stderr}");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let notes = answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let notes: String = notes.map(|note| format!("{note}\n")).collect();
+    (answer, notes)
 }
 
 #[test]

@@ -383,8 +383,8 @@ fn wrong_uses_are_one_clear_line() {
     let source = Beanstalkd::start();
     let nobody = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").to_string();
     for (from, more, code, says) in [
-        (&*nobody, &[][..], 1, "cannot reach a beanstalkd"),
-        ("unix:/nowhere", &[], 1, "cannot reach a beanstalkd"),
+        (&*nobody, &[][..], 5, "cannot reach a beanstalkd"),
+        ("unix:/nowhere", &[], 5, "cannot reach a beanstalkd"),
         (target.server.url.trim_start_matches("http://"), &[], 1, "this is no beanstalkd"),
         (&*source.address, &["--tube", "a b"], 2, "--tube"),
     ] {
