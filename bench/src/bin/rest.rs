@@ -1,15 +1,17 @@
 //! What a server costs while it has nothing to do: the real server as a process, on an empty folder.
 //!
-//! `bench/run rest [--seconds 10] [--messages 175000] [--pending 0]`. It is measured new, after messages that were
-//! enqueued and acked, and after the rest that follows. With `--pending` another server is killed with so many messages
-//! pending, and the time of its next start is measured. Exits with 1 if a target is missed, and names it.
+//! `bench/run rest [--seconds 10] [--messages 175000] [--pending 0] [--viewers 3]`. It is measured new, after messages
+//! that were enqueued and acked, and after the rest that follows. With `--pending` another server is killed with so many
+//! messages pending, and its next start is measured, and then what it costs that people look at its dashboard. Exits with
+//! 1 if a target is missed, and names it.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,10 @@ struct Args {
     /// 100000000, a run of several minutes with some 20 GB of disk.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pending: u64,
+    /// Viewers of the dashboard while messages are pending: each reads the stream of figures, and asks for the histogram
+    /// of all queues every five seconds.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    viewers: usize,
     /// Where the folder is made; give a folder on the disk that counts.
     #[arg(long, value_name = "DIR", default_value = "bench/out")]
     dir: PathBuf,
@@ -41,6 +47,11 @@ const START_MS: f64 = 50.0;
 const FOLDER_MIB: f64 = 64.0;
 const RESIDENT_MIB: f64 = 30.0;
 const PROCESSOR_PERCENT: f64 = 0.3;
+/// The targets with messages pending: of the start, and of all viewers together.
+const PENDING_START_MS: f64 = 1_000.0;
+const VIEWERS_PERCENT: f64 = 1.0;
+/// Time between two histograms of a viewer.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Longest time of one answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -103,7 +114,22 @@ fn run(args: &Args) -> io::Result<Vec<String>> {
         let limit = ADDRESS + Duration::from_millis(args.pending / 10);
         let (server, start) = Server::start(&data, limit)?;
         let seen = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
-        println!("{}", seen.row(&format!("killed and started again with {} pending", args.pending)));
+        let what = format!("killed and started again with {} pending", args.pending);
+        println!("{}", seen.row(&what));
+        miss(&mut missed, &what, &[("start to ready, ms", 1e3 * start.as_secs_f64(), PENDING_START_MS)]);
+        if args.viewers > 0 {
+            let viewers: Vec<Viewer> =
+                (0..args.viewers).map(|_| Viewer::begin(server.address)).collect::<io::Result<_>>()?;
+            let seen = Seen::of(&server, &data, idle)?;
+            let what = format!("the same, {} viewers of the dashboard", args.viewers);
+            println!("{}", seen.row(&what));
+            miss(&mut missed, &what, &[("% of a core", seen.percent.unwrap_or(0.0), VIEWERS_PERCENT)]);
+            let events = viewers.into_iter().map(Viewer::end).collect::<io::Result<Vec<u64>>>()?;
+            // A stream that is silent costs nothing, and would be no measurement.
+            if events.iter().any(|events| *events < args.seconds / 2) {
+                return Err(io::Error::other(format!("the streams had only {events:?} events")));
+            }
+        }
     }
     Ok(missed)
 }
@@ -154,8 +180,65 @@ impl Seen {
             ("resident, MiB", self.resident_mib, RESIDENT_MIB),
             ("% of a core", self.percent.unwrap_or(0.0), PROCESSOR_PERCENT),
         ];
-        let over = measured.iter().filter(|(_, value, most)| value > most);
-        missed.extend(over.map(|(name, value, most)| format!("{what}: {name}: {value:.2}, target {most}")));
+        miss(missed, what, &measured);
+    }
+}
+
+/// Adds the targets that are missed, of triples of a name, a value and the most that it may be.
+fn miss(missed: &mut Vec<String>, what: &str, measured: &[(&str, f64, f64)]) {
+    let over = measured.iter().filter(|(_, value, most)| value > most);
+    missed.extend(over.map(|(name, value, most)| format!("{what}: {name}: {value:.2}, target {most}")));
+}
+
+/// A dashboard in a browser: reads the stream of figures, and asks for histograms.
+struct Viewer {
+    stream: TcpStream,
+    reader: thread::JoinHandle<u64>,
+    looks: thread::JoinHandle<io::Result<()>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Viewer {
+    fn begin(address: SocketAddr) -> io::Result<Viewer> {
+        let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+        stream.write_all(
+            b"GET /v1/stats/stream HTTP/1.1\r\nhost: bench\r\naccept: text/event-stream\r\n\r\n",
+        )?;
+        let lines = BufReader::new(stream.try_clone()?);
+        // It ends with the stream.
+        let reader = thread::spawn(move || {
+            let lines = lines.lines().map_while(Result::ok);
+            lines.filter(|line| line.starts_with("data: ")).count() as u64
+        });
+        let is_over = Arc::new(AtomicBool::new(false));
+        let looks = thread::spawn({
+            let is_over = is_over.clone();
+            move || {
+                let mut client = Connection::new(address);
+                let mut next = Instant::now();
+                while !is_over.load(Ordering::Relaxed) {
+                    if Instant::now() >= next {
+                        let (status, _) = client.call("GET", "/v1/histogram?buckets=60", "", "")?;
+                        if status != 200 {
+                            return Err(io::Error::other(format!("a histogram is answered {status}")));
+                        }
+                        next += LOOK;
+                    }
+                    thread::sleep(Duration::from_millis(100));
+                }
+                Ok(())
+            }
+        });
+        Ok(Viewer { stream, reader, looks, is_over })
+    }
+
+    /// Closes it; the number of events that it has read.
+    fn end(self) -> io::Result<u64> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let lost = |_| io::Error::other("a viewer has panicked");
+        self.looks.join().map_err(lost)??;
+        self.stream.shutdown(Shutdown::Both)?;
+        self.reader.join().map_err(lost)
     }
 }
 
@@ -185,47 +268,23 @@ fn allocated(dir: &Path) -> io::Result<u64> {
 struct Server {
     child: Child,
     address: SocketAddr,
-    connection: Option<TcpStream>,
+    connection: Connection,
 }
 
-impl Server {
-    /// Starts a server, and waits until it is ready. Returns how long that took.
-    fn start(data: &Path, limit: Duration) -> io::Result<(Self, Duration)> {
-        let mut command = Command::new(duewheel_bench::server::binary()?);
-        command.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error", "--data"]);
-        let began = Instant::now();
-        let mut child = command.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let out = child.stdout.take();
-        let mut server = Server { child, address: ([127, 0, 0, 1], 0).into(), connection: None };
-        let mut out = BufReader::new(out.ok_or(ErrorKind::BrokenPipe)?);
-        let (say, said) = mpsc::channel();
-        // It ends with the child's output.
-        thread::spawn(move || {
-            let mut line = String::new();
-            while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                let _ = say.send(std::mem::take(&mut line));
-            }
-        });
-        let line = said.recv_timeout(ADDRESS).map_err(|_| io::Error::other("the server says no address"))?;
-        let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
-        server.address = address.ok_or_else(|| io::Error::other(format!("no address in {line:?}")))?;
-        while server.call("GET", "/readyz", "", "")?.0 != 200 {
-            if began.elapsed() > limit {
-                return Err(io::Error::other("the server does not become ready"));
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok((server, began.elapsed()))
+/// Requests to an address, which share a connection while it lives.
+struct Connection {
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+}
+
+impl Connection {
+    fn new(address: SocketAddr) -> Self {
+        Connection { address, stream: None }
     }
 
-    fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have ended
-        let _ = self.child.wait();
-    }
-
-    /// Status and body of the answer. Requests share a connection while it lives.
+    /// Status and body of the answer.
     fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
-        let mut stream = match self.connection.take() {
+        let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => {
                 let stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
@@ -242,11 +301,56 @@ impl Server {
         stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())?;
         let answer = read_answer(&mut stream)?;
         // After a refusal the server may close it.
-        self.connection = (answer.0 == 200).then_some(stream);
+        self.stream = (answer.0 == 200).then_some(stream);
         Ok(answer)
     }
+}
 
-    /// The same until it is answered with a success; again for a while when the server asks for that.
+impl Server {
+    /// Starts a server, and waits until it is ready. Returns how long that took.
+    fn start(data: &Path, limit: Duration) -> io::Result<(Self, Duration)> {
+        let mut command = Command::new(duewheel_bench::server::binary()?);
+        command.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error", "--data"]);
+        let began = Instant::now();
+        let mut child = command.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let out = child.stdout.take();
+        let mut server = Server {
+            child,
+            address: ([127, 0, 0, 1], 0).into(),
+            connection: Connection::new(([127, 0, 0, 1], 0).into()),
+        };
+        let mut out = BufReader::new(out.ok_or(ErrorKind::BrokenPipe)?);
+        let (say, said) = mpsc::channel();
+        // It ends with the child's output.
+        thread::spawn(move || {
+            let mut line = String::new();
+            while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                let _ = say.send(std::mem::take(&mut line));
+            }
+        });
+        let line = said.recv_timeout(ADDRESS).map_err(|_| io::Error::other("the server says no address"))?;
+        let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
+        server.address = address.ok_or_else(|| io::Error::other(format!("no address in {line:?}")))?;
+        server.connection = Connection::new(server.address);
+        while server.call("GET", "/readyz", "", "")?.0 != 200 {
+            if began.elapsed() > limit {
+                return Err(io::Error::other("the server does not become ready"));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok((server, began.elapsed()))
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+
+    fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
+        self.connection.call(method, path, kind, body)
+    }
+
+    /// Posts until it is answered with a success; again for a while when the server asks for that.
     fn ask(&mut self, path: &str, kind: &str, body: &str) -> io::Result<String> {
         let deadline = Instant::now() + ANSWER;
         loop {
