@@ -267,7 +267,7 @@ impl Look<'_> {
 mod tests {
     use duewheel::core::engine::{Op, Target};
     use duewheel::core::name::{Key, QueueName};
-    use duewheel::{Duewheel, Policy};
+    use duewheel::{Duewheel, Policy, VirtualClock};
 
     use super::*;
     use crate::schedule::occurrence_key;
@@ -302,5 +302,87 @@ mod tests {
         let key = Key::new(&occurrence_key("hourly", at)).unwrap();
         let keyed = Op::get(Target::Key(QueueName::new("q").unwrap(), key));
         assert!(wheel.client().ask(keyed).await.unwrap().is_none(), "it has no key");
+    }
+
+    /// How far a look comes before its node dies.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum LookCut {
+        BehindTheLook,
+        BehindTheWrite,
+        BehindTheEnqueue,
+    }
+
+    /// Takes the steps of [`Look::run`] up to the enqueue of an occurrence, and dies there.
+    async fn cut(look: &mut Look<'_>, cut: LookCut) {
+        let mut previous = PreviousRun::Unknown;
+        loop {
+            let now = look.now();
+            let unfinished = look.record.state.unfinished(now);
+            match unfinished.unwrap_or_else(|| look.next_step(now, previous)) {
+                ScheduleStep::Look(id) => {
+                    previous = message::is_settled(&look.shelf.client, id).await.unwrap();
+                }
+                ScheduleStep::Enter(entries) if cut != LookCut::BehindTheLook => {
+                    look.hold().await.unwrap();
+                    if cut == LookCut::BehindTheEnqueue {
+                        look.enqueue(entries, true).await.unwrap();
+                    }
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The look at the previous occurrence, the write of the record and the enqueue are three calls, and a node may die
+    /// before and after each of them.
+    #[tokio::test]
+    async fn a_look_that_is_cut_anywhere_lets_no_two_be_unsettled_and_loses_none() {
+        const CUTS: [LookCut; 3] =
+            [LookCut::BehindTheLook, LookCut::BehindTheWrite, LookCut::BehindTheEnqueue];
+        for overlap in ["skip", "buffer_one"] {
+            let clock = VirtualClock::at_2026();
+            let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
+            let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+            let recurrence = RecurrenceSettings { every: Some("1m".into()), ..Default::default() };
+            let overlap = Some(overlap.into());
+            let settings = ScheduleSettings { queue: "q".into(), recurrence, overlap, ..Default::default() };
+            schedules.put("minutely", settings, None).await.unwrap();
+            let look_now = async |at: Option<LookCut>| {
+                let row = schedules.shelf.read("minutely").await.unwrap().unwrap();
+                let record = ScheduleRecord::read(&row.body).unwrap();
+                let mut look = schedules.look("minutely", &row, record, 0);
+                match at {
+                    Some(at) => cut(&mut look, at).await,
+                    None => assert_eq!(look.run(None).await.unwrap(), LookEnd::Written),
+                }
+            };
+            let (mut settled, mut cut_with_one_entering) = (0, 0);
+            clock.advance(std::time::Duration::from_secs(20));
+            for minute in 0..60 {
+                let queue = QueueName::new("q").unwrap();
+                let there = wheel.client().list(queue.clone(), None, None, 10).await.unwrap().views;
+                // The previous one is settled before the look in two of three minutes.
+                if let (Some(view), 0..2) = (there.first(), minute % 3) {
+                    wheel.client().ask(Op::cancel(Target::Id(view.message.id))).await.unwrap().unwrap();
+                    settled += 1;
+                }
+                clock.advance(std::time::Duration::from_secs(40));
+                look_now(Some(CUTS[minute / 3 % 3])).await;
+                let record = schedules.get("minutely").await.unwrap().record;
+                cut_with_one_entering += u32::from(!record.state.entering.is_empty());
+                // The next node takes it over when the first one does not hold it any more.
+                clock.advance(std::time::Duration::from_secs(20));
+                look_now(None).await;
+                let there = wheel.client().list(queue, None, None, 10).await.unwrap().views;
+                assert!(there.len() <= 1, "{} unsettled at a time", there.len());
+            }
+            let state = schedules.get("minutely").await.unwrap().record.state;
+            let counts = &state.counts;
+            let waiting = u64::from(state.buffered.is_some()) + state.backlog.len() as u64;
+            assert_eq!(counts.entered + counts.skipped + counts.missed + waiting, 60, "{counts:?}");
+            assert_eq!((counts.missed, counts.unsure), (0, 0));
+            assert!(settled > 20 && cut_with_one_entering > 20, "{settled} {cut_with_one_entering}");
+        }
     }
 }

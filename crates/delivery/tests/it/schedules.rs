@@ -50,6 +50,8 @@ enum ScheduleMutant {
     TouchedUnseen,
     /// A look goes by its own clock alone.
     OwnClock,
+    /// The previous occurrence is taken for settled, whatever the look at it says.
+    PreviousUnseen,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +88,10 @@ struct World {
     looked: u64,
     /// How often the clock was set back.
     set_back: u32,
+    /// Whether consumers take their time with each message.
+    slow: bool,
+    /// Messages that entered one at a time, and found another one unsettled all the same.
+    two_at_a_time: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -137,6 +143,8 @@ impl World {
             edits: 0,
             looked: START,
             set_back: 0,
+            slow: false,
+            two_at_a_time: 0,
         }
     }
 
@@ -161,6 +169,9 @@ impl World {
         if self.refuses {
             return EnterOutcome::Refused("over_quota".into());
         }
+        let is_alone = matches!(self.record.0.overlap.as_deref(), Some("skip" | "buffer_one"));
+        let unsettled = self.messages.values().any(|message| !message.gone);
+        self.two_at_a_time += u32::from(is_alone && unsettled);
         let new = u64::try_from(self.messages.len()).unwrap() + 1;
         self.remembered.insert(id, (new, self.now + self.window()));
         let message = Entered { at: entry.at, due: entry.due, generation: 1, marked: false, gone: false };
@@ -258,7 +269,8 @@ impl World {
             ScheduleStep::Take(list) => looker.doing = list.into_iter().map(Act::Take).collect(),
             ScheduleStep::Erase(ids) => looker.doing = vec![Act::Erase(ids)],
             ScheduleStep::Look(id) => {
-                let settled = self.messages.get(&id).is_none_or(|message| message.gone);
+                let unseen = self.mutant == ScheduleMutant::PreviousUnseen;
+                let settled = unseen || self.messages.get(&id).is_none_or(|message| message.gone);
                 looker.previous = if settled { PreviousRun::Settled } else { PreviousRun::Unsettled };
                 return;
             }
@@ -314,6 +326,9 @@ impl World {
     /// Consumers take what is due; a caller sometimes changes what is not.
     fn callers(&mut self) {
         let (now, touches, postpones) = (self.now, self.draw(400) == 0, self.draw(2) == 0);
+        if self.slow && self.draw(30) != 0 {
+            return;
+        }
         for message in self.messages.values_mut().filter(|m| !m.gone && !m.marked) {
             if message.due <= now {
                 message.gone = true;
@@ -344,6 +359,11 @@ impl World {
                 "{} messages that callers had changed were removed",
                 self.taken_from_callers
             ));
+        }
+        let unsure = self.record.1.counts.unsure;
+        if u64::from(self.two_at_a_time) > unsure {
+            // Nobody knows the message of one that is unsure, so the next one cannot wait for it.
+            return Err(format!("{} entered beside an unsettled one, {unsure} are unsure", self.two_at_a_time));
         }
         let mut entered: BTreeMap<u64, u32> = BTreeMap::new();
         for (id, message) in &self.messages {
@@ -390,7 +410,10 @@ fn edited(settings: &ScheduleSettings, job: &EditJob, edits: u32) -> ScheduleSet
 
 /// A run: `Err` says what was broken.
 fn run(seed: u64, settings: &ScheduleSettings, mutant: ScheduleMutant) -> Result<World, String> {
-    let mut world = World::new(seed, settings.clone(), mutant);
+    run_in(World::new(seed, settings.clone(), mutant))
+}
+
+fn run_in(mut world: World) -> Result<World, String> {
     let mut lookers = [Looker::default(), Looker { behind: world.draw(3) * 1_300, ..Looker::default() }];
     let forget = |looker: &mut Looker| *looker = Looker { behind: looker.behind, ..Looker::default() };
     let jobs = [
@@ -496,6 +519,33 @@ fn each_occurrence_enters_once_or_is_counted() {
         entered > 5_000 && edits > 1_000 && touched > 100 && erased > 20 && set_back > 200,
         "{entered} {edits} {touched} {erased} {set_back}"
     );
+}
+
+/// The look at the previous occurrence, the write of the record and the enqueue are three calls. Workers die between them,
+/// answers are lost, and consumers take their time.
+#[test]
+fn one_at_a_time_holds_although_workers_die_between_the_look_and_the_enqueue() {
+    let slow = |seed, kind: &ScheduleSettings, mutant| {
+        run_in(World { slow: true, ..World::new(seed, kind.clone(), mutant) })
+    };
+    let alone: Vec<_> =
+        kinds().into_iter().filter(|kind| kind.overlap.as_deref() != Some("allow")).collect();
+    let (mut entered, mut skipped, mut unsettled) = (0, 0, 0);
+    for seed in 0..12 {
+        for kind in &alone {
+            match slow(seed, kind, ScheduleMutant::None) {
+                Ok(world) => {
+                    entered += world.messages.len();
+                    skipped += world.record.1.counts.skipped;
+                    unsettled += world.messages.values().filter(|message| !message.gone).count();
+                }
+                Err(why) => panic!("seed {seed}, {kind:?}: {why}"),
+            }
+        }
+    }
+    assert!(entered > 2_000 && skipped > 1_000 && unsettled > 0, "{entered} {skipped} {unsettled}");
+    let unseen = ScheduleMutant::PreviousUnseen;
+    assert!((0..3).any(|seed| alone.iter().any(|kind| slow(seed, kind, unseen).is_err())));
 }
 
 #[test]
