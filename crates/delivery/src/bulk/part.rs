@@ -28,13 +28,25 @@ pub(super) struct PartWalk {
     pub(super) leased: u64,
 }
 
-/// One message that a job concerns, as it was when the job collected.
+/// One message that a job has met, as it was when the job collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartEntry {
     pub(super) id: MessageId,
+    /// Its generation; [`LEASED`] if a consumer had it.
     pub(super) generation: u32,
     /// When it was due, in ms since 1970.
     pub(super) due: u64,
+}
+
+/// Stands for the generation of a message that a consumer had: it is not changed, also when another walk meets it without
+/// a lease. Generations begin at 1.
+pub(super) const LEASED: u32 = 0;
+
+impl PartEntry {
+    /// Whether the message is to be changed.
+    pub(super) fn is_meant(&self) -> bool {
+        self.generation != LEASED
+    }
 }
 
 /// The number of messages of a part whose record has at most this many bytes.

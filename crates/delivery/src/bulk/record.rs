@@ -1,6 +1,8 @@
 //! The record of a job: one JSON document, whose key is the job's id.
 
 use bytes::Bytes;
+use duewheel::core::engine::View;
+use duewheel::core::message::State;
 use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, UrlMoves};
@@ -28,12 +30,35 @@ pub(super) struct BulkRecord {
     /// When it ended, in ms since 1970.
     pub(super) ended: Option<u64>,
     pub(super) counts: BulkCounts,
-    /// How far the queue was walked through; `None`: it has not begun.
+    /// Which walk through the queue it is at.
+    #[serde(default, skip_serializing_if = "BulkWalk::is_first")]
+    pub(super) walk: BulkWalk,
+    /// How far this walk has come; `None`: it has not begun.
     pub(super) position: Option<String>,
     /// The number of parts that were written.
     pub(super) parts: u32,
     /// The part that is worked on, and how many of its messages are done with.
     pub(super) at: (u32, usize),
+}
+
+/// A walk of a job through its queue.
+///
+/// The list is in due order. A message that others let be due earlier, from ahead of a walk to behind it, is not met by
+/// that walk; the second one meets it where it is then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum BulkWalk {
+    /// It meets every message that stays where it is.
+    #[default]
+    First,
+    /// It meets those that moved during the first one.
+    Second,
+}
+
+impl BulkWalk {
+    fn is_first(&self) -> bool {
+        *self == BulkWalk::First
+    }
 }
 
 /// How far a job has come.
@@ -102,6 +127,7 @@ impl BulkRecord {
             phase: BulkPhase::Collecting,
             ended: None,
             counts: BulkCounts::default(),
+            walk: BulkWalk::First,
             position: None,
             parts: 0,
             at: (0, 0),
@@ -125,6 +151,16 @@ impl BulkRecord {
     pub(super) fn bytes(&self) -> Bytes {
         // Its types have text keys and finite numbers only, so this cannot fail.
         serde_json::to_vec(self).map(Bytes::from).unwrap_or_default()
+    }
+
+    /// Whether a message that the filter means is one of the job: by the clock of who accepted it, it was there before.
+    pub(super) fn means(&self, view: &View) -> bool {
+        // It has become ready since the first walk began.
+        let is_newly_ready = self.walk == BulkWalk::Second
+            && self.filter.state == Some(State::Ready)
+            && view.due_at.0 > self.created;
+        let is_taken = view.lease_until.is_some() || self.action.takes(view.state, &self.filter);
+        view.message.enqueued_at.0 <= self.created && is_taken && !is_newly_ready
     }
 
     pub(super) fn end(&mut self, phase: BulkPhase, now: u64) {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use duewheel::core::MessageId;
 use duewheel::core::engine::{
     Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Op, Outline, Past, Target, Typed, View, When,
 };
@@ -10,6 +9,7 @@ use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
+use duewheel::core::{IdSet, MessageId};
 use duewheel::{CallError, ListPositions, same_content};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::action::{BulkAction, BulkMove, UrlMoves};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
-use super::part::{Part, PartEntry, PartWalk, entries_within};
-use super::record::{BulkPhase, BulkRecord};
+use super::part::{LEASED, Part, PartEntry, PartWalk, entries_within};
+use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
 use crate::shelf::{NextLook, NotWritten};
@@ -33,6 +33,8 @@ pub(super) struct BulkRun<'a> {
     /// Messages of the part that is worked on before this one may have been changed by a node that has died, or by a call
     /// without an answer.
     unsure: usize,
+    /// How many parts are known, and the messages that they have; while it collects.
+    met: Option<(u32, IdSet)>,
 }
 
 /// Why a run has ended.
@@ -81,7 +83,7 @@ impl<'a> BulkRun<'a> {
     ) -> Self {
         // What a node that has died had begun is in the slice behind what its record says.
         let unsure = record.at.1 + BULK_SLICE;
-        BulkRun { jobs, id, row, record, stop, unsure }
+        BulkRun { jobs, id, row, record, stop, unsure, met: None }
     }
 
     /// Works until the job has ended, another has it, this node stops, or the store refuses.
@@ -128,6 +130,7 @@ impl<'a> BulkRun<'a> {
 
     /// Walks on through the queue, and writes down one part.
     async fn collect(&mut self) -> Result<(), RunEnd> {
+        self.recall_met().await?;
         let client = &self.jobs.jobs.client;
         let record = &mut self.record;
         let Ok(queue) = QueueName::new(&record.queue) else {
@@ -142,40 +145,67 @@ impl<'a> BulkRun<'a> {
                 None => return Err(RunEnd::Again("the number of shards is another".to_owned())),
             },
         };
-        let (mut entries, mut leased) = (Vec::new(), 0);
+        let met = &mut self.met.get_or_insert_default().1;
+        let mut entries = Vec::new();
         let most = entries_within(self.jobs.part_bytes());
         let limit = self.jobs.max_page().min(most / 2);
         let (mut walked, mut is_end) = (0, false);
         while entries.len() + limit <= most && walked < BULK_WALK && !is_end {
             let page = filter_step(client, &queue, state, &record.filter, position.take(), limit).await?;
             walked += page.walked.max(1);
-            for view in &page.found.views {
-                // By the clock of who accepted it.
-                if view.message.enqueued_at.0 > record.created {
-                    continue;
-                }
-                if view.lease_until.is_some() {
-                    leased += 1;
-                } else if record.action.takes(view.state, &record.filter) {
-                    let (id, generation, due) = (view.message.id, view.generation, view.due_at.0);
-                    entries.push(PartEntry { id, generation, due });
+            let meant = page.found.views.iter().filter(|view| record.means(view));
+            for entry in meant.map(part_entry) {
+                if !met.contains(entry.id) {
+                    met.insert(entry.id);
+                    entries.push(entry);
                 }
             }
             position = page.found.next;
             is_end = position.is_none();
         }
         let position = position.map(|position| position.to_string());
-        let part = Part { walk: PartWalk { position, leased }, entries };
-        let part = self.jobs.put_part(self.id, self.record.parts, part).await?;
-        self.record.parts += 1;
-        self.record.counts.matched += part.entries.len() as u64;
-        self.record.counts.leased += part.walk.leased;
-        if part.walk.position.is_none() {
-            self.record.phase = BulkPhase::Running;
-            self.unsure = 0;
+        let leased = entries.iter().filter(|entry| !entry.is_meant()).count() as u64;
+        let found = Part { walk: PartWalk { position, leased }, entries };
+        let part = self.jobs.put_part(self.id, self.record.parts, found.clone()).await?;
+        match &mut self.met {
+            Some((parts, _)) if part == found => *parts += 1,
+            // Others have found something else before: what was found here, and is not in the part, is not met.
+            met => *met = None,
         }
+        self.record.parts += 1;
+        self.record.counts.matched += part.entries.iter().filter(|entry| entry.is_meant()).count() as u64;
+        self.record.counts.leased += part.walk.leased;
         self.record.position = part.walk.position;
+        if self.record.position.is_none() {
+            self.end_walk();
+        }
         self.hold().await
+    }
+
+    /// Goes over to the second walk, or to the changes.
+    fn end_walk(&mut self) {
+        // A message that dies stands behind all that are dead, so one walk meets all of them.
+        let in_due_order = self.record.action.lists(&self.record.filter) != Some(State::Dead);
+        match self.record.walk {
+            BulkWalk::First if in_due_order => self.record.walk = BulkWalk::Second,
+            BulkWalk::First | BulkWalk::Second => {
+                self.record.phase = BulkPhase::Running;
+                self.unsure = 0;
+                self.met = None;
+            }
+        }
+    }
+
+    /// Reads which messages the parts so far have: after a node has died, another one knows them.
+    async fn recall_met(&mut self) -> Result<(), RunEnd> {
+        let (parts, met) = self.met.get_or_insert_default();
+        while *parts < self.record.parts {
+            // One that cannot be read is like an empty one, and the log says so.
+            let part = self.jobs.read_part(self.id, *parts).await?;
+            part.iter().flat_map(|part| &part.entries).for_each(|entry| met.insert(entry.id));
+            *parts += 1;
+        }
+        Ok(())
     }
 
     /// Changes the messages of the next slice.
@@ -186,7 +216,9 @@ impl<'a> BulkRun<'a> {
             return Ok(());
         }
         // A part that is gone was done with before its record said so.
-        let entries = self.jobs.read_part(self.id, part).await?.map(|part| part.entries).unwrap_or_default();
+        let mut entries =
+            self.jobs.read_part(self.id, part).await?.map(|part| part.entries).unwrap_or_default();
+        entries.retain(PartEntry::is_meant);
         let mut at = from;
         while at < entries.len() && !*self.stop.borrow() {
             let begun = Instant::now();
@@ -408,6 +440,12 @@ impl<'a> BulkRun<'a> {
     }
 }
 
+/// A message as a walk has met it.
+fn part_entry(view: &View) -> PartEntry {
+    let generation = if view.lease_until.is_some() { LEASED } else { view.generation };
+    PartEntry { id: view.message.id, generation, due: view.due_at.0 }
+}
+
 /// What the answer to a change says. `unsure`: this change may have been made before.
 fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
     match answer {
@@ -445,10 +483,11 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
 #[cfg(test)]
 mod tests {
     use duewheel::core::Policy;
-    use duewheel::core::engine::Limit;
+    use duewheel::core::engine::{Attempt, Limit};
     use duewheel::{Duewheel, VirtualClock};
 
     use super::super::filter::BulkFilter;
+    use super::super::record::BulkCounts;
     use super::*;
     use crate::shelf::ShelfRow;
 
@@ -475,6 +514,65 @@ mod tests {
             assert!(jobs.get(id).await.unwrap().ended_ms.is_some());
             for part in 0..2 {
                 assert_eq!(jobs.read_part(id, part).await.unwrap(), None, "{id}, part {part}");
+            }
+        }
+    }
+
+    /// Story: a message that was fired, or postponed to an earlier time, while the job collected went from ahead of the walk
+    /// to behind it, and the job never met it.
+    #[tokio::test]
+    async fn what_moves_behind_the_walk_is_met_by_the_second_one() {
+        for shards in [1, 3] {
+            let memory = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).shards(shards);
+            let wheel = memory.open().await.unwrap();
+            let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+            let now = client.now().wall.0;
+            let queue = QueueName::new("orders").unwrap();
+            let mut ids = Vec::new();
+            for n in 0..6_000 {
+                let when = BulkRun::at(now + 3_600_000 + n);
+                let order = Enqueue { when, ..Enqueue::new(queue.clone(), b"".to_vec()) };
+                ids.push(client.ask(order).await.unwrap().unwrap().id);
+            }
+            let record = BulkRecord::new(
+                "orders".into(),
+                BulkFilter::default(),
+                BulkAction::Postpone(BulkMove::Delay(9_000_000)),
+                None,
+                jobs.jobs.now(),
+            );
+            assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
+            let ShelfRow { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
+            let (_keep, stop) = watch::channel(false);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop.clone());
+            run.collect().await.unwrap();
+            let (walk, met) = (run.record.walk, run.record.counts.matched);
+            assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
+            let [.., soon, earlier, later, leased] = ids[..] else { unreachable!() };
+            let postpone = |id, ms| Op::postpone(Target::Id(id), Box::new(Edit::due(BulkRun::at(ms))), None);
+            for op in [postpone(soon, now), postpone(earlier, now + 1_000), postpone(later, now + 8_000_000)] {
+                client.ask(op).await.unwrap().unwrap();
+            }
+            // A consumer has one where the walk comes later, and gives it back at once; and one that was met is moved.
+            let lease = |id| Op::reserve_one(id, duewheel::core::id::SessionId::NONE, None);
+            let grant = client.ask(lease(leased)).await.unwrap().unwrap();
+            client.ask(postpone(ids[0], now + 8_500_000)).await.unwrap().unwrap();
+            let ((row, generation), record) = (run.row, run.record.clone());
+            drop(run);
+            // Another node goes on.
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+            while run.record.walk == BulkWalk::First {
+                run.collect().await.unwrap();
+            }
+            let back = Op::nack(leased, grant.token, Attempt::NotYet, Some(0), "");
+            client.ask(back).await.unwrap().unwrap();
+            assert!(matches!(run.go().await, RunEnd::Over));
+            let counts = jobs.get("job").await.unwrap().counts;
+            let expected = BulkCounts { matched: 5_999, done: 5_998, leased: 1, changed: 1, refused: 0 };
+            assert_eq!(counts, expected, "over {shards} shards");
+            for id in [soon, earlier, later] {
+                let view = client.ask(Op::get(Target::Id(id))).await.unwrap().unwrap();
+                assert_eq!(view.due_at.0, now + 9_000_000, "{id}");
             }
         }
     }
