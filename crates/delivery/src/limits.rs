@@ -83,6 +83,9 @@ pub const MAX_SLOWED: Duration = Duration::from_secs(5 * 60);
 
 /// By how much the lease of a message is longer than the time-out of its request: the time to settle it.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
+/// While a target's breaker is not closed, the next message is not reserved for so long after one with a URL of its own
+/// that has not ended.
+pub const ASIDE: Duration = Duration::from_secs(1);
 /// When a message comes back whose attempt was forgiven because its target is away and has not answered.
 pub const FORGIVEN_DELAY: Duration = Duration::from_secs(1);
 /// Messages of a target that are not settled at a time, for each request that it allows at a time: while one is settled,

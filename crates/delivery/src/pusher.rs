@@ -19,7 +19,7 @@ use crate::answer::PushVerdict;
 use crate::breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 use crate::client::{PushClass, PushClient, PushOutcome};
 use crate::limits::{
-    CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
+    ASIDE, CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
 };
 use crate::message_url::MessageUrl;
 use crate::origins::UrlGround;
@@ -161,6 +161,7 @@ impl Pusher {
             bucket: Mutex::new(target.rate.map(|rate| RateBucket::new(rate, now))),
             job: Mutex::new(Arc::new(job)),
             open_until: AtomicU64::new(0),
+            aside_until: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             hand_free: Notify::new(),
             under_way: AtomicUsize::new(0),
@@ -341,6 +342,9 @@ struct PushWorker {
     store: String,
     /// The instant, in ms of engine time, at which it begins no further request.
     open_until: AtomicU64,
+    /// Until when a message with a URL of its own has the place of a request that would tell the breaker something, in ms
+    /// of engine time.
+    aside_until: AtomicU64,
     breaker: Mutex<Breaker>,
     bucket: Mutex<Option<RateBucket>>,
     /// Sent to when more or less is permitted than before.
@@ -468,8 +472,10 @@ impl PushWorker {
         let (under_way, requests) =
             (self.under_way.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst));
         let permit = self.breaker().permit(now, under_way);
+        let aside = EngineMs(self.aside_until.load(Ordering::SeqCst));
         let most = match permit {
             Permit::Many => job.concurrency,
+            Permit::One if now < aside => return self.wait_until(aside, changed).await,
             // One more than those under way, which a slow probe may be among.
             Permit::One => requests.saturating_add(1).min(job.concurrency),
             Permit::Until(instant) => return self.wait_until(instant, changed).await,
@@ -552,9 +558,12 @@ impl PushWorker {
         Turn::Nothing
     }
 
-    /// Tells the breaker that a request to the target begins. `None`: the message goes to its own URL.
+    /// Tells the breaker that a request to the target begins. `None`: the message goes to its own URL. While the breaker
+    /// allows one request, such messages go one after the other; one that hangs lets the next one, which may be the
+    /// probe, go after [`ASIDE`].
     fn begin(&self, grant: &Grant) -> Option<RequestMark> {
         if MessageUrl::of(&grant.message).is_some() {
+            self.aside_until.store(self.now().0.saturating_add(ceil_ms(ASIDE)), Ordering::SeqCst);
             return None;
         }
         Some(self.breaker().begin(self.now(), grant.message.id, self.random(grant, "begin")))
@@ -571,7 +580,8 @@ impl PushWorker {
     ) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
         let Some(mark) = mark else {
-            return self.push_to_url(job, grant, (hand, under_way), leased_until).await;
+            self.push_to_url(job, grant, (hand, under_way), leased_until).await;
+            return self.aside_until.store(0, Ordering::SeqCst);
         };
         let span = self.span(&grant, &job.client.target().uri).await;
         let at = self.wheel.now().wall;

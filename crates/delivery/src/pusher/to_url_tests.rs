@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -251,6 +252,43 @@ async fn origins_that_hang_take_no_place_of_the_target() {
         assert_eq!(pusher.in_flight(), 12);
         pusher.stop(Duration::from_millis(1)).await;
     }
+}
+
+/// Story: while the target was away, messages with URLs of their own did not take the place of its probe, so as many were
+/// sent at a time as if its breaker were closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn urls_go_one_at_a_time_where_a_target_that_is_away_may_be_probed() {
+    let (busy, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let seen = most.clone();
+    let receiver = Listener::new(move |head| {
+        if head.contains("host: shop.") {
+            return 500;
+        }
+        seen.fetch_max(busy.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(30)));
+        busy.fetch_sub(1, Ordering::SeqCst);
+        200
+    })
+    .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = start(&wheel, &receiver.target(), LOCAL);
+    for _ in 0..3 {
+        wheel.queue("q").body("plain").enqueue().await.unwrap();
+    }
+    until("they have failed", async || pusher.counts().failed == 3).await;
+    assert!(matches!(pusher.stage(), BreakerStage::Open { .. }));
+    for n in 0..20 {
+        put(&wheel, &format!("k-{n}"), &receiver.url(&format!("c{n}"), "c")).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(pusher.counts().delivered, 0, "all messages of the queue wait");
+    clock.advance(Duration::from_secs(8));
+    until("they are delivered", async || pusher.counts().delivered == 20).await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "at a time");
+    // A probe is not held up.
+    wheel.queue("q").body("plain").enqueue().await.unwrap();
+    until("the target is probed", async || receiver.to("shop").len() == 4).await;
+    pusher.stop(LONG).await;
 }
 
 /// 410 pauses a target. Nobody could resume a URL: its message is dead.
