@@ -18,7 +18,7 @@ use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::record::Created;
 use duewheel::core::time::{WallMs, ceil_ms};
-use duewheel::{CallError, Client, Demand};
+use duewheel::{CallError, Client, Demand, ListPositions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -40,7 +40,7 @@ const LOOKED_AT: usize = 64;
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
 /// Queues of which it is known whether they keep done messages.
 const KNOWN_QUEUES: usize = 10_000;
-/// Records that are looked at, the oldest first, when there are too many.
+/// Records that are looked at together, the oldest first, when there are too many.
 const LOOKED_AT_FOR_ROOM: usize = 512;
 /// Records that are then removed, at least, if there are so many of messages that have ended.
 const ROOM_MADE: usize = 128;
@@ -203,17 +203,9 @@ impl AttemptLog {
         most: u64,
     ) -> Result<(Self, AttemptWriter), duewheel::core::name::BadName> {
         let (notes, waiting) = mpsc::channel(WAITING_ATTEMPTS);
-        let lost = Arc::new(AtomicU64::new(0));
-        let keeping = Arc::<KeepingQueues>::default();
+        let keeper = AttemptKeeper::new(client, most)?;
+        let (lost, keeping) = (keeper.lost.clone(), keeper.keeping.clone());
         let stop = watch::Sender::new(false);
-        let keeper = AttemptKeeper {
-            client: client.clone(),
-            queue: QueueName::system(QUEUE)?,
-            lost: lost.clone(),
-            keeping: keeping.clone(),
-            records: None,
-            most,
-        };
         let task = tokio::spawn(keeper.work(waiting, stop.subscribe()));
         Ok((AttemptLog { notes, lost, keeping }, AttemptWriter { stop, task }))
     }
@@ -252,9 +244,32 @@ struct AttemptKeeper {
     records: Option<(u64, Instant)>,
     /// The most that there may be.
     most: u64,
+    room: RoomSearch,
+}
+
+/// How far the search for records that make room has come. Those of living messages are not looked at again for each batch
+/// of attempts.
+#[derive(Clone, Debug)]
+enum RoomSearch {
+    /// It goes on behind this position; `None`: at the oldest record.
+    Behind(Option<ListPositions>),
+    /// All were looked at; it begins again at this instant.
+    Resting(Instant),
 }
 
 impl AttemptKeeper {
+    fn new(client: &Client, most: u64) -> Result<Self, duewheel::core::name::BadName> {
+        Ok(AttemptKeeper {
+            client: client.clone(),
+            queue: QueueName::system(QUEUE)?,
+            lost: Arc::default(),
+            keeping: Arc::default(),
+            records: None,
+            most,
+            room: RoomSearch::Behind(None),
+        })
+    }
+
     async fn work(mut self, mut waiting: mpsc::Receiver<AttemptNote>, mut stop: watch::Receiver<bool>) {
         let client = self.client.clone();
         let mut due = Box::pin(due(client.clone(), self.queue.clone(), Duration::ZERO));
@@ -405,10 +420,17 @@ impl AttemptKeeper {
     }
 
     /// Removes records of messages that have ended, the oldest first, until there is room for `new` more. Returns
-    /// whether there is.
+    /// whether there is. It looks at one page and goes on behind it the next time; behind the last page it rests.
     async fn make_room(&mut self, new: usize) -> bool {
-        let list = Op::list(self.queue.clone(), Some(State::Scheduled), None, LOOKED_AT_FOR_ROOM, None);
-        let Ok(page) = self.client.ask(list).await else { return false };
+        let after = match &self.room {
+            RoomSearch::Resting(until) if Instant::now() < *until => return false,
+            RoomSearch::Resting(_) => None,
+            RoomSearch::Behind(after) => after.clone(),
+        };
+        self.room = RoomSearch::Behind(after.clone());
+        let list =
+            self.client.list(self.queue.clone(), Some(State::Scheduled), after.clone(), LOOKED_AT_FOR_ROOM);
+        let Ok(page) = list.await else { return false };
         let of = |view: &View| view.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
         let records: Vec<(MessageId, MessageId)> =
             page.views.iter().filter_map(|view| Some((view.message.id, of(view)?))).collect();
@@ -418,8 +440,15 @@ impl AttemptKeeper {
             view.as_ref().is_none_or(|view| matches!(view.state, State::Dead | State::Done))
         };
         let ended = records.iter().zip(views).filter(|(_, view)| view.as_ref().is_ok_and(has_ended));
-        let cancels: Vec<_> =
-            ended.map(|((record, _), _)| Op::cancel(Target::Own(*record))).take(new.max(ROOM_MADE)).collect();
+        let mut cancels: Vec<_> = ended.map(|((record, _), _)| Op::cancel(Target::Own(*record))).collect();
+        let most = new.max(ROOM_MADE);
+        self.room = match page.next {
+            // What is left of the page is for the next time.
+            _ if cancels.len() > most => RoomSearch::Behind(after),
+            None => RoomSearch::Resting(Instant::now() + COUNT_AGAIN),
+            next => RoomSearch::Behind(next),
+        };
+        cancels.truncate(most);
         let Ok(answers) = self.client.ask_many(cancels).await else { return false };
         let removed = answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count();
         if let Some((records, _)) = &mut self.records {
@@ -490,6 +519,47 @@ mod tests {
         }
     }
 
+    /// A failure of a message.
+    fn note(id: MessageId) -> AttemptNote {
+        let attempt = DeliveryAttempt {
+            at_ms: 1,
+            ms: 1,
+            status: Some(500),
+            class: "status_500".into(),
+            answer: String::new(),
+        };
+        let queue = QueueName::new("q").unwrap();
+        AttemptNote { id, attempt, queue, failed: true, first: true, gone: false }
+    }
+
+    /// Story: each batch of attempts looked at the same 512 oldest records again, all of living messages, and never at
+    /// those behind them.
+    #[tokio::test]
+    async fn the_search_for_room_goes_on_behind_the_records_of_living_messages() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let client = wheel.client();
+        let mut keeper = AttemptKeeper::new(client, 600).unwrap();
+        let mut ids = Vec::new();
+        for _ in 0..600 {
+            let later = wheel.queue("q").body("x").delay(duewheel::HOUR);
+            ids.push(later.enqueue().await.unwrap().id);
+        }
+        for some in ids.chunks(WRITTEN_ATTEMPTS) {
+            keeper.write(some.iter().map(|id| note(*id)).collect()).await;
+        }
+        assert!(keeper.is_full().await);
+        client.ask(Op::cancel(Target::Id(ids[599]))).await.unwrap().unwrap();
+        assert!(!keeper.make_room(1).await, "the first 512 live");
+        assert!(matches!(&keeper.room, RoomSearch::Behind(Some(_))), "{:?}", keeper.room);
+        assert!(keeper.make_room(1).await, "the last one has ended");
+        // All were looked at: for ten seconds it looks at none.
+        client.ask(Op::cancel(Target::Id(ids[0]))).await.unwrap().unwrap();
+        assert!(matches!(keeper.room, RoomSearch::Resting(_)), "{:?}", keeper.room);
+        assert!(!keeper.make_room(1).await);
+        keeper.room = RoomSearch::Resting(Instant::now());
+        assert!(keeper.make_room(1).await, "then it begins at the oldest");
+    }
+
     /// Story: dead messages stay for good, and so did their records, until those of living messages had no room.
     #[tokio::test]
     async fn records_of_ended_messages_make_room() {
@@ -501,20 +571,6 @@ mod tests {
         for n in 0..5 {
             ids.push(wheel.queue("q").body("x").delay(duewheel::HOUR * n).enqueue().await.unwrap().id);
         }
-        let note = |id: MessageId| AttemptNote {
-            id,
-            attempt: DeliveryAttempt {
-                at_ms: 1,
-                ms: 1,
-                status: Some(500),
-                class: "status_500".into(),
-                answer: String::new(),
-            },
-            queue: QueueName::new("q").unwrap(),
-            failed: true,
-            first: true,
-            gone: false,
-        };
         // The first one is dead, the others wait.
         let Ok(Reserved::Grants(grants)) = client.reserve(Demand::new(QueueName::new("q").unwrap())).await
         else {
