@@ -2,7 +2,7 @@
 //! faults, judged by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`),
 //! failovers of Redis Cluster (`failover`), a master of it that hangs (`hanging`), slots of it that move (`moving`),
 //! steps of its clock (`clocks`), a Redis that has lost everything (`lost`), nodes that come and go (`joining`), nodes
-//! that are replaced by those of the next version (`upgrade`).
+//! that are replaced by those of the next version (`upgrade`), a node that pushes and is killed (`pushes`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the
 //! cluster, everything is drained, what is left is listed, and the history is judged. A run counts only if its faults
@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `DUEWHEEL_NODE_KILLS` (3) | how often a node is killed |
 //! | `DUEWHEEL_NODE_PAUSES` (3) | how often a node is stopped past its lease |
+//! | `DUEWHEEL_PUSHER_KILLS` (1) | how often the node is killed that pushes |
 //! | `DUEWHEEL_STORE_FAULTS` (1) | how often a single Redis is killed, stopped, cut off from a node, and away |
 //! | `DUEWHEEL_FAILOVERS` (1) | how often a master of Redis Cluster is killed, stopped, and all of it is restarted |
 //! | `DUEWHEEL_HANGING_MASTERS` (1) | how often one of several masters hangs while a node dies |
@@ -32,6 +33,7 @@ mod lost;
 mod moving;
 mod nodes;
 mod probe;
+mod pushes;
 mod stage;
 mod store;
 mod upgrade;

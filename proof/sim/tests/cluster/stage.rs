@@ -84,6 +84,24 @@ pub(crate) fn in_runs(variable: &str, usual: u64, most: u64, mut run: impl FnMut
 /// Performs a run and judges it. `act` finds all nodes at work, and leaves them so; it is done again while too little
 /// has happened for the run to prove anything.
 pub(crate) fn perform(play: Play, act: impl FnMut(&mut Stage<'_>) -> Result<(), String>) {
+    perform_with(play, Company::Crew, act);
+}
+
+/// As [`perform`], for an act that brings its own clients. It is done once.
+pub(crate) fn perform_alone(play: Play, act: impl FnMut(&mut Stage<'_>) -> Result<(), String>) {
+    perform_with(play, Company::None, act);
+}
+
+/// Who works beside the act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    /// The clients of the kill -9 test.
+    Crew,
+    /// Nobody.
+    None,
+}
+
+fn perform_with(play: Play, company: Company, act: impl FnMut(&mut Stage<'_>) -> Result<(), String>) {
     let seed = verdict::seed();
     let (name, (variable, count)) = (play.name, play.count);
     let folder = tempfile::Builder::new().prefix("duewheel-cluster-").tempdir().expect("a temporary folder");
@@ -104,7 +122,7 @@ pub(crate) fn perform(play: Play, act: impl FnMut(&mut Stage<'_>) -> Result<(), 
         starts: 0,
         said: Vec::new(),
     };
-    let result = stage.play(&play, seed, act);
+    let result = stage.play(&play, company, seed, act);
     let said = std::mem::take(&mut stage.said);
     drop(stage);
     let title = format!("{name}, {variable}={count}, seed {seed}");
@@ -142,14 +160,19 @@ impl Stage<'_> {
     fn play(
         &mut self,
         play: &Play,
+        company: Company,
         seed: u64,
         mut act: impl FnMut(&mut Self) -> Result<(), String>,
     ) -> Result<(), String> {
         let (run, gossip) = (self.run, Gossip::default());
         std::thread::scope(|scope| {
-            let crew = Crew::hire(scope, run, &gossip, seed);
+            let crew = (company == Company::Crew).then(|| Crew::hire(scope, run, &gossip, seed));
             let result = self.begin(play.nodes).and_then(|()| {
                 run.phase("load");
+                let Some(crew) = crew else {
+                    act(self)?;
+                    return QUEUES.iter().try_for_each(|queue| run.dump(queue, &[]));
+                };
                 for _ in 0..ACTS {
                     act(self)?;
                     if self.until_proved(&play.facts) {
@@ -384,6 +407,15 @@ impl Stage<'_> {
         body: &Value,
     ) -> Result<(u16, Value), String> {
         http::ask(self.http(node)?, PATIENCE, method, path, body)
+    }
+
+    /// A request to any node that runs, which must be answered with success.
+    pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Result<(), String> {
+        let node = (0..self.nodes.len()).find(|node| self.nodes[*node].http.is_some()).ok_or("no node runs")?;
+        match self.call(node, method, path, body)? {
+            (200..=299, _) => Ok(()),
+            (status, value) => Err(format!("{method} {path} {body}: {status} {value}")),
+        }
     }
 
     /// What a node answers to a `GET`, as text.

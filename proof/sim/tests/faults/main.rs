@@ -21,7 +21,6 @@ mod fill;
 mod full_disk;
 mod pause;
 mod pushes;
-mod receiver;
 mod soak;
 mod stage;
 mod trace;

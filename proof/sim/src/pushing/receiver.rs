@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use duewheel_judge::history::{PushAnswer, PushId, PushSeen, Recorder, Seen, What};
 
-use crate::stage::PATIENCE;
+use super::PATIENCE;
 
 /// What the receiver does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub enum Mood {
     /// 200.
     Well,
     /// 200 after this time.
@@ -28,7 +28,7 @@ pub(crate) enum Mood {
 
 /// Its state, shared by its connections.
 #[derive(Debug, Default)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     pushes: AtomicU64,
     /// Connections that are open, and rounds of the acceptor that have found none.
     open: AtomicU64,
@@ -41,7 +41,10 @@ const LOOK: Duration = Duration::from_millis(5);
 
 impl Receiver {
     /// Begins to listen. `mood` is asked about each request.
-    pub(crate) fn listen<'scope, 'env>(
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn listen<'scope, 'env>(
         &'env self,
         scope: &'scope Scope<'scope, 'env>,
         recorder: &'env Recorder,
@@ -71,8 +74,11 @@ impl Receiver {
         Ok(address)
     }
 
-    /// Waits until everything that a killed server has sent is recorded.
-    pub(crate) fn drained(&self) -> Result<(), String> {
+    /// Waits until everything that a killed server has sent is recorded. No other server sends anything meanwhile.
+    ///
+    /// # Errors
+    /// Connections stay open.
+    pub fn drained(&self) -> Result<(), String> {
         let (rounds, begun) = (self.rounds.load(Ordering::SeqCst), Instant::now());
         // The first round may have begun before the server was killed.
         while self.rounds.load(Ordering::SeqCst) < rounds + 2 || self.open.load(Ordering::SeqCst) > 0 {
@@ -85,7 +91,7 @@ impl Receiver {
     }
 
     /// Ends all its threads.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
