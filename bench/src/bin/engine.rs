@@ -67,6 +67,7 @@ fn main() {
                 lease_ms: None,
                 session: SessionId::NONE,
                 max_of: Vec::new(),
+                max_attempts: None,
                 deadline_margin_ms: None,
             });
             acks.push(demand);

@@ -291,6 +291,10 @@ impl Totals {
         let (total, by) = match record {
             Record::Put { was, .. } => (&mut self.enqueued, u64::from(was.is_none())),
             Record::Granted { .. } => (&mut self.granted, 1),
+            // The long form of a grant.
+            Record::Changed { life: Life { stage: Stage::Leased(_), .. }, was, .. } => {
+                (&mut self.granted, u64::from(was.kind == Kind::Waiting))
+            }
             Record::Changed { life, .. } => {
                 (&mut self.died, u64::from(matches!(life.stage, Stage::Dead { .. })))
             }

@@ -509,6 +509,7 @@ impl PushWorker {
             queues: job.queues.clone(),
             session: self.session,
             max_of: Vec::new(),
+            max_attempts: Some(job.client.target().max_attempts),
             deadline_margin_ms: None,
         };
         let reserved = tokio::select! {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use duewheel_core::engine::{Ask, Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::SessionId;
-use duewheel_core::message::State;
+use duewheel_core::message::{MaxAttempts, State};
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
 use duewheel_core::time::Now;
@@ -74,6 +74,8 @@ pub struct Demand {
     pub wait_ms: u64,
     /// The lease duration in ms; `None`: as the message or its queue defines it.
     pub lease_ms: Option<u64>,
+    /// Number of attempts that the consumer allows a message without a number of its own; `None`: as the queue defines it.
+    pub max_attempts: Option<MaxAttempts>,
     /// The session that the leases are bound to, or [`SessionId::NONE`].
     pub session: SessionId,
     /// Answer [`Reserved::DeadlineSoon`] when a lease of this session has less than this time left, in ms.
@@ -86,6 +88,7 @@ impl Demand {
         Demand {
             queues: vec![queue],
             max_of: Vec::new(),
+            max_attempts: None,
             max: 1,
             wait_ms: 0,
             lease_ms: None,
@@ -213,6 +216,7 @@ impl Client {
             waiter,
             queues: demand.queues,
             max_of: demand.max_of,
+            max_attempts: demand.max_attempts,
             max: demand.max,
             max_bytes: usize::MAX,
             wait_ms: demand.wait_ms,

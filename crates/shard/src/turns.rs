@@ -209,6 +209,7 @@ mod tests {
             lease_ms: None,
             session: SessionId(waiter),
             max_of: Vec::new(),
+            max_attempts: None,
             deadline_margin_ms: None,
         }))
     }

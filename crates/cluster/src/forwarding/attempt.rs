@@ -347,6 +347,7 @@ mod tests {
                 lease_ms: None,
                 session: SessionId::NONE,
                 max_of: Vec::new(),
+                max_attempts: None,
                 deadline_margin_ms: None,
             })
         };
@@ -379,6 +380,7 @@ mod tests {
                 lease_ms: None,
                 session: SessionId::NONE,
                 max_of: Vec::new(),
+                max_attempts: None,
                 deadline_margin_ms: None,
             })
         };

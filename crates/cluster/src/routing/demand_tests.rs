@@ -40,6 +40,7 @@ impl Rig {
             lease_ms: None,
             session: SessionId(self.waiters),
             max_of: Vec::new(),
+            max_attempts: None,
             deadline_margin_ms: None,
         };
         let (answer, receiver) = oneshot::channel();

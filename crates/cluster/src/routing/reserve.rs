@@ -406,6 +406,7 @@ fn shard_waiter(queue: QueueName, waiter: WaiterId) -> Reserve {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     }
 }

@@ -169,6 +169,7 @@ fn wait_op() -> Op {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     })
 }

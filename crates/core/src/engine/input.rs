@@ -298,7 +298,8 @@ pub enum Attempt {
     /// "Not yet": the grant is forgiven, and does not count.
     NotYet,
     /// It failed, and counts against a limit of the consumer's own, which replaces that of the queue until a consumer
-    /// without one returns the message. The message's own limit wins.
+    /// without one returns the message. The message's own limit wins. A reserve that names the limit lets it hold for
+    /// an attempt that no consumer returns, too ([`Reserve::max_attempts`]).
     FailedOf(MaxAttempts),
 }
 
@@ -493,6 +494,10 @@ pub struct Reserve {
     pub wait_ms: u64,
     /// Length of the leases; `None`: the setting of message or queue.
     pub lease_ms: Option<u64>,
+    /// Number of attempts that the consumer allows a message without a number of its own, from this one on; `None`: it
+    /// has no limit of its own. See [`Attempt::FailedOf`].
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
+    pub max_attempts: Option<MaxAttempts>,
     /// The session that the leases are bound to, or [`SessionId::NONE`].
     pub session: SessionId,
     /// The answer is [`super::Reserved::DeadlineSoon`] instead of a wait when a lease of this session has less than

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
-use crate::message::{Lease, Stage, State};
+use crate::message::{Lease, MaxAttempts, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
@@ -20,7 +20,7 @@ use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{GrantRank, RowIdx};
 use super::share::Scarce;
-use super::waiters::Waiter;
+use super::waiters::{LeaseTerms, Waiter};
 
 /// Grants for one consumer, and the condition of their answer.
 #[derive(Default)]
@@ -93,8 +93,11 @@ impl Engine {
             max_of,
             max: r.max.min(self.policy.max_reserve),
             max_bytes: r.max_bytes.min(self.policy.max_reserve_bytes),
-            lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
-            session: r.session,
+            terms: LeaseTerms {
+                session: r.session,
+                lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
+                max_attempts: r.max_attempts,
+            },
             deadline,
             load_deadline,
             over,
@@ -182,7 +185,8 @@ impl Engine {
         }
         self.queues.get_mut(idx).attended = Attended::Yes;
         let mut batch = GrantBatch::default();
-        self.grant(now, slot, verdict, session, lease_ms, &mut batch, fx);
+        let terms = LeaseTerms { session, lease_ms, max_attempts: None };
+        self.grant(now, slot, verdict, terms, &mut batch, fx);
         let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
     }
@@ -276,7 +280,7 @@ impl Engine {
                 break;
             }
             batch.bytes += weight;
-            self.grant(now, slot, verdict, waiter.session, waiter.lease_ms, &mut batch, fx);
+            self.grant(now, slot, verdict, waiter.terms, &mut batch, fx);
             match max_of.iter_mut().find(|(of, _)| *of == idx) {
                 Some((_, left)) if *left > 1 => {
                     *left -= 1;
@@ -505,18 +509,18 @@ impl Engine {
         now: Now,
         slot: RowIdx,
         verdict: GrantVerdict,
-        session: SessionId,
-        lease_ms: Option<u64>,
+        terms: LeaseTerms,
         batch: &mut GrantBatch,
         fx: &mut Effects,
     ) {
         let entry = self.rows.get(slot);
-        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
+        let lease_ms = terms.lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
+        let limit = self.new_limit(slot, terms);
         let priority = self.priority(entry.queue, &entry.life);
         let lease = Lease {
             token: self.new_token(),
             until: now.after(lease_ms).unwrap_or(EngineMs(u64::MAX)),
-            session,
+            session: terms.session,
             granted_at: now.wall,
         };
         let was = self.was(slot);
@@ -528,6 +532,7 @@ impl Engine {
             entry.life.attempt = attempt;
         }
         entry.life.stage = Stage::Leased(lease);
+        entry.life.marks.limit = limit.or(entry.life.marks.limit);
         let (id, idx, due) = (entry.message.id, entry.queue, entry.life.due);
         let lateness_ms = now.since(due);
         batch.grants.push(Grant {
@@ -544,8 +549,13 @@ impl Engine {
         });
         self.use_rate(now, idx, lateness_ms);
         self.put_in_place(now, slot, fx);
-        let counted = self.rows.get(slot).life.attempt;
-        let written = self.record(slot, Record::Granted { id, attempt: counted, lease, was }, fx);
+        let life = &self.rows.get(slot).life;
+        let record = match limit {
+            None => Record::Granted { id, attempt: life.attempt, lease, was },
+            // The short form does not have it.
+            Some(_) => Record::Changed { id, life: life.clone(), was },
+        };
+        let written = self.record(slot, record, fx);
         batch.after = After { durable: batch.after.durable.max(before), written };
         self.count_rate(now, idx, Event::Granted);
         if attempt == 1 {
@@ -554,6 +564,14 @@ impl Engine {
             self.lateness_sum_ms = self.lateness_sum_ms.saturating_add(lateness_ms);
             self.queues.get_mut(idx).lateness.get_or_insert_default().count(lateness_ms);
         }
+    }
+
+    /// The limit of attempts that a consumer brings, if another one has held so far.
+    fn new_limit(&self, slot: RowIdx, terms: LeaseTerms) -> Option<MaxAttempts> {
+        let limit = terms.max_attempts?;
+        let entry = self.rows.get(slot);
+        let so_far = self.max_attempts(entry.queue, &entry.message, &entry.life);
+        (entry.message.options.max_attempts.is_none() && limit.count() != so_far).then_some(limit)
     }
 
     /// Takes back grants that reached no consumer. They count as if they had not happened: the attempt is not counted,
@@ -587,7 +605,7 @@ impl Engine {
             }
             left = left.saturating_sub(waiter.queues.len().max(1));
             let soon = waiter.soon.is_some_and(|soon| soon <= now.engine);
-            if soon && self.first_bound(waiter.session).is_some() {
+            if soon && self.first_bound(waiter.terms.session).is_some() {
                 self.leave_queues(now, &waiter);
                 self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             } else if waiter.deadline <= now.engine {

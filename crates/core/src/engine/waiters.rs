@@ -3,10 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{ReplyTo, SessionId};
+use crate::message::MaxAttempts;
 use crate::time::{EngineMs, Now};
 
 use super::index::QueueIdx;
 use super::input::WaiterId;
+
+/// What a consumer asks of the leases that it gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseTerms {
+    /// The session that they are bound to.
+    pub(super) session: SessionId,
+    /// Their length; `None`: the setting of message or queue.
+    pub(super) lease_ms: Option<u64>,
+    /// The consumer's limit of attempts.
+    pub(super) max_attempts: Option<MaxAttempts>,
+}
 
 /// A reserve that waits.
 #[derive(Debug)]
@@ -20,8 +32,7 @@ pub(super) struct Waiter {
     pub(super) max_of: Vec<(QueueIdx, usize)>,
     pub(super) max: usize,
     pub(super) max_bytes: usize,
-    pub(super) lease_ms: Option<u64>,
-    pub(super) session: SessionId,
+    pub(super) terms: LeaseTerms,
     pub(super) deadline: EngineMs,
     /// How long the reserve waits for due messages that are being loaded from the store, if that is longer.
     pub(super) load_deadline: EngineMs,
@@ -61,8 +72,8 @@ impl Waiters {
         let arrival = waiter.arrival;
         self.by_name.insert(waiter.name, arrival);
         self.by_time.insert((waiter.wakeup(), arrival));
-        if waiter.session != SessionId::NONE {
-            self.by_session.insert((waiter.session, arrival));
+        if waiter.terms.session != SessionId::NONE {
+            self.by_session.insert((waiter.terms.session, arrival));
         }
         self.by_arrival.insert(arrival, waiter);
     }
@@ -70,7 +81,7 @@ impl Waiters {
     pub(super) fn remove(&mut self, arrival: u64) -> Option<Waiter> {
         let waiter = self.by_arrival.remove(&arrival)?;
         self.by_time.remove(&(waiter.wakeup(), arrival));
-        self.by_session.remove(&(waiter.session, arrival));
+        self.by_session.remove(&(waiter.terms.session, arrival));
         // A name that was given twice belongs to the later waiter.
         if self.by_name.get(&waiter.name) == Some(&arrival) {
             self.by_name.remove(&waiter.name);

@@ -287,6 +287,7 @@ impl Rig {
             lease_ms: None,
             session: SessionId::NONE,
             max_of: Vec::new(),
+            max_attempts: None,
             deadline_margin_ms: None,
         }
     }

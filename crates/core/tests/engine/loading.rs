@@ -410,6 +410,7 @@ fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
             lease_ms: None,
             session: duewheel_core::SessionId::NONE,
             max_of: Vec::new(),
+            max_attempts: None,
             deadline_margin_ms: None,
         };
         let asked = rig.now.engine.0;

@@ -27,6 +27,7 @@ fn demand(max: usize) -> Reserve {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     }
 }

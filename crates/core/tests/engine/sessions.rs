@@ -347,6 +347,7 @@ fn a_wait_may_be_without_end_and_ends_when_a_lease_of_the_session_is_about_to() 
     let demand = Reserve {
         session: A,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: Some(1_000),
         wait_ms: u64::MAX,
         ..rig.demand(&["q"], 1, 0)

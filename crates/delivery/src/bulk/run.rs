@@ -550,7 +550,8 @@ mod tests {
             assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
             let [.., soon, earlier, later, leased] = ids[..] else { unreachable!() };
             let postpone = |id, ms| Op::postpone(Target::Id(id), Box::new(Edit::due(BulkRun::at(ms))), None);
-            for op in [postpone(soon, now), postpone(earlier, now + 1_000), postpone(later, now + 8_000_000)] {
+            for op in [postpone(soon, now), postpone(earlier, now + 1_000), postpone(later, now + 8_000_000)]
+            {
                 client.ask(op).await.unwrap().unwrap();
             }
             // A consumer has one where the walk comes later, and gives it back at once; and one that was met is moved.

@@ -522,6 +522,28 @@ async fn a_delivery_that_a_restart_has_cut_off_is_repeated() {
     assert!(is_empty(&wheel).await);
 }
 
+/// Story: the limit of the queue held for a first attempt that a crash cut off, whatever the target allowed.
+#[tokio::test]
+async fn a_first_attempt_that_is_cut_off_counts_against_the_limit_of_the_target() {
+    let receiver = Receiver::new(|_, _| Answer::Hang).await;
+    let folder = tempfile::tempdir().unwrap();
+    let clock = VirtualClock::at_2026();
+    let open = async || Duewheel::builder().data(folder.path()).clock(clock.clone()).open().await.unwrap();
+    let settings = TargetSettings { timeout_ms: Some(900_000), max_attempts: Some(1), ..receiver.target() };
+    let wheel = open().await;
+    let cut_off = push(&wheel, &settings);
+    enqueue(&wheel, 1).await;
+    until("it is under way", async || receiver.requests().len() == 1).await;
+    wheel.shutdown(LONG).await.unwrap();
+    drop((cut_off, wheel));
+
+    let wheel = open().await;
+    let pusher = push(&wheel, &settings);
+    until("it is dead", async || wheel.stats().await.unwrap().counts.dead == 1).await;
+    assert_eq!(receiver.requests().len(), 1);
+    pusher.stop(LONG).await;
+}
+
 #[tokio::test]
 async fn a_closed_wheel_ends_its_pushers() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;

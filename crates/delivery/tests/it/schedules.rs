@@ -363,7 +363,10 @@ impl World {
         let unsure = self.record.1.counts.unsure;
         if u64::from(self.two_at_a_time) > unsure {
             // Nobody knows the message of one that is unsure, so the next one cannot wait for it.
-            return Err(format!("{} entered beside an unsettled one, {unsure} are unsure", self.two_at_a_time));
+            return Err(format!(
+                "{} entered beside an unsettled one, {unsure} are unsure",
+                self.two_at_a_time
+            ));
         }
         let mut entered: BTreeMap<u64, u32> = BTreeMap::new();
         for (id, message) in &self.messages {
@@ -528,8 +531,7 @@ fn one_at_a_time_holds_although_workers_die_between_the_look_and_the_enqueue() {
     let slow = |seed, kind: &ScheduleSettings, mutant| {
         run_in(World { slow: true, ..World::new(seed, kind.clone(), mutant) })
     };
-    let alone: Vec<_> =
-        kinds().into_iter().filter(|kind| kind.overlap.as_deref() != Some("allow")).collect();
+    let alone: Vec<_> = kinds().into_iter().filter(|kind| kind.overlap.as_deref() != Some("allow")).collect();
     let (mut entered, mut skipped, mut unsettled) = (0, 0, 0);
     for seed in 0..12 {
         for kind in &alone {

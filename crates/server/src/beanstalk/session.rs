@@ -443,6 +443,7 @@ impl Session {
             lease_ms: None,
             session: self.id,
             max_of: Vec::new(),
+            max_attempts: None,
             deadline_margin_ms: Some(SAFETY_MARGIN_MS),
         });
         SessionNext::Wait(waiter, op)

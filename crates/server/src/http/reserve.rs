@@ -130,6 +130,7 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
     let demand = Demand {
         queues: queues.names,
         max_of: queues.max_of,
+        max_attempts: None,
         max,
         wait_ms: asked.wait_ms.map_or(Ok(0), |n| at_most("wait_ms", n.0, policy.max_wait_ms))?,
         lease_ms: asked.lease_ms.map(|n| at_most("lease_ms", n.0, policy.max_lease_ms)).transpose()?,

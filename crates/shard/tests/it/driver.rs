@@ -94,6 +94,7 @@ pub fn reserve(wait_ms: u64) -> Op {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     })
 }

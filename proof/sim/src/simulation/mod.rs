@@ -481,6 +481,7 @@ impl Sim {
                     lease_ms: *lease_ms,
                     session: SessionId::NONE,
                     max_of: Vec::new(),
+                    max_attempts: None,
                     deadline_margin_ms: None,
                 };
                 Box::pin(async move { vec![client.reserve(demand).await.map(Reply::Reserve)] })

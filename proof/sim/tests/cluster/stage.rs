@@ -411,7 +411,8 @@ impl Stage<'_> {
 
     /// A request to any node that runs, which must be answered with success.
     pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Result<(), String> {
-        let node = (0..self.nodes.len()).find(|node| self.nodes[*node].http.is_some()).ok_or("no node runs")?;
+        let node =
+            (0..self.nodes.len()).find(|node| self.nodes[*node].http.is_some()).ok_or("no node runs")?;
         match self.call(node, method, path, body)? {
             (200..=299, _) => Ok(()),
             (status, value) => Err(format!("{method} {path} {body}: {status} {value}")),

@@ -146,6 +146,7 @@ fn reserve_op(waiter: u64, wait_ms: u64) -> Op {
         lease_ms: Some(60_000),
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     })
 }

@@ -255,6 +255,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
                 lease_ms: Some(5_000),
                 session,
                 max_of: Vec::new(),
+                max_attempts: None,
                 deadline_margin_ms: Some(1_000),
             }))
         }

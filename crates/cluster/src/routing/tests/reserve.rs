@@ -143,6 +143,7 @@ async fn no_more_bytes_are_granted_than_were_asked_for() {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     };
     let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(reserve)).await else { panic!() };
@@ -273,6 +274,7 @@ async fn a_reserve_that_is_cancelled_by_its_name_is_answered_empty() {
         lease_ms: None,
         session: SessionId::NONE,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: None,
     };
     let pending = rig.client.submit(vec![Op::Reserve(reserve)]).unwrap();

@@ -25,6 +25,7 @@ fn waiting(client: &Client, session: SessionId) -> Pending {
         lease_ms: None,
         session,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: Some(MARGIN),
     };
     client.submit(vec![Op::Reserve(reserve)]).unwrap()

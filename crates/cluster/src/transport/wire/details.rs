@@ -4,6 +4,7 @@
 //! |---|---|--:|
 //! | a reserve | its `max_of` in postcard: a list of names and numbers | 5 |
 //! | an accepted enqueue | its `answered` in postcard | 5 |
+//! | a reserve | its `max_attempts` in postcard | 6 |
 //! | an enqueue | spread and expiry of its message | 6 |
 //! | a change of a queue's settings | its limits of grants, its expiry, how long done messages are kept, and its traces | 6 |
 //! | a redrive | its delay | 6 |
@@ -125,7 +126,14 @@ pub(super) fn push_op(frame: Vec<u8>, op: &Op, dialect: &Dialect) -> Result<Vec<
         return Err(WireError::NotKnown);
     }
     match op {
-        Op::Reserve(reserve) => push(frame, &reserve.max_of),
+        Op::Reserve(reserve) => {
+            let frame = push(frame, &reserve.max_of)?;
+            match dialect.details {
+                DetailsOnWire::Limits => push(frame, &reserve.max_attempts),
+                // Its node knows the limit of the queue alone.
+                DetailsOnWire::Reserves => Ok(frame),
+            }
+        }
         Op::Enqueue(e) => push_more(frame, &MoreOptions::of(&e.options), dialect),
         Op::Configure { settings, .. } => push_more(frame, &MoreSettings::of(settings), dialect),
         Op::Redrive { delay_ms, .. } => push_more(frame, delay_ms, dialect),
@@ -155,7 +163,12 @@ fn push_more<T: Default + PartialEq + Serialize>(
 pub(super) fn take_op<'a>(bytes: &'a [u8], dialect: &Dialect) -> Result<(Op, &'a [u8]), WireError> {
     let (mut op, mut rest) = take::<Op>(bytes)?;
     match (&mut op, dialect.details) {
-        (Op::Reserve(reserve), _) => (reserve.max_of, rest) = take(rest)?,
+        (Op::Reserve(reserve), details) => {
+            (reserve.max_of, rest) = take(rest)?;
+            if details == DetailsOnWire::Limits {
+                (reserve.max_attempts, rest) = take(rest)?;
+            }
+        }
         (Op::Enqueue(e), DetailsOnWire::Limits) => {
             let (more, behind) = take::<MoreOptions>(rest)?;
             more.put(&mut e.options);

@@ -205,9 +205,11 @@ fn enqueue() -> impl Strategy<Value = Enqueue> {
 
 fn reserve() -> impl Strategy<Value = Reserve> {
     let queues = (vec(name(), 0..4), vec((name(), size()), 0..3));
-    (any::<u64>(), queues, size(), size(), any::<u64>(), ms(), session(), ms()).prop_map(
-        |(waiter, (queues, max_of), max, max_bytes, wait_ms, lease_ms, session, deadline_margin_ms)| {
+    let terms = (ms(), any::<Option<u32>>());
+    (any::<u64>(), queues, size(), size(), any::<u64>(), terms, session(), ms()).prop_map(
+        |(waiter, (queues, max_of), max, max_bytes, wait_ms, (lease_ms, n), session, deadline_margin_ms)| {
             Reserve {
+                max_attempts: n.and_then(MaxAttempts::new),
                 waiter: WaiterId(waiter),
                 queues,
                 max_of,

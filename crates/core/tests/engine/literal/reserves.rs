@@ -83,6 +83,7 @@ fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
     let own = |rig: &mut Rig, wait| Reserve {
         session: SessionId(5),
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: Some(1_000),
         ..rig.demand(&["q"], 1, wait)
     };
@@ -237,6 +238,7 @@ fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
         lease_ms: Some(1_000),
         session,
         max_of: Vec::new(),
+        max_attempts: None,
         deadline_margin_ms: Some(1_000),
         ..rig.demand(&["q"], 1, 0)
     };

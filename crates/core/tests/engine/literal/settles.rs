@@ -104,6 +104,33 @@ fn a_consumer_may_have_a_limit_below_that_of_the_queue_and_the_message_has_the_l
     assert_eq!(view(&mut rig, id).state, State::Dead);
 }
 
+/// Story: the limit of a target was known when a failed attempt was returned. A crash in the very first attempt left that
+/// of the queue: with 1 there the message was dead, and with 1 at the target it was attempted twice.
+#[test]
+fn the_limit_of_a_consumer_holds_from_the_grant_on() {
+    for (of_queue, of_consumer, state) in [(1, 3, State::Ready), (9, 1, State::Dead)] {
+        let mut rig = rig();
+        let settings = QueueSettings { max_attempts: MaxAttempts::new(of_queue), ..QueueSettings::default() };
+        rig.call(Op::Configure { queue: queue("q"), settings });
+        let id = rig.put("q", 0, None);
+        let own = attempts(2);
+        rig.call(Op::Enqueue(Box::new(own)));
+        let demand = Reserve { max_attempts: MaxAttempts::new(of_consumer), ..rig.demand(&["q"], 9, 0) };
+        let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!() };
+        assert_eq!(grants.len(), 2);
+        let granted = rig.call(Op::Queue { queue: queue("q") });
+        let Reply::Queues(views) = granted else { panic!("{granted:?}") };
+        assert_eq!(views[0].totals.granted, 2, "both forms of a grant count");
+        assert_eq!(view(&mut rig, id).max_attempts, of_consumer);
+        rig.restart();
+        rig.pass(30_000);
+        assert_eq!((view(&mut rig, id).state, view(&mut rig, id).attempt), (state, 1));
+        // The message has the last word.
+        let other = grants.iter().find(|grant| grant.message.id != id).expect("the other").message.id;
+        assert_eq!((view(&mut rig, other).state, view(&mut rig, other).max_attempts), (State::Ready, 2));
+    }
+}
+
 #[test]
 fn the_limit_of_a_consumer_goes_when_another_one_returns_the_message() {
     let mut rig = rig();
