@@ -51,6 +51,7 @@ impl Elsewhere for ShardsHere {
             let medium = match self.folder {
                 None => Medium::Memory(Mutex::new(memory(&common.policy))),
                 Some((data, mut log)) => {
+                    log.id_step = u64::from(self.shards);
                     log.segment_bytes = segment_bytes(log.segment_bytes, self.shards, &common.policy);
                     let newest = Arc::new(Newest::of(self.shards));
                     copier = Copier::of(&newest, &data);

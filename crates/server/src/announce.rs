@@ -17,7 +17,10 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
     let durability = wheel.client().level().as_str();
     match &settings.store {
         StoreChoice::Redis(redis) => {
-            tracing::info!(version, store = "redis", node = %redis.node, durability, took_ms, "started");
+            tracing::info!(version, store = "redis", node = %redis.node.name, durability, took_ms, "started");
+        }
+        StoreChoice::Postgres(postgres) => {
+            tracing::info!(version, store = "postgres", node = %postgres.node.name, durability, took_ms, "started");
         }
         StoreChoice::Log { .. } if settings.durability == LevelOption::Memory => {
             tracing::info!(version, store = "memory", durability, took_ms, "started");

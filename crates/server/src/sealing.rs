@@ -18,7 +18,7 @@ pub(crate) fn of(settings: &Settings) -> Result<Sealing, ConfigError> {
     let Some(file) = &settings.secrets_key else {
         return Ok(match settings.store {
             StoreChoice::Log { .. } => Sealing::Open,
-            StoreChoice::Redis(_) => Sealing::Refused,
+            StoreChoice::Redis(_) | StoreChoice::Postgres(_) => Sealing::Refused,
         });
     };
     let named = |why: &dyn Display| ConfigError::Value(format!("--secrets-key {}: {why}", file.display()));

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
 use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, VirtualClock};
+use duewheel_store_postgres::PostgresCoordinator;
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
 use crate::config::{
-    ConfigError, LevelOption, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
+    ConfigError, LevelOption, NodeSettings, PostgresSettings, RedisCreate, RedisSettings, RedisWaitFor,
+    Settings, StoreChoice,
 };
 use crate::http::StartWords;
 use crate::serve::ServeError;
@@ -34,6 +36,7 @@ pub(crate) async fn open(
             open_log(settings, *shards, clock).await
         }
         StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
+        StoreChoice::Postgres(postgres) => open_postgres(settings, postgres, certificates, waits).await,
     }
 }
 
@@ -77,16 +80,7 @@ async fn open_redis(
     let options = options_of(redis)?;
     let servers = options.servers();
     waits.send_replace(format!("opening the store in Redis at {servers}"));
-    let mut node = NodeOptions::new(&redis.node).shards_if_new(redis.shards_if_new());
-    node = node.settle_delay(redis.settle_delay);
-    if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
-        node = node.advertise(advertise).bind(bind.to_string());
-    }
-    if let Some(certificates) = certificates {
-        node = node.certificates(certificates);
-    }
     let redis_itself = Arc::new(RedisCoordinator::new(options));
-    let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
     let since = Instant::now();
     loop {
         match inspect(&redis_itself).await {
@@ -99,35 +93,177 @@ async fn open_redis(
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
         }
     }
+    let shared = SharedStore {
+        coordinator: redis_itself,
+        node: &redis.node,
+        name: "Redis",
+        servers,
+        since,
+        start_timeout: redis.start_timeout,
+    };
+    shared.join(settings, certificates, waits).await
+}
+
+async fn open_postgres(
+    settings: &Settings,
+    postgres: &PostgresSettings,
+    certificates: Option<PeerCertificates>,
+    waits: &StartWords,
+) -> Result<Duewheel, ServeError> {
+    let failed = |why| ServeError::Open { what: "the store in PostgreSQL".to_owned(), why };
+    let options = postgres_options(postgres)?.log(settings.log_options());
+    let servers = options.servers();
+    waits.send_replace(format!("opening the store in PostgreSQL at {servers}"));
+    let database = PostgresCoordinator::new(options).map_err(|error| failed(node_error(error)))?;
+    let database = Arc::new(database);
+    let since = Instant::now();
     loop {
-        let builder = Duewheel::builder().policy(settings.engine_policy());
-        let builder = builder.quotas(settings.quotas.clone());
-        match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
-            Ok(wheel) => return Ok(wheel),
-            Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
-                tracing::warn!(%why, "Redis is not there yet; trying again");
-                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
+        match prepare(&database).await {
+            Ok(()) => break,
+            Err(why) if is_away(&why) && since.elapsed() < postgres.start_timeout => {
+                tracing::warn!(%why, "PostgreSQL is not there yet; trying again");
+                waits.send_replace(format!("waiting for PostgreSQL at {servers}: {why}"));
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
+            Err(why) => return Err(failed(why)),
         }
     }
+    let shared = SharedStore {
+        coordinator: database,
+        node: &postgres.node,
+        name: "PostgreSQL",
+        servers,
+        since,
+        start_timeout: postgres.start_timeout,
+    };
+    shared.join(settings, certificates, waits).await
+}
+
+/// Makes the tables if they are missing, and logs how safely the server keeps changes.
+async fn prepare(database: &Arc<PostgresCoordinator>) -> Result<(), OpenError> {
+    let database = Arc::clone(database);
+    let prepared = tokio::task::spawn_blocking(move || {
+        if !database.has_tables()? {
+            database.init()?;
+        }
+        database.inspect()
+    });
+    let late = |_| StoreError::new(ErrorKind::Unavailable, "PostgreSQL was not asked: a task ended");
+    if let Some(warning) = prepared.await.map_err(late).flatten().map_err(node_error)? {
+        tracing::warn!("PostgreSQL: {warning}");
+    }
+    Ok(())
+}
+
+fn node_error(error: StoreError) -> OpenError {
+    OpenError::Node(FleetError::Store(error))
+}
+
+/// A store that nodes share, and how long a start waits for it.
+struct SharedStore<'a> {
+    coordinator: Arc<dyn Coordinator>,
+    node: &'a NodeSettings,
+    name: &'static str,
+    servers: String,
+    since: Instant,
+    start_timeout: Duration,
+}
+
+impl SharedStore<'_> {
+    /// Joins the nodes that share it.
+    async fn join(
+        self,
+        settings: &Settings,
+        certificates: Option<PeerCertificates>,
+        waits: &StartWords,
+    ) -> Result<Duewheel, ServeError> {
+        let SharedStore { coordinator, node, name, servers, since, start_timeout } = self;
+        let mut options = NodeOptions::new(&node.name).shards_if_new(node.shards_if_new());
+        options = options.settle_delay(node.settle_delay);
+        if let (Some(advertise), Some(bind)) = (&node.advertise, settings.peer_address()?) {
+            options = options.advertise(advertise).bind(bind.to_string());
+        }
+        if let Some(certificates) = certificates {
+            options = options.certificates(certificates);
+        }
+        loop {
+            let builder = Duewheel::builder().policy(settings.engine_policy());
+            let builder = builder.quotas(settings.quotas.clone());
+            match builder.cluster(Arc::clone(&coordinator), options.clone()).open().await {
+                Ok(wheel) => return Ok(wheel),
+                Err(why) if is_away(&why) && since.elapsed() < start_timeout => {
+                    tracing::warn!(%why, "{name} is not there yet; trying again");
+                    waits.send_replace(format!("waiting for {name} at {servers}: {why}"));
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(why) => return Err(ServeError::Open { what: format!("the store in {name}"), why }),
+            }
+        }
+    }
+}
+
+/// The address of PostgreSQL, and the settings of this node.
+pub(crate) fn postgres_options(
+    postgres: &PostgresSettings,
+) -> Result<duewheel_store_postgres::Options, ConfigError> {
+    let mut options = postgres.address()?;
+    if let Some(password) = &postgres.password {
+        options = options.password(password.expose());
+    }
+    if let Some(file) = &postgres.ca {
+        let named = |error| ConfigError::Value(format!("--postgres-ca: {error}"));
+        options = options.tls_authority(file).map_err(named)?;
+    }
+    Ok(options)
+}
+
+/// Makes the tables in PostgreSQL.
+///
+/// # Errors
+/// [`ServeError`] when the options are invalid, or PostgreSQL refuses or does not answer.
+pub(crate) fn init_postgres(postgres: &PostgresSettings) -> Result<(), ServeError> {
+    let failed =
+        |error| ServeError::Open { what: "the tables in PostgreSQL".to_owned(), why: node_error(error) };
+    PostgresCoordinator::new(postgres_options(postgres)?).and_then(|database| database.init()).map_err(failed)
+}
+
+/// A replacement of the nodes' secret that is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SecretRotation {
+    /// Whether it was begun now, and not before an interruption.
+    pub(crate) is_new: bool,
+    /// How long the former secret stays valid.
+    pub(crate) wait: Duration,
 }
 
 /// Replaces the secret by which nodes authenticate each other; `says` is called with the rotation that is awaited.
 ///
 /// # Errors
-/// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
-pub(crate) fn rotate_secret(redis: &RedisSettings, says: impl FnOnce(Rotation)) -> Result<(), ServeError> {
-    let failed = |error| ServeError::Open {
-        what: "the cluster's secret in Redis".to_owned(),
-        why: OpenError::Node(FleetError::Store(error)),
+/// [`ServeError`] when the options are invalid, or the store refuses or does not answer.
+pub(crate) fn rotate_secret(
+    store: &StoreChoice,
+    says: impl FnOnce(SecretRotation),
+) -> Result<(), ServeError> {
+    let failed = |error| ServeError::Open { what: "the cluster's secret".to_owned(), why: node_error(error) };
+    let await_it = |rotation: SecretRotation| {
+        says(rotation);
+        std::thread::sleep(rotation.wait);
     };
-    let coordinator = RedisCoordinator::new(options_of(redis)?);
-    let rotation = coordinator.begin_rotation().map_err(failed)?;
-    says(rotation);
-    std::thread::sleep(rotation.wait);
-    coordinator.end_rotation().map_err(failed)
+    match store {
+        StoreChoice::Log { .. } => Ok(()),
+        StoreChoice::Redis(redis) => {
+            let coordinator = RedisCoordinator::new(options_of(redis)?);
+            let Rotation { is_new, wait } = coordinator.begin_rotation().map_err(failed)?;
+            await_it(SecretRotation { is_new, wait });
+            coordinator.end_rotation().map_err(failed)
+        }
+        StoreChoice::Postgres(postgres) => {
+            let coordinator = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
+            let begun = coordinator.begin_rotation().map_err(failed)?;
+            await_it(SecretRotation { is_new: begun.is_new, wait: begun.wait });
+            coordinator.end_rotation().map_err(failed)
+        }
+    }
 }
 
 /// Gives up data that Redis has lost.
@@ -136,7 +272,7 @@ pub(crate) fn rotate_secret(redis: &RedisSettings, says: impl FnOnce(Rotation)) 
 /// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
 pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     let what = "the store in Redis".to_owned();
-    let done = RedisCoordinator::new(options_of(redis)?).reset(redis.shards_if_new());
+    let done = RedisCoordinator::new(options_of(redis)?).reset(redis.node.shards_if_new());
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
 }
 
@@ -175,9 +311,10 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
         options = options.password(password.expose());
     }
     options = options.prefix(&redis.prefix).map_err(named("redis-prefix"))?;
-    options = options.lease(redis.lease).map_err(named("shard-lease"))?;
+    options = options.lease(redis.node.lease).map_err(named("shard-lease"))?;
     if redis.wait > 0 || redis.wait_for == RedisWaitFor::Synced {
-        options = options.wait_replicas(redis.wait, redis.lease / WAIT_PART).map_err(named("redis-wait"))?;
+        options =
+            options.wait_replicas(redis.wait, redis.node.lease / WAIT_PART).map_err(named("redis-wait"))?;
     }
     options = options.wait_for(match redis.wait_for {
         RedisWaitFor::Received => WaitFor::Received,

@@ -16,10 +16,7 @@ pub(crate) fn start(settings: &Settings) -> Result<Option<Arc<dyn Traces>>, Conf
 
 #[cfg(feature = "otel")]
 fn begin(settings: &Settings, otlp: OtlpSettings) -> Result<Option<Arc<dyn Traces>>, ConfigError> {
-    let node = match &settings.store {
-        crate::config::StoreChoice::Redis(redis) => Some(redis.node.as_str()),
-        crate::config::StoreChoice::Log { .. } => None,
-    };
+    let node = settings.store.node().map(|node| node.name.as_str());
     let traces = crate::otel::OtelTraces::start(otlp, node)?;
     Ok(Some(Arc::new(traces)))
 }

@@ -259,7 +259,7 @@ impl SoundCopy {
             return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
         };
         let kept = reign::keep(&disk, &manifest, &Interner::default(), 1)?;
-        let epoch = replay::replay(&disk, &manifest, &kept.books)?.epoch;
+        let epoch = replay::replay(&disk, &manifest, &kept.books, 1)?.epoch;
         let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
         let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
         manifest.epoch = Epoch(ahead);

@@ -521,7 +521,7 @@ mod tests {
     /// one constant key made each enqueue take ten milliseconds.
     #[test]
     fn a_look_up_of_a_key_decodes_what_is_wanted_and_no_more() {
-        let (mut frozen, mut active) = (Mem::new(Lsn(0), 1, None), Mem::new(Lsn(0), 1, None));
+        let (mut frozen, mut active) = (Mem::new(Lsn(0), (1, 1), None), Mem::new(Lsn(0), (1, 1), None));
         for id in 1..=1_000 {
             put(&mut frozen, id, dead(id));
         }

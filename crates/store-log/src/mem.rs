@@ -157,15 +157,20 @@ impl fmt::Debug for Mem {
 }
 
 impl Mem {
-    /// An empty table, for records behind `before` and new messages from `next_id` on.
-    pub(crate) fn new(before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
-        Mem::default().start(before, next_id, clock)
+    /// An empty table, for records behind `before` and new messages from `next_id` on, of which every `id_step`-th.
+    pub(crate) fn new(before: Lsn, (next_id, id_step): (u64, u64), clock: Option<ClockPair>) -> Self {
+        Mem::default().start(before, (next_id, id_step), clock)
     }
 
     /// Empties the table, and keeps its memory for the next use.
-    pub(crate) fn start(mut self, before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
+    pub(crate) fn start(
+        mut self,
+        before: Lsn,
+        (next_id, id_step): (u64, u64),
+        clock: Option<ClockPair>,
+    ) -> Self {
         self.arena.clear();
-        self.ids.start(next_id);
+        self.ids.start(next_id, id_step);
         self.names.clear();
         self.numbers.clear();
         self.keys.clear();
@@ -258,7 +263,7 @@ impl Mem {
     /// # Errors
     /// [`StoreError`] when a table cannot hold both.
     pub(crate) fn and(&self, next: &Mem) -> Result<Mem, StoreError> {
-        let mut both = Mem::new(self.before, self.next_id, next.clock.or(self.clock));
+        let mut both = Mem::new(self.before, (self.next_id, self.ids.step()), next.clock.or(self.clock));
         let mut pushed = Ok(());
         for table in [self, next] {
             table.for_each(|_, bytes| {

@@ -43,6 +43,9 @@ pub struct Options {
     /// Largest size of a group, in bytes, that is guaranteed to fit after `Capacity::Enough`. Reduced to the size that one
     /// segment takes.
     pub max_group_bytes: u64,
+    /// The distance of the ids of new messages: the number of shards, of which each gives every n-th id. Another distance
+    /// costs memory, and nothing else.
+    pub id_step: u64,
     /// Time without a group, in ms, after which a mark is written that proves the last one durable.
     pub idle_ms: u64,
     /// Longest time between two records of the clocks while nothing is written, in ms.
@@ -126,6 +129,7 @@ impl Default for Options {
             small_runs: 16,
             readers: 3,
             max_group_bytes: 16 * MIB,
+            id_step: 1,
             idle_ms: 100,
             clock_ms: 60_000,
             rest_ms: 60_000,

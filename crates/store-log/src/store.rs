@@ -160,6 +160,11 @@ impl LogStore {
         opened.map_err(|error| shards::named(dir, error))
     }
 
+    /// What [`Store::recovered`] will return.
+    pub fn recovered_now(&self) -> &Recovered {
+        &self.recovered
+    }
+
     /// Continues with ids from this one on, if they are not above it already: for a folder whose newest records may have
     /// been lost. Call it before anything is appended.
     pub fn skip_ids(&mut self, least: u64) {
@@ -167,7 +172,8 @@ impl LogStore {
         self.recovered.next_id = self.recovered.next_id.max(least);
         if self.active.is_empty() {
             let (last, clock) = (self.writer.last(), self.active.clock());
-            self.active = self.shared.spare_mem().start(last, self.next_id, clock);
+            self.active =
+                self.shared.spare_mem().start(last, (self.next_id, self.shared.options.id_step), clock);
         }
     }
 
@@ -418,7 +424,7 @@ impl LogStore {
 
     fn cut(&mut self) {
         let (last, clock) = (self.active.last(), self.active.clock());
-        let next = self.shared.spare_mem().start(last, self.next_id, clock);
+        let next = self.shared.spare_mem().start(last, (self.next_id, self.shared.options.id_step), clock);
         let mut frozen = std::mem::replace(&mut self.active, next);
         frozen.settle();
         let frozen = Arc::new(frozen);

@@ -128,7 +128,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     // What an owner would do has the last word: records that cannot be read, gaps between files, counts.
     let names = Interner::default();
     let whole = reign::keep(disk, &manifest, &names, 1)
-        .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books)?, kept)));
+        .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books, 1)?, kept)));
     match whole {
         Ok((replayed, kept)) => {
             note(&replayed, &mut report);

@@ -4,13 +4,12 @@ use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use duewheel_store_redis::Rotation;
 
 use super::remote::Remote;
 use super::table::{self, cell};
 use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client};
-use crate::config::{Options, RedisSettings, StoreChoice};
-use crate::store;
+use crate::config::{Options, StoreChoice};
+use crate::store::{SecretRotation, reset, rotate_secret};
 
 #[derive(Args, Debug)]
 pub(super) struct ClusterArgs {
@@ -30,7 +29,7 @@ enum ClusterCommand {
     RotateSecret(Box<RotateSecretArgs>),
 }
 
-/// The options of `serve` for the address of Redis; the others are not used.
+/// The options of `serve` for the address of the store; the others are not used.
 #[derive(Args, Debug)]
 struct RotateSecretArgs {
     /// The TOML file of `serve`; flags and environment take precedence
@@ -106,13 +105,17 @@ impl ClientCommand for ShowArgs {
 
 impl ResetArgs {
     fn run(self) -> Result<(), CommandFailure> {
-        let redis = redis_of(self.config, self.options, "reset")?;
+        let store = shared_store(self.config, self.options, "reset")?;
+        let StoreChoice::Redis(redis) = store else {
+            let what = "cluster reset is for Redis; PostgreSQL is given its data back from a backup";
+            return Err(CommandFailure::Usage(what.to_owned()));
+        };
         if !self.yes {
             let what =
                 "cluster reset gives up what Redis has lost; say --yes if its data cannot be given back";
             return Err(CommandFailure::Usage(what.to_owned()));
         }
-        let done = store::reset(&redis).map_err(CommandFailure::failed)?;
+        let done = reset(&redis).map_err(CommandFailure::failed)?;
         writeln!(stdout(), "{done}")?;
         Ok(())
     }
@@ -120,8 +123,8 @@ impl ResetArgs {
 
 impl RotateSecretArgs {
     fn run(self) -> Result<(), CommandFailure> {
-        let redis = redis_of(self.config, self.options, "rotate-secret")?;
-        let say = |rotation: Rotation| {
+        let store = shared_store(self.config, self.options, "rotate-secret")?;
+        let say = |rotation: SecretRotation| {
             let wait = rotation.wait.as_secs_f32();
             let which = if rotation.is_new {
                 "a new secret is valid"
@@ -134,24 +137,23 @@ impl RotateSecretArgs {
                 "{which}; the former one stays valid for {wait:.1} s, until all nodes know"
             );
         };
-        store::rotate_secret(&redis, say).map_err(CommandFailure::failed)?;
+        rotate_secret(&store, say).map_err(CommandFailure::failed)?;
         writeln!(stdout(), "done: the former secret is no longer valid")?;
         Ok(())
     }
 }
 
-/// The settings of Redis, for a command of this name.
-fn redis_of(
+/// The store that nodes share, for a command of this name.
+fn shared_store(
     config: Option<PathBuf>,
     options: Options,
     command: &str,
-) -> Result<Box<RedisSettings>, CommandFailure> {
+) -> Result<StoreChoice, CommandFailure> {
     let file = config.as_deref().map(Options::from_file).transpose()?;
-    match options.over(file.unwrap_or_default()).settings()?.store {
-        StoreChoice::Redis(redis) => Ok(redis),
-        StoreChoice::Log { .. } => {
-            let what = format!("cluster {command} is for --store redis://… and redis-cluster://…");
-            Err(CommandFailure::Usage(what))
-        }
+    let store = options.over(file.unwrap_or_default()).settings()?.store;
+    if store.is_log() {
+        let what = format!("cluster {command} is for --store redis://…, redis-cluster://… and postgres://…");
+        return Err(CommandFailure::Usage(what));
     }
+    Ok(store)
 }

@@ -47,6 +47,7 @@ mod salvage;
 mod schedule;
 mod serve;
 mod server;
+mod store;
 mod table;
 mod tail;
 mod target;
@@ -150,6 +151,8 @@ enum CliCommand {
     Clock(clock::ClockArgs),
     /// Show or manage a cluster of nodes on Redis
     Cluster(cluster::ClusterArgs),
+    /// Prepare the store that nodes share
+    Store(store::StoreArgs),
     /// Make a data folder from a damaged one, and list what is lost
     Salvage(salvage::SalvageArgs),
     /// Make, list and revoke tokens of a server that requires them
@@ -228,6 +231,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Schedule(args)) => client(args),
         Some(CliCommand::Target(args)) => client(args),
         Some(CliCommand::Cluster(args)) => args.run(),
+        Some(CliCommand::Store(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
         Some(CliCommand::Verify(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Restore(args)) => CommandEnd { json: args.json, result: args.run() },

@@ -23,6 +23,7 @@ mod error;
 mod exposure;
 #[cfg(test)]
 mod listener_tests;
+mod node;
 mod options;
 mod otlp;
 mod quota;
@@ -32,10 +33,11 @@ mod values;
 pub use beanstalk_settings::BeanstalkSettings;
 pub use error::ConfigError;
 pub use exposure::{Endpoint, Insecure};
+pub use node::{NodeSettings, PeerFiles};
 pub use options::Options;
 pub use otlp::{ClientFiles, OtlpSettings, SamplerOption};
 pub use quota::QuotaTable;
-pub use store::{PeerFiles, RedisSettings, StoreChoice};
+pub use store::{PostgresSettings, RedisSettings, StoreChoice};
 pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
@@ -205,7 +207,7 @@ impl Options {
         }
         if virtual_clock == VirtualClockOption::Force && !store.is_log() {
             let what =
-                "--virtual-clock: is for one node with the log; nodes on Redis go by the clock of Redis";
+                "--virtual-clock: is for one node with the log; nodes that share a store go by its clock";
             return Err(ConfigError::Value(what.into()));
         }
         if let Some(endpoint) = &self.otlp_endpoint {
@@ -308,17 +310,17 @@ impl Settings {
     /// # Errors
     /// See [`Settings::http_address`].
     pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
-        let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
-        let missing = match redis.peer {
+        let Some(node) = self.store.node() else { return Ok(None) };
+        let missing = match node.peer {
             Some(_) => None,
             None => Some(
-                "nodes know each other by a secret, which whoever can read the keys in Redis has, too; it needs --peer-cert with --peer-key and --peer-ca",
+                "nodes know each other by a secret, which whoever can read the store has, too; it needs --peer-cert with --peer-key and --peer-ca",
             ),
         };
         // The name that other nodes use may be one that this node cannot resolve, or an address that is not its own.
-        let at = match &redis.peer_listen {
+        let at = match &node.peer_listen {
             Some(text) => Some(("peer-listen", text)),
-            None => redis.advertise.as_ref().map(|text| ("advertise", text)),
+            None => node.advertise.as_ref().map(|text| ("advertise", text)),
         };
         at.map(|(option, text)| self.address(Endpoint::Peer, option, text, missing)).transpose()
     }
@@ -392,7 +394,7 @@ impl Settings {
             beanstalk_max_job_size: Some(self.beanstalk_max_job_size),
             durability: match self.store {
                 StoreChoice::Log { .. } => Some(self.durability),
-                StoreChoice::Redis(_) => None,
+                StoreChoice::Redis(_) | StoreChoice::Postgres(_) => None,
             },
             journal_bytes: Some(self.journal_bytes),
             memory: Some(self.memory),
@@ -411,7 +413,7 @@ impl Settings {
             otlp_endpoint: self.otlp_endpoint.clone(),
             virtual_clock: match self.store {
                 StoreChoice::Log { .. } => Some(self.virtual_clock),
-                StoreChoice::Redis(_) => None,
+                StoreChoice::Redis(_) | StoreChoice::Postgres(_) => None,
             },
             wheel_slots: Some(self.policy.wheel_slots),
             wheel_tick: Some(TimeSpan(self.policy.wheel_tick_ms)),

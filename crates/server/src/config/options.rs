@@ -78,7 +78,8 @@ options! {
         #[arg(long, value_name = "N")]
         pub beanstalk_max_job_size: Option<usize>,
         /// Store of the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
-        /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://` [default: log]
+        /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://`; or
+        /// `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE` [default: log]
         #[arg(long, value_name = "URL", hide_env_values = true)]
         pub store: Option<Secret>,
         /// User of Redis, if not in the URL
@@ -116,7 +117,20 @@ options! {
         /// Private key of --redis-cert, in PEM
         #[arg(long, value_name = "FILE")]
         pub redis_key: Option<PathBuf>,
-        /// Name of this node among those that share a Redis [default: duewheel]
+        /// Password of PostgreSQL, if not in the URL; prefer the environment or the file, because other users can see
+        /// flags
+        #[arg(long, value_name = "PASSWORD", hide_env_values = true)]
+        pub postgres_password: Option<Secret>,
+        /// Schema of the tables in PostgreSQL [default: duewheel]
+        #[arg(long, value_name = "NAME")]
+        pub postgres_schema: Option<String>,
+        /// Authority of the certificate of PostgreSQL, in PEM; by default those of the web
+        #[arg(long, value_name = "FILE")]
+        pub postgres_ca: Option<PathBuf>,
+        /// How long startup waits for PostgreSQL [default: 60s]
+        #[arg(long, value_name = "TIME")]
+        pub postgres_start_timeout: Option<TimeSpan>,
+        /// Name of this node among those that share a Redis or a PostgreSQL [default: duewheel]
         #[arg(long, value_name = "NAME")]
         pub node: Option<String>,
         /// Address at which other nodes reach this one; without it this is a single node

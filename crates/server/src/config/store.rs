@@ -1,24 +1,18 @@
-//! The store of the messages: the log in the data folder, or Redis, with one node or several.
+//! The store of the messages: the log in the data folder, or Redis or PostgreSQL, with one node or several.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use duewheel::core::store::MAX_SHARDS;
 
+use super::node::{NodeSettings, PeerFiles, span};
 use super::{ConfigError, Options, RedisCreate, RedisWaitFor, Secret};
-use crate::span::TimeSpan;
 use crate::tls;
 
 const DEFAULT_PREFIX: &str = "duewheel";
-const DEFAULT_NODE: &str = "duewheel";
-/// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need several shards.
-const DEFAULT_SHARDS: [u32; 2] = [1, 16];
-const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+const DEFAULT_SCHEMA: &str = "duewheel";
 /// After a power failure both may start together, and the supervisor of the process must see a failure in the end.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// With a shorter lease a busy server would lose its shards; with a longer one a dead server would keep them.
-const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
-
 /// The store of the messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
@@ -30,15 +24,8 @@ pub enum StoreChoice {
     },
     /// A Redis or a Redis Cluster.
     Redis(Box<RedisSettings>),
-}
-
-/// The files of the certificates by which nodes authenticate each other, in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerFiles {
-    /// The certificate of this node, and its key.
-    pub own: tls::Files,
-    /// The authority of all nodes.
-    pub ca: PathBuf,
+    /// A PostgreSQL database.
+    Postgres(Box<PostgresSettings>),
 }
 
 /// Redis, and the node that works on it.
@@ -66,20 +53,25 @@ pub struct RedisSettings {
     pub ca: Option<PathBuf>,
     /// The client certificate for the server, and its key, in PEM.
     pub client: Option<tls::Files>,
-    /// This node's name.
-    pub node: String,
-    /// The address at which other nodes reach it; `None`: it is a single node.
-    pub advertise: Option<String>,
-    /// The certificate that other nodes see; `None`: a key that the node generates.
-    pub peer: Option<PeerFiles>,
-    /// The address of the listener for other nodes, if it is not `advertise`.
-    pub peer_listen: Option<String>,
-    /// The number of shards of a new cluster.
-    pub shards: Option<u32>,
-    /// How long a shard stays with a node that does not renew its lease.
-    pub lease: Duration,
-    /// How long a new node must stay before others give up shards to it.
-    pub settle_delay: Duration,
+    /// The node.
+    pub node: NodeSettings,
+}
+
+/// PostgreSQL, and the node that works on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PostgresSettings {
+    /// `postgres://…`, as given.
+    pub url: Secret,
+    /// The password, if not in the URL.
+    pub password: Option<Secret>,
+    /// The schema of the tables.
+    pub schema: String,
+    /// The authorities of the server's certificate, in PEM.
+    pub ca: Option<PathBuf>,
+    /// How long startup waits for PostgreSQL.
+    pub start_timeout: Duration,
+    /// The node.
+    pub node: NodeSettings,
 }
 
 impl Options {
@@ -87,6 +79,7 @@ impl Options {
     #[must_use]
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
+        self.postgres_password = None;
         if let Some(store) = &mut self.store
             && let Some((scheme, rest)) = store.expose().split_once("://")
             && let Some((who, hosts)) = rest.rsplit_once('@')
@@ -109,19 +102,18 @@ impl StoreChoice {
         matches!(self, StoreChoice::Log { .. })
     }
 
-    /// The files of the certificate that other nodes see, if there are any.
-    pub fn peer_files(&self) -> Option<&PeerFiles> {
+    /// The node, if the store may be shared.
+    pub fn node(&self) -> Option<&NodeSettings> {
         match self {
-            StoreChoice::Redis(redis) => redis.peer.as_ref(),
+            StoreChoice::Redis(redis) => Some(&redis.node),
+            StoreChoice::Postgres(postgres) => Some(&postgres.node),
             StoreChoice::Log { .. } => None,
         }
     }
-}
 
-impl RedisSettings {
-    /// The number of shards of a new cluster.
-    pub fn shards_if_new(&self) -> u32 {
-        self.shards.unwrap_or(DEFAULT_SHARDS[usize::from(self.advertise.is_some())])
+    /// The files of the certificate that other nodes see, if there are any.
+    pub fn peer_files(&self) -> Option<&PeerFiles> {
+        self.node().and_then(|node| node.peer.as_ref())
     }
 }
 
@@ -133,92 +125,29 @@ impl StoreChoice {
         if let Some(n) = options.shards.filter(|n| !(1..=MAX_SHARDS).contains(n)) {
             return bad(format!("--shards {n}: must be from 1 to {MAX_SHARDS}"));
         }
-        if matches!(url, "log" | "log:") {
-            return match options.given().find(|name| is_for_redis(name)) {
-                Some(name) => {
-                    let flag = name.replace('_', "-");
-                    bad(format!("--{flag} is for --store redis://… and redis-cluster://…"))
-                }
-                None => Ok(StoreChoice::Log { shards: options.shards }),
-            };
-        }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        if !matches!(scheme, "redis" | "rediss" | "redis-cluster" | "rediss-cluster") {
+        let kind = match scheme {
+            "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => StoreKind::Redis,
+            "postgres" | "postgresql" => StoreKind::Postgres,
+            _ if matches!(url, "log" | "log:") => StoreKind::Log,
             // The value is not shown, because it may contain a password.
-            return bad("--store: must be log, redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT \
-                 (rediss:// and rediss-cluster:// with TLS)"
-                .into());
-        }
-        if options.durability.is_some() {
-            return bad(
-                "--durability is for --store log; with Redis each answer says what it has reached, see --redis-wait"
-                    .into(),
-            );
-        }
-        let prefix = options.redis_prefix.clone().unwrap_or_else(|| DEFAULT_PREFIX.into());
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-        if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(plain) {
-            return bad(format!("--redis-prefix {prefix:?}: must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
-        }
-        let node = options.node.clone().unwrap_or_else(|| DEFAULT_NODE.into());
-        if node.is_empty() || node.len() > 64 || !node.chars().all(plain) {
-            return bad(format!("--node {node:?}: must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
-        }
-        if options.advertise.is_some() && options.node.is_none() {
-            return bad("--advertise needs --node: nodes are told apart by their names".into());
-        }
-        if options.peer_listen.is_some() && options.advertise.is_none() {
-            return bad("--peer-listen needs --advertise: others must know where to reach this node".into());
-        }
-        let lease = options.shard_lease.map_or(DEFAULT_LEASE, Duration::from);
-        if !LEASES.contains(&lease) {
-            return bad(format!("--shard-lease {}: must be from 1s to 60s", span(lease)));
-        }
-        let client = match (options.redis_cert.clone(), options.redis_key.clone()) {
-            (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
-            (None, None) => None,
-            (Some(_), None) => return bad("--redis-cert needs --redis-key, too".into()),
-            (None, Some(_)) => return bad("--redis-key needs --redis-cert, too".into()),
-        };
-        let peer = match (options.peer_cert.clone(), options.peer_key.clone(), options.peer_ca.clone()) {
-            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { own: tls::Files { cert, key }, ca }),
-            (None, None, None) => None,
-            (cert, key, ca) => {
-                let all = [("peer-cert", cert), ("peer-key", key), ("peer-ca", ca)];
-                let words = |given: bool| {
-                    let words = all.iter().filter(|(_, file)| file.is_some() == given);
-                    words.map(|(name, _)| format!("--{name}")).collect::<Vec<_>>().join(" and ")
-                };
-                return bad(format!(
-                    "{} without {}: nodes need all three, or none",
-                    words(true),
-                    words(false)
-                ));
+            _ => {
+                return bad(
+                    "--store: must be log, redis://HOST:PORT/DB, redis-cluster://HOST:PORT,HOST:PORT \
+                     (rediss:// and rediss-cluster:// with TLS) or postgres://USER@HOST:PORT/DATABASE"
+                        .into(),
+                );
             }
         };
-        if peer.is_some() && options.advertise.is_none() {
-            return bad("--peer-cert needs --advertise: a node that is alone speaks with no other".into());
+        if let Some((name, belongs)) = options.given().find_map(|name| kind.lacks(name).map(|to| (name, to)))
+        {
+            return bad(format!("--{} is for {belongs}", name.replace('_', "-")));
         }
-        Ok(StoreChoice::Redis(Box::new(RedisSettings {
-            url: url.into(),
-            user: options.redis_user.clone(),
-            password: options.redis_password.clone(),
-            prefix,
-            wait: options.redis_wait.unwrap_or(0),
-            wait_for: options.redis_wait_for.unwrap_or_default(),
-            without_aof: options.redis_without_aof.unwrap_or(false),
-            create: options.redis_create.unwrap_or_default(),
-            start_timeout: options.redis_start_timeout.map_or(DEFAULT_START_TIMEOUT, Duration::from),
-            ca: options.redis_ca.clone(),
-            client,
-            node,
-            advertise: options.advertise.clone(),
-            peer,
-            peer_listen: options.peer_listen.clone(),
-            shards: options.shards,
-            lease,
-            settle_delay: options.settle_delay.map_or(duewheel::DEFAULT_SETTLE_DELAY, Duration::from),
-        })))
+        match kind {
+            StoreKind::Log => Ok(StoreChoice::Log { shards: options.shards }),
+            StoreKind::Redis => Ok(StoreChoice::Redis(Box::new(RedisSettings::of(options, url)?))),
+            StoreKind::Postgres => Ok(StoreChoice::Postgres(Box::new(PostgresSettings::of(options, url)?))),
+        }
     }
 
     /// The settings as options.
@@ -228,7 +157,6 @@ impl StoreChoice {
                 Options { store: Some("log".into()), shards, ..Options::default() }
             }
             StoreChoice::Redis(redis) => Options {
-                shards: Some(redis.shards_if_new()),
                 store: Some(redis.url),
                 redis_user: redis.user,
                 redis_password: redis.password,
@@ -241,28 +169,106 @@ impl StoreChoice {
                 redis_ca: redis.ca,
                 redis_cert: redis.client.as_ref().map(|files| files.cert.clone()),
                 redis_key: redis.client.map(|files| files.key),
-                node: Some(redis.node),
-                advertise: redis.advertise,
-                peer_cert: redis.peer.as_ref().map(|files| files.own.cert.clone()),
-                peer_key: redis.peer.as_ref().map(|files| files.own.key.clone()),
-                peer_ca: redis.peer.map(|files| files.ca),
-                peer_listen: redis.peer_listen,
-                shard_lease: Some(span(redis.lease)),
-                settle_delay: Some(span(redis.settle_delay)),
-                ..Options::default()
+                ..redis.node.into_options()
+            },
+            StoreChoice::Postgres(postgres) => Options {
+                store: Some(postgres.url),
+                postgres_password: postgres.password,
+                postgres_schema: Some(postgres.schema),
+                postgres_ca: postgres.ca,
+                postgres_start_timeout: Some(span(postgres.start_timeout)),
+                ..postgres.node.into_options()
             },
         }
     }
 }
 
-/// Whether an option concerns Redis, or the nodes that share one.
-fn is_for_redis(name: &str) -> bool {
-    let nodes = ["node", "advertise", "shard_lease", "settle_delay"];
-    name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)
+impl RedisSettings {
+    fn of(options: &Options, url: &str) -> Result<Self, ConfigError> {
+        let bad = |what: String| Err(ConfigError::Value(what));
+        let prefix = options.redis_prefix.clone().unwrap_or_else(|| DEFAULT_PREFIX.into());
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(plain) {
+            return bad(format!("--redis-prefix {prefix:?}: must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
+        }
+        let node = NodeSettings::of(options)?;
+        let client = match (options.redis_cert.clone(), options.redis_key.clone()) {
+            (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
+            (None, None) => None,
+            (Some(_), None) => return bad("--redis-cert needs --redis-key, too".into()),
+            (None, Some(_)) => return bad("--redis-key needs --redis-cert, too".into()),
+        };
+        Ok(RedisSettings {
+            url: url.into(),
+            user: options.redis_user.clone(),
+            password: options.redis_password.clone(),
+            prefix,
+            wait: options.redis_wait.unwrap_or(0),
+            wait_for: options.redis_wait_for.unwrap_or_default(),
+            without_aof: options.redis_without_aof.unwrap_or(false),
+            create: options.redis_create.unwrap_or_default(),
+            start_timeout: options.redis_start_timeout.map_or(DEFAULT_START_TIMEOUT, Duration::from),
+            ca: options.redis_ca.clone(),
+            client,
+            node,
+        })
+    }
 }
 
-fn span(d: Duration) -> TimeSpan {
-    TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+impl PostgresSettings {
+    fn of(options: &Options, url: &str) -> Result<Self, ConfigError> {
+        let settings = PostgresSettings {
+            url: url.into(),
+            password: options.postgres_password.clone(),
+            schema: options.postgres_schema.clone().unwrap_or_else(|| DEFAULT_SCHEMA.into()),
+            ca: options.postgres_ca.clone(),
+            start_timeout: options.postgres_start_timeout.map_or(DEFAULT_START_TIMEOUT, Duration::from),
+            node: NodeSettings::of(options)?,
+        };
+        settings.address()?;
+        Ok(settings)
+    }
+
+    /// The address and the schema, as the store takes them.
+    ///
+    /// # Errors
+    /// The URL or the schema is not valid.
+    pub(crate) fn address(&self) -> Result<duewheel_store_postgres::Options, ConfigError> {
+        let named = |option: &str, error: &duewheel_store_postgres::BadPostgresOption| {
+            ConfigError::Value(format!("--{option}: {error}"))
+        };
+        let options = duewheel_store_postgres::Options::parse(self.url.expose());
+        let options = options.map_err(|error| named("store", &error))?.schema(&self.schema);
+        let options = options.map_err(|error| named("postgres-schema", &error))?.lease(self.node.lease);
+        options.map_err(|error| named("shard-lease", &error))
+    }
+}
+
+/// What the URL of `--store` chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoreKind {
+    Log,
+    Redis,
+    Postgres,
+}
+
+impl StoreKind {
+    /// The stores that an option belongs to, if this is none of them.
+    fn lacks(self, name: &str) -> Option<&'static str> {
+        let nodes = ["node", "advertise", "shard_lease", "settle_delay"];
+        if name.starts_with("redis_") {
+            return (self != StoreKind::Redis).then_some("--store redis://… and redis-cluster://…");
+        }
+        if name.starts_with("postgres_") {
+            return (self != StoreKind::Postgres).then_some("--store postgres://…");
+        }
+        if name.starts_with("peer_") || nodes.contains(&name) {
+            let shared = "--store redis://…, redis-cluster://… and postgres://…";
+            return (self == StoreKind::Log).then_some(shared);
+        }
+        let why = "--store log; with Redis and PostgreSQL each answer says what it has reached";
+        (name == "durability" && self != StoreKind::Log).then_some(why)
+    }
 }
 
 #[cfg(test)]
@@ -276,7 +282,14 @@ mod tests {
     fn redis(toml: &str) -> RedisSettings {
         match choose(toml).unwrap() {
             StoreChoice::Redis(redis) => *redis,
-            StoreChoice::Log { .. } => panic!("{toml}: the log"),
+            other => panic!("{toml}: {other:?}"),
+        }
+    }
+
+    fn postgres(toml: &str) -> PostgresSettings {
+        match choose(toml).unwrap() {
+            StoreChoice::Postgres(postgres) => *postgres,
+            other => panic!("{toml}: {other:?}"),
         }
     }
 
@@ -301,6 +314,11 @@ mod tests {
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
             ("peer_ca = 'x'", "--peer-ca is for"),
+            ("postgres_schema = 'x'", "--postgres-schema is for"),
+            ("postgres_password = 'x'", "--postgres-password is for"),
+            ("store = 'postgres://u@localhost/d'\nredis_wait = 1", "--redis-wait is for"),
+            ("store = 'redis://localhost'\npostgres_ca = '/x'", "--postgres-ca is for"),
+            ("store = 'postgres://u@localhost/d'\ndurability = 'fsync'", "--durability is for --store log"),
         ] {
             assert!(choose(toml).unwrap_err().contains(says), "{toml}");
         }
@@ -310,11 +328,35 @@ mod tests {
     fn redis_with_defaults() {
         let alone = redis("store = 'redis://127.0.0.1:6379/2'");
         assert_eq!(
-            (alone.prefix.as_str(), alone.node.as_str(), alone.wait, alone.shards_if_new(), alone.lease),
+            (
+                alone.prefix.as_str(),
+                alone.node.name.as_str(),
+                alone.wait,
+                alone.node.shards_if_new(),
+                alone.node.lease
+            ),
             ("duewheel", "duewheel", 0, 1, Duration::from_secs(5))
         );
         let several = redis("store = 'redis-cluster://a:1,b:2'\nnode = 'n1'\nadvertise = '127.0.0.1:7800'");
-        assert_eq!((several.shards_if_new(), several.advertise.as_deref()), (16, Some("127.0.0.1:7800")));
+        let node = several.node;
+        assert_eq!((node.shards_if_new(), node.advertise.as_deref()), (16, Some("127.0.0.1:7800")));
+    }
+
+    #[test]
+    fn postgres_with_defaults() {
+        let alone = postgres("store = 'postgres://me:hunter2@127.0.0.1:5433/orders'");
+        assert_eq!((alone.schema.as_str(), alone.node.shards_if_new()), ("duewheel", 1));
+        assert!(!format!("{alone:?}").contains("hunter2"));
+        let shown = StoreChoice::Postgres(Box::new(alone)).into_options().without_secrets();
+        assert_eq!(shown.store.unwrap().expose(), "postgres://me@127.0.0.1:5433/orders");
+        for (toml, says) in [
+            ("store = 'postgres://me:hunter2@db.internal/d?sslmode=disable'", "--store: url: sslmode"),
+            ("store = 'postgres://u@localhost/d'\npostgres_schema = 'a;b'", "--postgres-schema"),
+            ("store = 'postgres://u@localhost/d'\nshard_lease = '10ms'", "--shard-lease"),
+        ] {
+            let refused = choose(toml).unwrap_err();
+            assert!(refused.contains(says) && !refused.contains("hunter2"), "{refused}");
+        }
     }
 
     #[test]
@@ -336,7 +378,7 @@ mod tests {
         ] {
             assert!(choose(&format!("{base}{toml}")).unwrap_err().contains(says), "{toml}");
         }
-        let wrong = choose("store = 'postgres://me:hunter2@h/d'").unwrap_err();
+        let wrong = choose("store = 'mysql://me:hunter2@h/d'").unwrap_err();
         assert!(wrong.contains("--store") && !wrong.contains("hunter2"), "{wrong}");
         let settings = redis("store = 'redis://me:hunter2@h:1/0'\nredis_password = 'hunter2'");
         assert!(!format!("{settings:?}").contains("hunter2"));

@@ -81,7 +81,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         Workers::ByHand => 1,
     };
     let Kept { books, parts } = keep(disk, &old, &names, threads)?;
-    let replayed = replay::replay(disk, &old, &books)?;
+    let replayed = replay::replay(disk, &old, &books, options.id_step)?;
     let was_complete = old.proven >= replayed.applied;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {

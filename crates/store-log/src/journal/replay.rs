@@ -162,14 +162,21 @@ pub(crate) fn records(
 }
 
 /// Reads the journal of a folder behind the last cut, to which `books` belong. Changes nothing.
-pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Result<Replayed, ReadFault> {
+///
+/// `id_step` is the distance of new ids.
+pub(crate) fn replay(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    books: &Ledger,
+    id_step: u64,
+) -> Result<Replayed, ReadFault> {
     let cut = books.applied();
     let headers = headers(disk, &manifest.segments)?;
     let (with_frames, prepared) = manifest.segments.split_at(headers.len());
     let mut replayed = Replayed {
         epoch: headers.iter().map(|h| h.epoch).fold(manifest.epoch, Epoch::max),
         proven: headers.iter().map(|h| h.watermark).fold(cut.max(manifest.proven), Lsn::max),
-        mem: Mem::new(cut, books.next_id().0, books.clock()),
+        mem: Mem::new(cut, (books.next_id().0, id_step), books.clock()),
         ledger: books.clone(),
         applied: cut,
         used: Vec::new(),

@@ -81,12 +81,12 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
 fn two_tables_tell_what_the_records_say() {
     for seed in 0..30 {
         let mut history = History::new(seed);
-        let mut old = Mem::new(Lsn(0), 1, None);
+        let mut old = Mem::new(Lsn(0), (1, 1), None);
         for _ in 0..history.dice().below(60) {
             push(&mut old, &mut history, 9);
         }
         old.settle();
-        let mut new = Mem::new(old.last(), history.model().next_id(), old.clock());
+        let mut new = Mem::new(old.last(), (history.model().next_id(), 1), old.clock());
         for round in 0..60 {
             push(&mut new, &mut history, 9);
             if round % 10 == 0 {
@@ -118,7 +118,7 @@ fn two_tables_tell_what_the_records_say() {
 fn keys_and_answers_are_found() {
     for seed in 0..10 {
         let mut history = History::new(seed);
-        let mut mem = Mem::new(Lsn(0), 1, None);
+        let mut mem = Mem::new(Lsn(0), (1, 1), None);
         for _ in 0..80 {
             push(&mut mem, &mut history, 9);
         }
@@ -146,7 +146,7 @@ fn keys_and_answers_are_found() {
 /// A key that is taken again and again leaves no residue.
 #[test]
 fn a_busy_key_takes_one_place() {
-    let mut mem = Mem::new(Lsn(0), 1, None);
+    let mut mem = Mem::new(Lsn(0), (1, 1), None);
     let queue = QueueName::new("q").unwrap();
     let key = Key::new("k").unwrap();
     let mut dice = Dice::new(1);
@@ -239,7 +239,7 @@ fn dead(at: u64) -> Stage {
 fn a_look_up_of_a_crowded_key_takes_few_steps() {
     const MANY: u64 = 10_000;
     let (queue, key) = (QueueName::new("q").unwrap(), Key::new("k").unwrap());
-    let mut one = OneKey { mem: Mem::new(Lsn(0), 1, None), queue, key };
+    let mut one = OneKey { mem: Mem::new(Lsn(0), (1, 1), None), queue, key };
     for id in 1..=MANY {
         one.put(id, Stage::Waiting { token: None });
         let (ids, looks) = one.find();

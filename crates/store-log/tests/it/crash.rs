@@ -73,8 +73,11 @@ fn work(
     let sync = if dice.once_in(4) { SyncMode::Buffered } else { SyncMode::Fsync };
     let options = Options { sync, at_segment_end, ..by_hand() };
     // Some begin with small segments, and come back to them whenever nothing is appended.
-    let options =
-        if dice.once_in(2) { Options { small_segment_bytes: 8 * 1024, rest_ms: 0, ..options } } else { options };
+    let options = if dice.once_in(2) {
+        Options { small_segment_bytes: 8 * 1024, rest_ms: 0, ..options }
+    } else {
+        options
+    };
     let Ok(mut store) = open(disk, options) else { return };
     let recovered = store.recovered();
     let last = Lsn(recovered.next_lsn.0 - 1);

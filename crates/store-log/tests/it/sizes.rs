@@ -121,7 +121,8 @@ fn a_folder_that_rests_does_nothing() {
     put(&mut rig, 40);
     remove_all(&mut rig);
     rest(&mut rig, 75_000);
-    let calls = |rig: &Rig| ["cuts_total", "flushes_total", "segments_made_total"].map(|f| figure(&rig.store, f));
+    let calls =
+        |rig: &Rig| ["cuts_total", "flushes_total", "segments_made_total"].map(|f| figure(&rig.store, f));
     let before = calls(&rig);
     rest(&mut rig, 600_000);
     assert_eq!(calls(&rig), before);

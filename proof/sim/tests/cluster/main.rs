@@ -32,6 +32,7 @@ mod joining;
 mod lost;
 mod moving;
 mod nodes;
+mod postgres;
 mod probe;
 mod pushes;
 mod stage;

@@ -1,0 +1,41 @@
+//! Blocks of files that never change, kept in memory: a look-up that reads a run again costs no call.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use lru::LruCache;
+
+/// Size of a block.
+pub(crate) const BLOCK: u64 = 64 * 1024;
+/// Number of blocks of a process: 32 MiB.
+const BLOCKS: usize = 512;
+
+/// Blocks by shard, file and number.
+pub(crate) struct BlockCache(Mutex<LruCache<(i32, i64, u64), Bytes>>);
+
+impl BlockCache {
+    pub(crate) fn get(&self, shard: i32, file: i64, no: u64) -> Option<Bytes> {
+        self.blocks().get(&(shard, file, no)).cloned()
+    }
+
+    pub(crate) fn put(&self, shard: i32, file: i64, no: u64, block: Bytes) {
+        self.blocks().put((shard, file, no), block);
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, LruCache<(i32, i64, u64), Bytes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for BlockCache {
+    fn default() -> Self {
+        BlockCache(Mutex::new(LruCache::new(NonZeroUsize::new(BLOCKS).unwrap_or(NonZeroUsize::MIN))))
+    }
+}
+
+impl std::fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockCache").field("blocks", &self.blocks().len()).finish()
+    }
+}

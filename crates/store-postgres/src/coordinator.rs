@@ -1,0 +1,405 @@
+//! The coordinator on PostgreSQL: membership of nodes, and ownership of shards.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::store::{
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, PLACEMENT, Secrets, Store,
+    StoreError, Waker,
+};
+use duewheel_core::{Epoch, ShardId};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Row, Transaction};
+
+use crate::cache::BlockCache;
+use crate::calls::{Database, Param};
+use crate::fault::{CallFailure, odd};
+use crate::fence::millis;
+use crate::leases::PgLeases;
+use crate::options::Options;
+use crate::pool;
+use crate::reign::{self, EndedMarks, FIRST_SECOND, random};
+use crate::schema::FORMAT;
+use crate::store::{OfProcess, PostgresStore};
+
+/// The number of leases after which every node has read a new secret.
+const ROTATION_LEASES: u32 = 2;
+
+const READ: &str = "SELECT format, id, shards, placement, secret, former_secret FROM {s}.cluster";
+const CREATE: &str = "INSERT INTO {s}.cluster (format, id, shards, placement, secret, last_number) \
+    VALUES ($1, $2, $3, $4, $5, 0) ON CONFLICT DO NOTHING RETURNING 1";
+const CREATE_SHARDS: &str = "INSERT INTO {s}.shard (shard, cluster, epoch, mark) \
+    SELECT n, $1, 0, 0 FROM generate_series(0, $2 - 1) AS n";
+const NODES: &str = "SELECT name, number, advertise, \
+    LEAST(EXTRACT(EPOCH FROM until - clock_timestamp()) * 1000, lease_ms)::float8, lease_ms, settle_ms FROM {s}.node \
+    WHERE until > clock_timestamp() ORDER BY name";
+const NUMBER: &str = "UPDATE {s}.cluster SET last_number = \
+    greatest(last_number + 1, EXTRACT(EPOCH FROM clock_timestamp())::bigint - $1) RETURNING last_number";
+const JOIN: &str = "INSERT INTO {s}.node (name, number, advertise, until, lease_ms, settle_ms) \
+    VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4::float8 / 1000), $4, $5) \
+    ON CONFLICT (name) DO UPDATE SET number = excluded.number, advertise = excluded.advertise, \
+    until = excluded.until, lease_ms = excluded.lease_ms, settle_ms = excluded.settle_ms";
+const BEAT: &str = "WITH beat AS (UPDATE {s}.node SET until = clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000) \
+    WHERE name = $1 AND number = $2 RETURNING 1) \
+    SELECT c.id, (SELECT count(*) FROM beat), n.name, n.number, n.advertise FROM {s}.cluster c \
+    LEFT JOIN {s}.node n ON n.until > clock_timestamp() OR n.name = $1 ORDER BY n.name";
+const LEAVE: &str = "DELETE FROM {s}.node WHERE name = $1 AND number = $2";
+const OWNERS: &str = "SELECT s.shard, s.epoch, l.node, l.number, l.advertise, \
+    COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false) \
+    FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard ORDER BY s.shard";
+const BEGIN_ROTATION: &str =
+    "UPDATE {s}.cluster SET former_secret = secret, secret = $1 WHERE former_secret IS NULL RETURNING 1";
+const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNING 1";
+
+/// Nodes and shards in PostgreSQL.
+///
+/// Every call ends within the time limits of its [`Options`], and needs no runtime of the caller's; it must not be made
+/// on a thread that may not block.
+///
+/// # Examples
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use duewheel_core::ShardId;
+/// use duewheel_core::store::{Candidate, Coordinator};
+/// use duewheel_store_postgres::{Options, PostgresCoordinator};
+///
+/// let nodes = PostgresCoordinator::new(Options::parse("postgres://duewheel@127.0.0.1/orders")?)?;
+/// nodes.init()?;
+/// let candidate =
+///     Candidate { name: "a".into(), advertise: "10.0.1.1:7600".into(), shards_if_new: 16, settle_delay: Duration::from_secs(10) };
+/// let joined = nodes.join(&candidate)?;
+/// let store = nodes.open(&joined.node, ShardId(0), Arc::new(|| {}))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PostgresCoordinator {
+    of_process: OfProcess,
+    /// The id of the cluster that this node has joined.
+    joined: Mutex<Option<String>>,
+    /// The greatest epoch that was seen of each shard.
+    epochs: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// A rotation of the nodes' secret in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostgresRotation {
+    /// Whether this call has begun it; otherwise an earlier one was interrupted, and its new secret is valid.
+    pub is_new: bool,
+    /// How long to wait before [`PostgresCoordinator::end_rotation`].
+    pub wait: Duration,
+}
+
+/// The cluster as it is stored.
+struct StoredCluster {
+    id: String,
+    shards: u32,
+    secrets: Secrets,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PostgresCoordinator {
+    /// Makes a coordinator, which connects on demand.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the system starts no thread for the connections.
+    pub fn new(options: Options) -> Result<Self, StoreError> {
+        let database = Database::new(options)?;
+        let leases = Arc::new(PgLeases::default());
+        leases.start(&database)?;
+        let of_process =
+            OfProcess { database, cache: Arc::default(), leases, ended: Arc::new(EndedMarks::default()) };
+        let _: &Arc<BlockCache> = &of_process.cache;
+        Ok(PostgresCoordinator { of_process, joined: Mutex::default(), epochs: Mutex::default() })
+    }
+
+    /// The address of PostgreSQL, and the settings.
+    pub fn options(&self) -> &Options {
+        &self.of_process.database.options
+    }
+
+    /// Makes the tables, if they are missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] without the right to create them, [`ErrorKind::Unavailable`] when the server does not
+    /// answer.
+    pub fn init(&self) -> Result<(), StoreError> {
+        let database = Arc::clone(&self.of_process.database);
+        pool::wait_for(async move { database.init().await })
+    }
+
+    /// Whether the tables are there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Corrupt`] when it refuses this user.
+    pub fn has_tables(&self) -> Result<bool, StoreError> {
+        let database = Arc::clone(&self.of_process.database);
+        pool::wait_for(async move { database.has_tables().await })
+    }
+
+    /// What the operator should know of how safely the server keeps changes; `None` if a commit is as safe as its disk.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Corrupt`] when it refuses this user.
+    pub fn inspect(&self) -> Result<Option<String>, StoreError> {
+        let database = Arc::clone(&self.of_process.database);
+        pool::wait_for(async move { database.inspect().await })
+    }
+
+    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and the
+    /// former one beside it. This survives a crash: an interrupted rotation can be continued.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when the server does not answer.
+    pub fn begin_rotation(&self) -> Result<PostgresRotation, StoreError> {
+        let secret = random::<32>()?;
+        let wait = self.options().lease * ROTATION_LEASES;
+        let is_new = self.bounded(|database| async move {
+            read_cluster(&database.call(&database.sql(READ), &[]).await?)?;
+            let secret = &secret[..];
+            let changed = database.call(&database.sql(BEGIN_ROTATION), &[(&secret, Type::BYTEA)]).await?;
+            Ok(!changed.is_empty())
+        })?;
+        Ok(PostgresRotation { is_new, wait })
+    }
+
+    /// Ends the validity of the former secret. Call it [`PostgresRotation::wait`] after
+    /// [`PostgresCoordinator::begin_rotation`]; without a rotation nothing changes.
+    ///
+    /// # Errors
+    /// See [`PostgresCoordinator::begin_rotation`].
+    pub fn end_rotation(&self) -> Result<(), StoreError> {
+        self.bounded(|database| async move {
+            database.call(&database.sql(END_ROTATION), &[]).await?;
+            Ok(())
+        })
+    }
+
+    /// Makes calls of the cluster's tables, within a time limit for all of them together.
+    fn bounded<T, F>(&self, work: impl FnOnce(Arc<Database>) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let most = self.options().lease.max(Duration::from_secs(1)) * 2;
+        let work = work(Arc::clone(&self.of_process.database));
+        pool::wait_for(async move {
+            let late = |_| StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not answer in time");
+            tokio::time::timeout(most, work).await.map_err(late)?
+        })
+    }
+}
+
+fn failed(error: tokio_postgres::Error) -> StoreError {
+    CallFailure::from(error).into()
+}
+
+/// Reads a column of any type.
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, no: usize) -> Result<T, StoreError> {
+    row.try_get(no).map_err(|error| odd(&format!("a row, whose column {no} cannot be read ({error}), and")))
+}
+
+fn read_cluster(rows: &[Row]) -> Result<StoredCluster, StoreError> {
+    let Some(row) = rows.first() else {
+        return Err(StoreError::new(
+            ErrorKind::Corrupt,
+            "there is no cluster in the database: no node has taken part yet",
+        ));
+    };
+    let (format, placement): (i32, i32) = (column(row, 0)?, column(row, 3)?);
+    if format != FORMAT {
+        let what = format_args!("the cluster has format {format}; this version knows {FORMAT}");
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    if u32::try_from(placement) != Ok(PLACEMENT) {
+        let what =
+            format_args!("the cluster places messages by rule {placement}; this version knows {PLACEMENT}");
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    let secret = |bytes: &[u8]| <[u8; 32]>::try_from(bytes).map_err(|_| odd("a secret"));
+    let former: Option<&[u8]> = column(row, 5)?;
+    let secrets = Secrets { current: secret(column(row, 4)?)?, former: former.map(secret).transpose()? };
+    let shards: i32 = column(row, 2)?;
+    Ok(StoredCluster {
+        id: column(row, 1)?,
+        shards: u32::try_from(shards).map_err(|_| odd("a number"))?,
+        secrets,
+    })
+}
+
+fn read_node(row: &Row, from: usize) -> Result<Node, StoreError> {
+    let (name, number): (&str, i64) = (column(row, from)?, column(row, from + 1)?);
+    let advertise: &str = column(row, from + 2)?;
+    let number = u32::try_from(number).map_err(|_| odd("a number"))?;
+    Ok(Node { name: name.into(), advertise: advertise.into(), number })
+}
+
+/// Makes the cluster if there is none, and takes part in it.
+async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, String), StoreError> {
+    let mut connection = database.connection().await?;
+    let transaction = connection.client.transaction().await.map_err(failed)?;
+    let cluster = existing_or_new(database, &transaction, candidate).await?;
+    let lease = i64::try_from(millis(database.options.lease)).unwrap_or(i64::MAX);
+    let settle = i64::try_from(millis(candidate.settle_delay)).unwrap_or(i64::MAX);
+    // It locks the cluster's row: nodes join one after the other.
+    let first: [Param<'_>; 1] = [(&FIRST_SECOND, Type::INT8)];
+    let numbers = transaction.query_typed(&database.sql(NUMBER), &first).await.map_err(failed)?;
+    let number: i64 = column(numbers.first().ok_or_else(|| odd("a number"))?, 0)?;
+    for row in &transaction.query_typed(&database.sql(NODES), &[]).await.map_err(failed)? {
+        let (node, left): (Node, f64) = (read_node(row, 0)?, column(row, 3)?);
+        let (their_lease, their_settle): (i64, i64) = (column(row, 4)?, column(row, 5)?);
+        if node.name == candidate.name {
+            let what =
+                format_args!("a node {:?} is alive, or was: its name is free in {left:.0} ms", &*node.name);
+            return Err(StoreError::new(ErrorKind::Fenced, what));
+        }
+        for (option, theirs, own) in
+            [("--shard-lease", their_lease, lease), ("--settle-delay", their_settle, settle)]
+        {
+            if theirs != own {
+                let what = format_args!(
+                    "the nodes that take part have {option} {theirs}ms, and this one {own}ms: it must be the same at all"
+                );
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+        }
+    }
+    let (name, advertise) = (&*candidate.name, &*candidate.advertise);
+    let params: [Param<'_>; 5] = [
+        (&name, Type::TEXT),
+        (&number, Type::INT8),
+        (&advertise, Type::TEXT),
+        (&lease, Type::INT8),
+        (&settle, Type::INT8),
+    ];
+    transaction.query_typed(&database.sql(JOIN), &params).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    let number = u32::try_from(number).map_err(|_| odd("a number"))?;
+    let node = Node { name: candidate.name.clone(), advertise: candidate.advertise.clone(), number };
+    let StoredCluster { id, shards, secrets } = cluster;
+    Ok((Joined { node, shards, secret: secrets.current, is_alone: false }, id))
+}
+
+async fn existing_or_new(
+    database: &Database,
+    transaction: &Transaction<'_>,
+    candidate: &Candidate,
+) -> Result<StoredCluster, StoreError> {
+    let read = database.sql(READ);
+    let rows = transaction.query_typed(&read, &[]).await.map_err(failed)?;
+    if !rows.is_empty() {
+        return read_cluster(&rows);
+    }
+    let id: String = random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = &random::<32>()?[..];
+    let shards = i32::try_from(candidate.shards_if_new.max(1)).unwrap_or(i32::MAX);
+    let placement = i32::try_from(PLACEMENT).unwrap_or(i32::MAX);
+    let params: [Param<'_>; 5] = [
+        (&FORMAT, Type::INT4),
+        (&id, Type::TEXT),
+        (&shards, Type::INT4),
+        (&placement, Type::INT4),
+        (&secret, Type::BYTEA),
+    ];
+    let made = transaction.query_typed(&database.sql(CREATE), &params).await.map_err(failed)?;
+    if !made.is_empty() {
+        let params: [Param<'_>; 2] = [(&id, Type::TEXT), (&shards, Type::INT4)];
+        transaction.query_typed(&database.sql(CREATE_SHARDS), &params).await.map_err(failed)?;
+    }
+    read_cluster(&transaction.query_typed(&read, &[]).await.map_err(failed)?)
+}
+
+impl Coordinator for PostgresCoordinator {
+    fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
+        let candidate = candidate.clone();
+        let (joined, id) = self.bounded(|database| async move { join(&database, &candidate).await })?;
+        *locked(&self.joined) = Some(id);
+        Ok(joined)
+    }
+
+    fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
+        let (name, number) = (node.name.clone(), i64::from(node.number));
+        let joined = locked(&self.joined).clone();
+        self.bounded(|database| async move {
+            let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
+            let rows = database.call(&database.sql(BEAT), &params).await?;
+            let Some(first) = rows.first() else {
+                let what = "there is no cluster in the database any more: it was emptied, or restored to an earlier time";
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            };
+            let (id, beats): (String, i64) = (column(first, 0)?, column(first, 1)?);
+            if joined.as_ref().is_some_and(|joined| *joined != id) {
+                let what = format_args!("the database has cluster {id:?}, and not the one that this node has joined");
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+            if beats == 0 {
+                let what = format_args!("another node is called {name:?} by now");
+                return Err(StoreError::new(ErrorKind::Fenced, what));
+            }
+            rows.iter().map(|row| read_node(row, 2)).collect()
+        })
+    }
+
+    fn leave(&self, node: &Node) -> Result<(), StoreError> {
+        let (name, number) = (node.name.clone(), i64::from(node.number));
+        self.bounded(|database| async move {
+            let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
+            database.call(&database.sql(LEAVE), &params).await?;
+            Ok(())
+        })
+    }
+
+    fn secrets(&self) -> Result<Secrets, StoreError> {
+        self.bounded(|database| async move {
+            Ok(read_cluster(&database.call(&database.sql(READ), &[]).await?)?.secrets)
+        })
+    }
+
+    fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
+        let rows =
+            self.bounded(|database| async move { Ok(database.call(&database.sql(OWNERS), &[]).await?) })?;
+        let mut owners = Vec::new();
+        for row in &rows {
+            let (shard, epoch, runs): (i32, i64, bool) = (column(row, 0)?, column(row, 1)?, column(row, 5)?);
+            if usize::try_from(shard) != Ok(owners.len()) {
+                return Err(StoreError::new(ErrorKind::Corrupt, "the database has lost rows of shards"));
+            }
+            let epoch = u32::try_from(epoch).map_err(|_| odd("an epoch"))?;
+            let known = &mut *locked(&self.epochs);
+            let greatest = known.entry(shard.unsigned_abs()).or_default();
+            *greatest = epoch.max(*greatest);
+            owners.push(match runs {
+                true => Ownership::Owned(Owner { node: read_node(row, 2)?, epoch: Epoch(epoch) }),
+                false => Ownership::Free,
+            });
+        }
+        Ok(owners)
+    }
+
+    fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
+        let Some(cluster) = locked(&self.joined).clone() else {
+            return Err(StoreError::new(ErrorKind::Closed, "the node has not joined the cluster"));
+        };
+        let known = locked(&self.epochs).get(&shard.0).copied().unwrap_or(0);
+        let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
+        let of_process = self.of_process.clone();
+        let (ended, node) = (Arc::clone(&of_process.ended), node.clone());
+        let (reign, acquired) = self.bounded(|database| async move {
+            reign::acquire(&database, no, &node, &cluster, (known, &ended)).await
+        })?;
+        Ok(Box::new(PostgresStore::open(of_process, reign, &acquired, waker)?))
+    }
+
+    fn lease(&self) -> Duration {
+        self.options().lease
+    }
+
+    fn level(&self) -> Level {
+        self.of_process.database.level()
+    }
+}

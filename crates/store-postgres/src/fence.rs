@@ -1,0 +1,84 @@
+//! Whether a lease certainly runs, by a clock that goes on while the process or the machine sleeps.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds of a clock that goes on while the process or the machine sleeps.
+pub(crate) fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    secs * 1_000 + nanos / 1_000_000
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The time until which a lease is certainly valid.
+#[derive(Debug)]
+pub(crate) struct LeaseFence {
+    deadline: AtomicU64,
+    sure: u64,
+    /// Why it ended before its time.
+    lost: OnceLock<StoreError>,
+}
+
+impl LeaseFence {
+    /// A lease that was requested at this time.
+    pub(crate) fn new(asked: u64, lease: Duration) -> Self {
+        // The server counts from a later moment; a fiftieth is for clocks that run at different rates.
+        let sure = millis(lease) - millis(lease) / 50 - 1;
+        LeaseFence { deadline: AtomicU64::new(asked + sure), sure, lost: OnceLock::new() }
+    }
+
+    /// Extends the fence after a renewal that was sent at this time.
+    pub(crate) fn renewed(&self, asked: u64) {
+        self.deadline.fetch_max(asked + self.sure, SeqCst);
+    }
+
+    /// Ends it: another owner has the shard, it was given back, or what it owns is not what it was.
+    pub(crate) fn lose(&self, why: StoreError) {
+        let _ = self.lost.set(why); // the first reason counts
+    }
+
+    /// The remaining time in milliseconds.
+    pub(crate) fn left(&self) -> u64 {
+        if self.lost.get().is_some() {
+            return 0;
+        }
+        self.deadline.load(SeqCst).saturating_sub(boot_ms())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.left() > 0 {
+            return Ok(());
+        }
+        let late = || StoreError::new(ErrorKind::Fenced, "the lease ran out before it could be renewed");
+        Err(self.lost.get().cloned().unwrap_or_else(late))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_ends_before_the_lease_does_and_for_ever() {
+        let now = boot_ms();
+        let fence = LeaseFence::new(now, Duration::from_secs(5));
+        assert!(fence.left() > 4_000 && fence.left() < 5_000 - 100, "{}", fence.left());
+        fence.renewed(now + 1_000);
+        assert!(fence.left() > 5_000);
+        fence.renewed(now);
+        assert!(fence.left() > 5_000, "an older renewal shortens nothing");
+        fence.lose(StoreError::new(ErrorKind::Fenced, "another"));
+        fence.lose(StoreError::new(ErrorKind::Closed, "given back"));
+        fence.renewed(now + 2_000);
+        assert_eq!(fence.check().unwrap_err().kind(), ErrorKind::Fenced);
+        assert!(LeaseFence::new(now.saturating_sub(5_000), Duration::from_secs(5)).check().is_err());
+    }
+}

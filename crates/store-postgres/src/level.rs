@@ -1,0 +1,80 @@
+//! The durability level that a server's settings reach.
+
+use duewheel_core::store::Level;
+
+/// The settings of a server that decide the level of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CommitSettings {
+    /// `fsync`.
+    pub(crate) fsync: String,
+    /// `synchronous_commit`, of this session.
+    pub(crate) synchronous_commit: String,
+    /// `synchronous_standby_names`.
+    pub(crate) standby_names: String,
+    /// Number of standbys that are connected.
+    pub(crate) standbys: i64,
+}
+
+impl CommitSettings {
+    /// The level of a commit that returned without a warning.
+    pub(crate) fn level(&self) -> Level {
+        if self.fsync != "on" || self.synchronous_commit == "off" {
+            return Level::Buffered;
+        }
+        let waits = matches!(self.synchronous_commit.as_str(), "on" | "remote_apply");
+        match (self.standby_names.trim().is_empty(), waits) {
+            (false, true) => Level::Quorum,
+            // A promoted standby may lack what was acknowledged.
+            (false, false) => Level::BestEffortReplicated,
+            (true, _) if self.standbys > 0 => Level::BestEffortReplicated,
+            (true, _) => Level::Fsync,
+        }
+    }
+
+    /// What an operator should know of it, if anything.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let CommitSettings { fsync, synchronous_commit, standby_names, standbys } = self;
+        if fsync != "on" {
+            return Some(format!("fsync is {fsync}: a crash of the machine may lose what was acknowledged"));
+        }
+        match synchronous_commit.as_str() {
+            "off" => Some("synchronous_commit is off: a crash may lose what was acknowledged".into()),
+            "local" | "remote_write" if !standby_names.trim().is_empty() => Some(format!(
+                "synchronous_commit is {synchronous_commit}: a promoted standby may lack what was acknowledged"
+            )),
+            _ if *standbys > 0 && standby_names.trim().is_empty() => Some(format!(
+                "it has {standbys} standbys and no synchronous_standby_names: a promoted one may lack what was acknowledged"
+            )),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_is_what_the_settings_reach() {
+        let settings = |fsync: &str, commit: &str, names: &str, standbys| CommitSettings {
+            fsync: fsync.into(),
+            synchronous_commit: commit.into(),
+            standby_names: names.into(),
+            standbys,
+        };
+        for (settings, level, warns) in [
+            (settings("on", "on", "", 0), Level::Fsync, false),
+            (settings("on", "local", "", 0), Level::Fsync, false),
+            (settings("off", "on", "", 0), Level::Buffered, true),
+            (settings("on", "off", "", 0), Level::Buffered, true),
+            (settings("on", "on", "", 1), Level::BestEffortReplicated, true),
+            (settings("on", "on", "ANY 1 (a, b)", 2), Level::Quorum, false),
+            (settings("on", "remote_apply", "a", 1), Level::Quorum, false),
+            (settings("on", "remote_write", "a", 1), Level::BestEffortReplicated, true),
+            (settings("on", "local", "a", 1), Level::BestEffortReplicated, true),
+        ] {
+            assert_eq!(settings.level(), level, "{settings:?}");
+            assert_eq!(settings.warning().is_some(), warns, "{settings:?}");
+        }
+    }
+}

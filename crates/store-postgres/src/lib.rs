@@ -1,0 +1,30 @@
+//! The log store on PostgreSQL, and the coordinator of the nodes that share it.
+//!
+//! * [`PostgresCoordinator`] gives nodes their shards, each with a store.
+//! * [`Options`] has the address and the settings.
+//! * [`SCHEMA`] has the tables.
+//!
+//! A shard is a folder of the log store whose files are rows. `docs/postgres.md` describes the tables, and
+//! `docs/adr/0037-one-store-over-any-medium.md` the decisions.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
+mod cache;
+mod calls;
+mod coordinator;
+mod fault;
+mod fence;
+mod files;
+mod leases;
+mod level;
+mod options;
+mod pool;
+mod reign;
+mod rows;
+mod schema;
+mod store;
+
+pub use coordinator::{PostgresCoordinator, PostgresRotation};
+pub use options::{BadPostgresOption, Options};
+pub use schema::{SCHEMA, role, schema};

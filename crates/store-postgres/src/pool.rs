@@ -1,0 +1,152 @@
+//! Connections to PostgreSQL, and the runtime in which they live.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
+use duewheel_core::store::{ErrorKind, StoreError};
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::fault::CallFailure;
+use crate::level::CommitSettings;
+use crate::options::Options;
+
+const THREADS: usize = 2;
+const WARNING: &str = "WARNING";
+
+/// The runtime of all connections of the process, so that they do not depend on a runtime of the caller's.
+fn runtime() -> Result<&'static Runtime, StoreError> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    let made = RUNTIME.get_or_init(|| {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(THREADS).thread_name("duewheel-postgres").enable_all();
+        builder.build().map_err(|error| error.to_string())
+    });
+    made.as_ref().map_err(|error| StoreError::new(ErrorKind::Unavailable, error))
+}
+
+/// Runs a future of the connections to its end, from a thread that may block.
+pub(crate) fn wait_for<T: Send + 'static>(
+    work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (done, result) = sync_channel(1);
+    runtime()?.spawn(async move {
+        let _ = done.send(work.await); // nobody waits any more
+    });
+    let ended = |_| StoreError::new(ErrorKind::Closed, "a bug: a task has ended without a result");
+    result.recv().map_err(ended)?
+}
+
+/// Starts a task of the connections.
+pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<(), StoreError> {
+    runtime()?.spawn(work);
+    Ok(())
+}
+
+/// A connection of the pool.
+pub(crate) struct PgConnection {
+    pub(crate) client: Client,
+    /// Whether the server has warned. A commit whose wait for a standby was cancelled returns with a warning.
+    warned: Arc<AtomicBool>,
+    pub(crate) settings: CommitSettings,
+}
+
+impl PgConnection {
+    /// Whether the server has warned since the last call.
+    pub(crate) fn has_warned(&self) -> bool {
+        self.warned.swap(false, SeqCst)
+    }
+}
+
+/// Makes connections.
+#[derive(Debug)]
+pub(crate) struct PgManager {
+    options: Options,
+}
+
+pub(crate) type PgPool = managed::Pool<PgManager>;
+
+/// The pool of a process, which makes connections on demand.
+pub(crate) fn pool(options: &Options) -> Result<PgPool, StoreError> {
+    let manager = PgManager { options: options.clone() };
+    let pool = managed::Pool::builder(manager)
+        .max_size(options.connections)
+        .runtime(deadpool::Runtime::Tokio1)
+        .build();
+    pool.map_err(|error| StoreError::new(ErrorKind::Unavailable, error))
+}
+
+impl managed::Manager for PgManager {
+    type Type = PgConnection;
+    type Error = CallFailure;
+
+    async fn create(&self) -> Result<PgConnection, CallFailure> {
+        let warned = Arc::new(AtomicBool::new(false));
+        let config = &self.options.config;
+        let client = if self.options.is_encrypted {
+            let tls = self.options.tls().map_err(|error| CallFailure::lasting(ErrorKind::Corrupt, error))?;
+            let tls = MakeRustlsConnect::new(rustls::ClientConfig::clone(&tls));
+            let (client, connection) = config.connect(tls).await?;
+            tokio::spawn(listen(connection, Arc::clone(&warned)));
+            client
+        } else {
+            let (client, connection) = config.connect(NoTls).await?;
+            tokio::spawn(listen(connection, Arc::clone(&warned)));
+            client
+        };
+        let settings = settings(&client).await?;
+        warned.store(false, SeqCst);
+        Ok(PgConnection { client, warned, settings })
+    }
+
+    async fn recycle(&self, connection: &mut PgConnection, _: &Metrics) -> RecycleResult<CallFailure> {
+        if connection.client.is_closed() {
+            return Err(RecycleError::message("it is closed"));
+        }
+        connection.warned.store(false, SeqCst);
+        Ok(())
+    }
+}
+
+/// Drives a connection to its end, and records warnings.
+async fn listen<T>(mut connection: Connection<Socket, T>, warned: Arc<AtomicBool>)
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let AsyncMessage::Notice(notice) = message {
+            // The word is translated as the server is set up; the parsed one is not.
+            let is_warning = notice.severity() == WARNING
+                || notice.parsed_severity() == Some(tokio_postgres::error::Severity::Warning);
+            if is_warning {
+                tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                warned.store(true, SeqCst);
+            }
+        }
+    }
+}
+
+/// The settings that decide the level, and whether the server takes changes at all.
+async fn settings(client: &Client) -> Result<CommitSettings, CallFailure> {
+    let asked = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
+                 current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
+                 (SELECT count(*) FROM pg_stat_replication)";
+    let row = tokio::time::timeout(Duration::from_secs(5), client.query_typed(asked, &[])).await;
+    let rows = row.map_err(|_| CallFailure::passing("PostgreSQL does not answer in time"))??;
+    let row = rows.first().ok_or_else(|| CallFailure::passing("PostgreSQL gives no settings"))?;
+    if row.try_get::<_, bool>(3)? {
+        return Err(CallFailure::passing("the server is a standby, which takes no changes"));
+    }
+    Ok(CommitSettings {
+        fsync: row.try_get(0)?,
+        synchronous_commit: row.try_get(1)?,
+        standby_names: row.try_get(2)?,
+        standbys: row.try_get(4)?,
+    })
+}

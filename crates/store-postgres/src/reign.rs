@@ -1,0 +1,214 @@
+//! Ownership of a shard: acquiring it, and giving it back.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use duewheel_core::Epoch;
+use duewheel_core::store::{ErrorKind, Node, StoreError};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio_postgres::types::Type;
+
+use crate::calls::Database;
+use crate::fault::{CallFailure, odd};
+use crate::fence::{LeaseFence, boot_ms, millis};
+
+/// Epochs, numbers of nodes, ids and tokens count from the start of 2020, in seconds from 1970.
+pub(crate) const FIRST_SECOND: i64 = 1_577_836_800;
+/// Ids for each second of the server's clock: after each change of the owner, ids continue at the server's time times
+/// this number. So a database that lost its newest changes gives no id again, as long as fewer ids than this are given
+/// each second. They stay below 2^53 until the year 2088.
+const IDS_A_SECOND: u64 = 1 << 22;
+/// Lease tokens continue from the server's microseconds times this number, for the same reason. They stay below 2^64
+/// until the year 2162.
+const TOKENS_A_MICROSECOND: u64 = 1 << 12;
+
+/// An owner's hold of a shard.
+#[derive(Debug)]
+pub(crate) struct PgReign {
+    pub(crate) shard: i32,
+    /// A random number for each acquisition. Only the owner with it may change the shard's files.
+    pub(crate) mark: i64,
+    pub(crate) epoch: Epoch,
+    pub(crate) fence: LeaseFence,
+}
+
+/// What acquiring a shard has shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    /// Ids below this one may not be given.
+    pub(crate) first_id: u64,
+    /// Lease tokens continue from here.
+    pub(crate) tokens: u64,
+    /// The time since the journal was written last, by the server's clock, which all nodes share.
+    pub(crate) noted_ago: Option<Duration>,
+    /// The time of that answer, by this node's wall clock.
+    pub(crate) taken: SystemTime,
+    /// The number of shards, of which each gives every n-th id.
+    pub(crate) shards: u32,
+}
+
+/// Marks of this process that have certainly ended, so that none of them answers any more.
+#[derive(Debug, Default)]
+pub(crate) struct EndedMarks(Mutex<VecDeque<i64>>);
+
+/// Number of marks that are remembered.
+const REMEMBERED: usize = 4096;
+
+impl EndedMarks {
+    /// Records that an owner of this process has ended: its lease need not be awaited.
+    pub(crate) fn note(&self, mark: i64) {
+        let mut marks = self.marks();
+        marks.push_back(mark);
+        if marks.len() > REMEMBERED {
+            marks.pop_front();
+        }
+    }
+
+    fn all(&self) -> Vec<i64> {
+        self.marks().iter().copied().collect()
+    }
+
+    fn marks(&self) -> MutexGuard<'_, VecDeque<i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Random bytes.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
+    let mut bytes = [0; BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
+    Ok(bytes)
+}
+
+/// The statement that finds the row of a shard, and keeps its owner from changing anything meanwhile.
+const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
+    CASE WHEN l.shard IS NULL OR l.mark = ANY($2) THEN 0 \
+      ELSE LEAST(EXTRACT(EPOCH FROM l.until - clock_timestamp()) * 1000, l.lease_ms)::float8 END, \
+    (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint, (SELECT shards FROM {s}.cluster) \
+    FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard WHERE s.shard = $1 FOR UPDATE OF s";
+/// How long ago the journal was written last. A file of the journal is known by its name.
+const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::float8 FROM {s}.piece p \
+    JOIN {s}.file f ON f.shard = p.shard AND f.id = p.file WHERE p.shard = $1 AND f.name LIKE 'journal/%'";
+const TAKE: &str = "UPDATE {s}.shard SET epoch = $2, mark = $3 WHERE shard = $1";
+const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise, until, lease_ms) \
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6::float8 / 1000), $6) \
+    ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, node = excluded.node, number = excluded.number, \
+    advertise = excluded.advertise, until = excluded.until, lease_ms = excluded.lease_ms";
+/// What an earlier owner has left without a name.
+const CLEAN: &str = "DELETE FROM {s}.piece p WHERE p.shard = $1 \
+    AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
+const GIVE_BACK: &str = "UPDATE {s}.lease SET until = 'epoch' WHERE shard = $1 AND mark = $2";
+
+/// Acquires a shard of this cluster, if no lease of another owner runs.
+///
+/// `known` is the greatest epoch of it that this process has seen.
+pub(crate) async fn acquire(
+    database: &Database,
+    shard: i32,
+    node: &Node,
+    cluster: &str,
+    (known, ended): (u32, &EndedMarks),
+) -> Result<(PgReign, Acquired), StoreError> {
+    let mark = i64::from_le_bytes(random::<8>()?);
+    let asked = boot_ms();
+    let limit = database.options.lease.max(Duration::from_secs(1));
+    let taking = take(database, shard, node, cluster, (mark, known, ended.all()));
+    let late = |_| StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not answer in time");
+    let taken = tokio::time::timeout(limit, taking).await.map_err(late).and_then(|taken| taken);
+    match taken {
+        Ok((epoch, acquired)) => {
+            let fence = LeaseFence::new(asked, database.options.lease);
+            Ok((PgReign { shard, mark, epoch, fence }, acquired))
+        }
+        Err(error) => {
+            // It may have been acquired although this failed. No answer of that owner is ever sent.
+            ended.note(mark);
+            Err(error)
+        }
+    }
+}
+
+async fn take(
+    database: &Database,
+    shard: i32,
+    node: &Node,
+    cluster: &str,
+    (mark, known, ended): (i64, u32, Vec<i64>),
+) -> Result<(Epoch, Acquired), StoreError> {
+    let mut connection = database.connection().await?;
+    let failed = |error: tokio_postgres::Error| StoreError::from(CallFailure::from(error));
+    let transaction = connection.client.transaction().await.map_err(failed)?;
+    let of_shard = (&shard as _, Type::INT4);
+    let look = database.sql(LOOK);
+    let rows = transaction.query_typed(&look, &[of_shard.clone(), (&ended, Type::INT8_ARRAY)]).await;
+    let rows = rows.map_err(failed)?;
+    let Some(row) = rows.first() else {
+        let what =
+            format_args!("shard {shard} is not there, although the cluster is: the database has lost rows");
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    };
+    let (of, epoch): (String, i64) = (row.get(0), row.get(1));
+    let (holder, left): (Option<String>, f64) = (row.get(3), row.get(4));
+    let (micros, shards): (i64, Option<i32>) = (row.get(5), row.get(6));
+    if of != cluster {
+        let what = format_args!(
+            "shard {shard} belongs to cluster {of:?}, and not to {cluster:?}, which this node has joined"
+        );
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    if left > 0.0 {
+        let holder = holder.unwrap_or_default();
+        let what = format_args!("node {holder:?} has the shard; its lease runs for {left:.0} ms");
+        return Err(StoreError::new(ErrorKind::Fenced, what));
+    }
+    let noted = transaction
+        .query_typed(&database.sql(NOTED), std::slice::from_ref(&of_shard))
+        .await
+        .map_err(failed)?;
+    let taken = SystemTime::now();
+    let noted: Option<f64> = noted.first().and_then(|row| row.get(0));
+    // Seconds, so that a database that was set back gives no earlier epoch.
+    let since = u64::try_from(micros - FIRST_SECOND * 1_000_000).unwrap_or(0);
+    let epoch = (epoch + 1).max(i64::from(known) + 1).max(i64::try_from(since / 1_000_000).unwrap_or(0));
+    let given = u32::try_from(epoch).map_err(|_| odd("an epoch"))?;
+    let lease = i64::try_from(millis(database.options.lease)).unwrap_or(i64::MAX);
+    let (name, advertise, number) = (&*node.name, &*node.advertise, i64::from(node.number));
+    let of_mark = (&mark as _, Type::INT8);
+    let taking = [of_shard.clone(), (&epoch as _, Type::INT8), of_mark.clone()];
+    transaction.query_typed(&database.sql(TAKE), &taking).await.map_err(failed)?;
+    let holding = [
+        of_shard.clone(),
+        of_mark,
+        (&name as _, Type::TEXT),
+        (&number as _, Type::INT8),
+        (&advertise as _, Type::TEXT),
+        (&lease as _, Type::INT8),
+    ];
+    transaction.query_typed(&database.sql(HOLD), &holding).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    if connection.has_warned() {
+        let what = "the commit returned with a warning: a standby may not know the new owner";
+        return Err(StoreError::new(ErrorKind::Unavailable, what));
+    }
+    drop(connection);
+    database.call(&database.sql(CLEAN), &[of_shard]).await?;
+    Ok((
+        Epoch(given),
+        Acquired {
+            first_id: since / 1_000_000 * IDS_A_SECOND,
+            tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
+            noted_ago: noted.map(|ms| Duration::from_millis(ms.max(0.0) as u64)),
+            taken,
+            shards: shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1),
+        },
+    ))
+}
+
+/// Gives the lease back, so that the next owner need not wait for its end.
+pub(crate) async fn give_back(database: &Database, reign: &PgReign) -> Result<(), StoreError> {
+    let params = [(&reign.shard as _, Type::INT4), (&reign.mark as _, Type::INT8)];
+    database.call(&database.sql(GIVE_BACK), &params).await?;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Pieces of files that wait to be written, and pieces that were read.
+
+/// Largest piece: one row.
+pub(crate) const PIECE: usize = 1024 * 1024;
+
+/// Bytes that wait to be written, as rows.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    rows: Vec<(u64, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Pieces {
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds bytes at an offset: behind the last piece if they follow it, and in place of what waits at the same offset.
+    pub(crate) fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = self.write_some(at, bytes);
+            at += taken as u64;
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn write_some(&mut self, at: u64, bytes: &[u8]) -> usize {
+        if let Some((from, row)) = self.rows.last_mut()
+            && *from + row.len() as u64 == at
+            && row.len() < PIECE
+        {
+            let taken = bytes.len().min(PIECE - row.len());
+            row.extend_from_slice(&bytes[..taken]);
+            self.bytes += taken;
+            return taken;
+        }
+        let taken = bytes.len().min(PIECE);
+        let bytes = &bytes[..taken];
+        // No statement may have two rows with one key.
+        if let Some((_, row)) = self.rows.iter_mut().find(|(from, _)| *from == at) {
+            let kept = row.len().min(taken);
+            row[..kept].copy_from_slice(&bytes[..kept]);
+            row.extend_from_slice(&bytes[kept..]);
+            self.bytes += taken - kept;
+        } else {
+            self.rows.push((at, bytes.to_vec()));
+            self.bytes += taken;
+        }
+        taken
+    }
+
+    /// The rows, in the order in which they were written.
+    pub(crate) fn into_rows(self) -> Vec<(u64, Vec<u8>)> {
+        self.rows
+    }
+
+    /// Puts what waits over what was read.
+    pub(crate) fn lay_over(&self, buffer: &mut [u8], at: u64) {
+        for (from, row) in &self.rows {
+            lay_over(buffer, at, *from, row);
+        }
+    }
+}
+
+/// Copies the part of a row that a buffer covers.
+pub(crate) fn lay_over(buffer: &mut [u8], at: u64, from: u64, row: &[u8]) {
+    let end = at + buffer.len() as u64;
+    let (begin, stop) = (from.max(at), (from + row.len() as u64).min(end));
+    if begin >= stop {
+        return;
+    }
+    let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    buffer[index(begin - at)..index(stop - at)]
+        .copy_from_slice(&row[index(begin - from)..index(stop - from)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_joined_and_rows_are_bounded() {
+        let mut pieces = Pieces::default();
+        pieces.write(0, &[1; 10]);
+        pieces.write(10, &vec![2; PIECE]);
+        pieces.write(4_000_000, &[3; 5]);
+        pieces.write(0, &[4; 12]);
+        assert_eq!(pieces.bytes(), 10 + PIECE + 5);
+        let mut read = vec![9; 20];
+        pieces.lay_over(&mut read, 0);
+        assert_eq!(read, [&[4; 12][..], &[2; 8]].concat());
+        let rows = pieces.into_rows();
+        let lengths: Vec<_> = rows.iter().map(|(at, row)| (*at, row.len())).collect();
+        assert_eq!(lengths, [(0, PIECE), (PIECE as u64, 10), (4_000_000, 5)]);
+    }
+
+    #[test]
+    fn parts_of_rows_are_laid_over() {
+        let mut buffer = [0; 10];
+        lay_over(&mut buffer, 100, 95, &[1; 7]);
+        lay_over(&mut buffer, 100, 108, &[2; 7]);
+        lay_over(&mut buffer, 100, 110, &[3; 7]);
+        lay_over(&mut buffer, 100, 10, &[3; 90]);
+        assert_eq!(buffer, [1, 1, 0, 0, 0, 0, 0, 0, 2, 2]);
+    }
+}

@@ -1,0 +1,40 @@
+//! The tables, and the rights that the server needs.
+
+use crate::options::{BadPostgresOption, check_identifier};
+
+/// The statements that make the tables, with `{schema}` for the name of the schema. They may be repeated.
+pub const SCHEMA: &str = include_str!("schema.sql");
+
+/// The format of the tables and of the files in them.
+pub(crate) const FORMAT: i32 = 1;
+
+/// The statements for a schema.
+///
+/// # Examples
+/// ```
+/// let sql = duewheel_store_postgres::schema("orders");
+/// assert!(sql.contains("CREATE TABLE IF NOT EXISTS orders.piece"));
+/// ```
+pub fn schema(name: &str) -> String {
+    SCHEMA.replace("{schema}", name)
+}
+
+/// The statements that give a role the rights that the server needs, and no more.
+///
+/// # Examples
+/// ```
+/// let sql = duewheel_store_postgres::role("orders", "duewheel").unwrap();
+/// assert!(sql.contains("GRANT USAGE ON SCHEMA orders TO duewheel"));
+/// assert!(duewheel_store_postgres::role("orders", "a; DROP TABLE x").is_err());
+/// ```
+///
+/// # Errors
+/// [`BadPostgresOption`] for a role that is not a plain identifier.
+pub fn role(schema: &str, role: &str) -> Result<String, BadPostgresOption> {
+    check_identifier("role", role)?;
+    Ok(format!(
+        "GRANT USAGE ON SCHEMA {schema} TO {role};\n\
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};\n\
+         ALTER ROLE {role} SET synchronous_commit = on;\n"
+    ))
+}

@@ -1,0 +1,169 @@
+//! One owner at a time, whatever an earlier one does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{Coordinator, ErrorKind, Ownership, Store};
+
+use duewheel_postgres_rig::{PgBouncer, Postgres};
+
+use crate::place::{LEASE, SHARD, append, candidate, node, open, server, until};
+
+#[test]
+fn a_shard_has_one_owner_and_the_next_one_has_everything() {
+    let postgres = server();
+    let (a, b) = (node(&postgres.url(), "a", 2), node(&postgres.url(), "b", 7));
+    assert_eq!((a.1.shards, b.1.shards), (2, 2), "fixed by the first node");
+    assert_ne!(a.1.node.number, b.1.node.number);
+    let mut history = History::new(1);
+    let mut first = open(&a);
+    let before = first.recovered();
+    for _ in 0..30 {
+        append(&mut *first, &mut history, 20).expect("append");
+    }
+    let refused = b.0.open(&b.1.node, SHARD, Arc::new(|| {})).err().expect("it has an owner");
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    let owners = b.0.owners().expect("owners");
+    assert!(matches!(&owners[0], Ownership::Owned(owner) if *owner.node.name == *"a"), "{owners:?}");
+    assert_eq!(owners[1], Ownership::Free);
+    // A clean end is quick.
+    let begun = Instant::now();
+    first.close(history.clock()).expect("close");
+    let mut second = open(&b);
+    assert!(begun.elapsed() < LEASE, "the lease was given back");
+    let after = second.recovered();
+    assert!(after.epoch > before.epoch && after.tokens > before.tokens);
+    assert_eq!(after.next_lsn, history.model().applied().next());
+    assert!(after.next_id >= history.model().next_id());
+}
+
+/// Story of every store that is shared: an owner sleeps, another takes over, and the first one wakes up.
+#[test]
+fn who_is_deposed_acknowledges_nothing() {
+    let postgres = server();
+    let (a, b) = (node(&postgres.url(), "a", 1), node(&postgres.url(), "b", 1));
+    let mut history = History::new(2);
+    let mut first = open(&a);
+    first.recovered();
+    append(&mut *first, &mut history, 20).expect("append");
+    // The lease ends as far as others can see, and not as far as its owner knows.
+    postgres.query("UPDATE duewheel.lease SET until = 'epoch'").expect("update");
+    let mut second = open(&b);
+    let recovered = second.recovered();
+    assert_eq!(recovered.next_lsn, history.model().applied().next());
+    let durable = history.model().applied();
+    let refused = append(&mut *first, &mut history, 20).expect_err("it is deposed");
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    assert_eq!(first.progress().expect_err("for ever").kind(), ErrorKind::Fenced);
+    history.forget_after(durable);
+    append(&mut *second, &mut history, 20).expect("the new owner goes on");
+    drop(second);
+    let mut third = open(&b);
+    assert_eq!(third.recovered().next_lsn, history.model().applied().next());
+}
+
+#[test]
+fn without_the_server_a_lease_runs_out_by_the_owners_own_clock() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let mut store = open(&a);
+    store.recovered();
+    postgres.pause().expect("pause");
+    let deadline = Instant::now() + 4 * LEASE;
+    while store.progress().is_ok() {
+        assert!(Instant::now() < deadline, "it answers for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    postgres.go_on().expect("go on");
+}
+
+/// A pooler gives each transaction another connection of the server.
+#[test]
+fn a_pooler_may_stand_in_between() {
+    let postgres = server();
+    let pooler = PgBouncer::start(&postgres).expect("pgbouncer");
+    let a = node(&postgres.url_at(pooler.port()), "a", 2);
+    let mut history = History::new(7);
+    for _ in 0..2 {
+        let mut store = open(&a);
+        assert_eq!(store.recovered().next_lsn, history.model().applied().next());
+        for _ in 0..30 {
+            append(&mut *store, &mut history, 20).expect("append");
+        }
+        store.close(history.clock()).expect("close");
+    }
+    a.0.leave(&a.1.node).expect("leave");
+}
+
+/// A transaction that is open for long keeps old versions of rows, and nothing else: it holds up nobody.
+#[test]
+fn a_long_transaction_beside_it_holds_up_nothing() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let other = postgres.url();
+    let reader = std::thread::spawn(move || {
+        let port: u16 = other.rsplit([':', '/']).find_map(|part| part.parse().ok()).expect("a port");
+        Postgres::query_at(
+            port,
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM duewheel.piece; SELECT pg_sleep(4); COMMIT",
+        )
+    });
+    let mut history = History::new(8);
+    let mut store = open(&a);
+    store.recovered();
+    for _ in 0..60 {
+        append(&mut *store, &mut history, 20).expect("append");
+    }
+    reader.join().expect("it ends").expect("it answers");
+    let versions = postgres.query("SELECT pg_relation_size('duewheel.shard')").expect("a size");
+    assert!(versions.parse::<u64>().expect("a number") <= 16 * 1024, "{versions} bytes for one row");
+    store.close(history.clock()).expect("close");
+}
+
+/// The printed statements give a role what the server needs, and the server needs no more.
+#[test]
+fn the_least_role_is_enough() {
+    let postgres = server();
+    let statements = duewheel_store_postgres::schema("wheel");
+    postgres.query("CREATE ROLE app LOGIN PASSWORD 'secret'").expect("a role");
+    postgres.query(&statements).expect("tables");
+    postgres.query(&duewheel_store_postgres::role("wheel", "app").expect("a name")).expect("rights");
+    postgres.query(&statements).expect("they may be repeated");
+    let url = postgres.url().replace("postgres@", "app:secret@");
+    let options = crate::place::options(&url).schema("wheel").expect("a name");
+    let nodes = duewheel_store_postgres::PostgresCoordinator::new(options).expect("a coordinator");
+    assert!(nodes.has_tables().expect("an answer"));
+    assert_eq!(nodes.inspect().expect("an answer"), None);
+    let joined = nodes.join(&candidate("a", 1)).expect("join");
+    let mut history = History::new(9);
+    let mut store = open(&(nodes, joined));
+    store.recovered();
+    for _ in 0..40 {
+        append(&mut *store, &mut history, 20).expect("append");
+    }
+    store.close(history.clock()).expect("close");
+    let refused = postgres.query("SET ROLE app; CREATE TABLE wheel.other (n int)");
+    assert!(refused.is_err(), "it may make no tables");
+}
+
+#[test]
+fn a_name_belongs_to_one_living_node() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let refused = a.0.join(&candidate("a", 1)).expect_err("it lives");
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    let names =
+        |nodes: Vec<duewheel_core::store::Node>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();
+    assert_eq!(names(a.0.beat(&a.1.node).expect("beat")), ["a".into()]);
+    a.0.leave(&a.1.node).expect("leave");
+    assert_eq!(a.0.beat(&a.1.node).expect_err("it has left").kind(), ErrorKind::Fenced);
+    let again = until("join", || a.0.join(&candidate("a", 1)));
+    assert!(again.node.number > a.1.node.number);
+    let rotation = a.0.begin_rotation().expect("begin");
+    let secrets = a.0.secrets().expect("secrets");
+    assert!(rotation.is_new && secrets.former == Some(again.secret) && secrets.current != again.secret);
+    assert!(!a.0.begin_rotation().expect("again").is_new, "an interrupted one goes on");
+    a.0.end_rotation().expect("end");
+    assert_eq!(a.0.secrets().expect("secrets").former, None);
+}

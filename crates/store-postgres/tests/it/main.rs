@@ -1,0 +1,6 @@
+//! The store on real servers of PostgreSQL.
+
+mod conformance;
+mod fence;
+mod lost;
+mod place;

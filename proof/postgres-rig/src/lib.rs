@@ -1,0 +1,440 @@
+//! Real PostgreSQL servers for tests and benchmarks: primaries, and standbys that can be promoted.
+//!
+//! Everything is private to the caller: loopback, an unused port, a folder of its own, processes that end with their
+//! owner. The calls block. `DUEWHEEL_POSTGRES` names the folder of the programs; by default the newest one of Debian's
+//! packages is taken. PostgreSQL refuses to run as root, so root runs it as `postgres` or as `nobody`.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use duewheel_redis_rig::free_port;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The time limit of a start or an end.
+const PATIENCE: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_millis(20);
+/// The superuser of each server.
+const SUPERUSER: &str = "postgres";
+
+/// How a server is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Settings of `postgresql.conf`, beside those of the rig.
+    pub set: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// With one more setting.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.set.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A server on 127.0.0.1 with a port and a folder of its own. Dropping it kills it and removes the folder.
+#[derive(Debug)]
+pub struct Postgres {
+    settings: Settings,
+    folder: TempDir,
+    port: u16,
+    child: Option<Child>,
+}
+
+/// The folder of the programs.
+///
+/// # Errors
+///
+/// There is none: the package `postgresql` is not installed.
+pub fn programs() -> io::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("DUEWHEEL_POSTGRES") {
+        return Ok(folder.into());
+    }
+    let mut versions: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in fs::read_dir("/usr/lib/postgresql")? {
+        let path = entry?.path();
+        let version = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+        if let Some(version) = version
+            && path.join("bin/postgres").exists()
+        {
+            versions.push((version, path.join("bin")));
+        }
+    }
+    versions.sort();
+    versions.pop().map(|(_, folder)| folder).ok_or_else(|| io::Error::other("no PostgreSQL is installed"))
+}
+
+/// The user and the group as which root runs the server.
+fn unprivileged() -> io::Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    let of = |name: &str| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut ids = line.split(':').skip(2).map(str::parse::<u32>);
+        Some((ids.next()?.ok()?, ids.next()?.ok()?))
+    };
+    let found = of("postgres").or_else(|| of("nobody"));
+    found.map(Some).ok_or_else(|| io::Error::other("neither the user postgres nor nobody is there"))
+}
+
+fn program(name: &str) -> io::Result<Command> {
+    let mut command = Command::new(programs()?.join(name));
+    if let Some((user, group)) = unprivileged()? {
+        command.uid(user).gid(group);
+    }
+    // The caller's own settings are not for this server, and neither is its folder.
+    command.current_dir("/").env_clear().env("LC_ALL", "C").env("TZ", "UTC").stdin(Stdio::null());
+    Ok(command)
+}
+
+fn run(mut command: Command) -> io::Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(io::Error::other(format!("{:?}: {}: {said}", command.get_program(), output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Postgres {
+    /// Makes an empty database and starts its server.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, cannot be started, or does not answer within a minute; the error has the end of its log.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let postgres = Postgres::new(settings)?;
+        let mut make = program("initdb")?;
+        make.arg("--no-sync").arg("--auth=trust").arg("--encoding=UTF8").arg("--locale=C");
+        make.arg(format!("--username={SUPERUSER}")).arg(postgres.data());
+        run(make)?;
+        postgres.started()
+    }
+
+    /// Makes a standby of a running server, which streams its changes under this name.
+    ///
+    /// # Errors
+    ///
+    /// See [`Postgres::start`].
+    pub fn standby(primary: &Postgres, name: &str, settings: Settings) -> io::Result<Self> {
+        let postgres = Postgres::new(settings)?;
+        let mut copy = program("pg_basebackup")?;
+        let source = format!("host=127.0.0.1 port={} user={SUPERUSER} application_name={name}", primary.port);
+        copy.args(["--checkpoint=fast", "--write-recovery-conf", "--no-sync", "--wal-method=stream"]);
+        copy.arg("--dbname").arg(source).arg("--pgdata").arg(postgres.data());
+        run(copy)?;
+        postgres.started()
+    }
+
+    fn new(settings: Settings) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("duewheel-postgres-").tempdir()?;
+        if let Some((user, group)) = unprivileged()? {
+            chown(folder.path(), Some(user), Some(group))?;
+        }
+        Ok(Postgres { settings, folder, port: free_port()?, child: None })
+    }
+
+    fn started(mut self) -> io::Result<Self> {
+        // Another process may have taken the port between the check and the server's start.
+        for _ in 0..10 {
+            match self.spawn_and_wait() {
+                Ok(()) => return Ok(self),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => self.port = free_port()?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("no port is free"))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The folder with its data and its log.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its log since the first start.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// The port at which it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The database `postgres` of it, as its superuser.
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The same by another port of the loopback, say that of a proxy.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("postgres://{SUPERUSER}@127.0.0.1:{port}/postgres")
+    }
+
+    fn spawn_and_wait(&mut self) -> io::Result<()> {
+        let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
+        let before = self.log().len();
+        let mut server = program("postgres")?;
+        server.arg("-D").arg(self.data());
+        let sockets = self.folder.path().display().to_string();
+        let port = self.port.to_string();
+        let own = [
+            ("listen_addresses", "127.0.0.1"),
+            ("port", &*port),
+            ("unix_socket_directories", &*sockets),
+            ("shared_buffers", "64MB"),
+            ("max_connections", "200"),
+            ("log_min_messages", "warning"),
+        ];
+        let given = self.settings.set.iter().map(|(name, value)| (&**name, &**value));
+        for (name, value) in own.into_iter().chain(given) {
+            server.arg("-c").arg(format!("{name}={value}"));
+        }
+        server.stdout(log.try_clone()?).stderr(log);
+        self.child = Some(server.spawn()?);
+        let deadline = Instant::now() + PATIENCE;
+        while self.query("SELECT 1").is_err() {
+            let said = self.log().split_off(before);
+            let ended =
+                self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|end| end.is_some()));
+            if ended && said.contains("could not bind") {
+                return Err(ErrorKind::AddrInUse.into());
+            }
+            if ended || Instant::now() >= deadline {
+                return Err(io::Error::other(format!("the server does not start: {said}")));
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Makes statements by `psql`, and returns what they answer: columns with `|` between, a row a line.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses one.
+    pub fn query(&self, sql: &str) -> io::Result<String> {
+        Postgres::query_at(self.port, sql)
+    }
+
+    /// The same at a port.
+    ///
+    /// # Errors
+    ///
+    /// See [`Postgres::query`].
+    pub fn query_at(port: u16, sql: &str) -> io::Result<String> {
+        let mut ask = program("psql")?;
+        ask.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
+        ask.arg(format!("host=127.0.0.1 port={} user={SUPERUSER} dbname=postgres connect_timeout=5", port));
+        ask.arg("--command").arg(sql);
+        Ok(run(ask)?.trim_end().to_owned())
+    }
+
+    /// Kills all of its processes with SIGKILL.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn kill(&mut self) -> io::Result<()> {
+        let mut child = self.child.take().ok_or_else(not_running)?;
+        kill_all(&mut child)
+    }
+
+    /// Ends it at once without writing anything out, as `pg_ctl stop -m immediate`.
+    ///
+    /// # Errors
+    ///
+    /// It does not run, or does not end within a minute.
+    pub fn stop_immediately(&mut self) -> io::Result<()> {
+        self.end(Signal::QUIT)
+    }
+
+    /// Ends it cleanly, as `pg_ctl stop -m fast`.
+    ///
+    /// # Errors
+    ///
+    /// It does not run, or does not end within a minute.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.end(Signal::INT)
+    }
+
+    fn end(&mut self, signal: Signal) -> io::Result<()> {
+        let mut child = self.child.take().ok_or_else(not_running)?;
+        kill_process(id(&child)?, signal)?;
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait()?.is_none() {
+            if Instant::now() >= deadline {
+                kill_all(&mut child)?;
+                return Err(io::Error::new(ErrorKind::TimedOut, "the server does not end"));
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// Starts it again, on its folder and its port, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// See [`Postgres::start`].
+    pub fn start_again(&mut self) -> io::Result<()> {
+        self.spawn_and_wait()
+    }
+
+    /// Stops all of its processes with SIGSTOP: it keeps its connections and answers nothing.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn pause(&self) -> io::Result<()> {
+        let child = self.child.as_ref().ok_or_else(not_running)?;
+        signal_all(child, Signal::STOP)
+    }
+
+    /// Continues after [`Postgres::pause`].
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn go_on(&self) -> io::Result<()> {
+        let child = self.child.as_ref().ok_or_else(not_running)?;
+        signal_all(child, Signal::CONT)
+    }
+
+    /// Makes a standby the primary.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or does not become one within a minute.
+    pub fn promote(&self) -> io::Result<()> {
+        match self.query("SELECT pg_promote(true, 60)")?.as_str() {
+            "t" => Ok(()),
+            other => Err(io::Error::other(format!("pg_promote: {other}"))),
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let _ = self.kill(); // or it has ended
+    }
+}
+
+/// Sends a signal to a server and to its processes, each of which has a group of its own.
+fn signal_all(child: &Child, signal: Signal) -> io::Result<()> {
+    kill_process(id(child)?, signal)?;
+    for other in children(child)? {
+        let _ = kill_process(other, signal); // it may have ended meanwhile
+    }
+    Ok(())
+}
+
+/// Ends all processes of a server, as the end of its machine does. A stopped one makes no further ones meanwhile.
+fn kill_all(child: &mut Child) -> io::Result<()> {
+    kill_process(id(child)?, Signal::STOP)?;
+    // They have another parent as soon as theirs is gone.
+    let others = children(child)?;
+    kill_process(id(child)?, Signal::KILL)?;
+    for other in others {
+        let _ = kill_process(other, Signal::KILL); // it may have ended meanwhile
+    }
+    child.wait()?;
+    Ok(())
+}
+
+/// The processes whose parent a server is.
+fn children(child: &Child) -> io::Result<Vec<Pid>> {
+    let parent = child.id().to_string();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        // The name of the program, in brackets, may have spaces in it.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+        if behind.split_whitespace().nth(1) == Some(&*parent) {
+            found.extend(Pid::from_raw(id));
+        }
+    }
+    Ok(found)
+}
+
+fn id(child: &Child) -> io::Result<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no process id"))
+}
+
+fn not_running() -> io::Error {
+    io::Error::other("the server does not run")
+}
+
+/// A pooler in front of a server, which gives a connection of the server to each transaction.
+#[derive(Debug)]
+pub struct PgBouncer {
+    _folder: TempDir,
+    port: u16,
+    child: Child,
+}
+
+impl PgBouncer {
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// The package `pgbouncer` is not installed, or it does not answer within a minute.
+    pub fn start(server: &Postgres) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("duewheel-pgbouncer-").tempdir()?;
+        let port = free_port()?;
+        let config = folder.path().join("pgbouncer.ini");
+        let users = folder.path().join("users.txt");
+        fs::write(&users, format!("\"{SUPERUSER}\" \"\"\n"))?;
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             auth_type = any\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 5\nunix_socket_dir =\n",
+            server.port,
+            users.display()
+        );
+        let text = text.replace("* = host=127.0.0.1", &format!("* = user={SUPERUSER} host=127.0.0.1"));
+        fs::write(&config, text)?;
+        let mut command = Command::new("/usr/sbin/pgbouncer");
+        if let Some((user, group)) = unprivileged()? {
+            for path in [folder.path(), &config, &users] {
+                chown(path, Some(user), Some(group))?;
+            }
+            command.uid(user).gid(group);
+        }
+        command.arg("--quiet").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut bouncer = PgBouncer { _folder: folder, port, child: command.spawn()? };
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if bouncer.child.try_wait()?.is_some() || Instant::now() >= deadline {
+                return Err(io::Error::other("pgbouncer does not start"));
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(bouncer)
+    }
+
+    /// The port at which it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // or it has ended
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,251 @@
+//! Nodes that share a PostgreSQL: nodes that are killed, stopped and cut off, a server that is killed and stopped, and
+//! one that a synchronous standby replaces.
+
+use std::time::{Duration, Instant};
+
+use duewheel_judge::checker::Fact;
+use duewheel_judge::history::{Blow, Fault};
+use duewheel_postgres_rig::{Postgres, Settings};
+use duewheel_redis_rig::{Mode, Proxy};
+use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
+
+use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
+
+const NODES: usize = 3;
+const KILLS: &str = "DUEWHEEL_NODE_KILLS";
+const FAULTS: &str = "DUEWHEEL_STORE_FAULTS";
+const FAILOVERS: &str = "DUEWHEEL_FAILOVERS";
+
+fn server() -> Postgres {
+    Postgres::start(Settings::default()).expect("a server")
+}
+
+fn play(
+    name: &'static str,
+    count: (&'static str, u64),
+    lease: u64,
+    stores: Vec<String>,
+    facts: Vec<(Fact, u64)>,
+) -> Play {
+    let system = DuewheelCluster::new(Door::Http, Duration::from_secs(lease));
+    Play { name, count, system, nodes: stores.len(), stores, facts }
+}
+
+/// Half of the killed nodes come back at once, and the others when somebody else has their shards. Others are stopped
+/// until somebody else has their shards: they must find that out before they write or grant anything.
+#[test]
+fn a_node_that_is_killed_or_stopped_is_replaced() {
+    in_runs(KILLS, 2, 25, killed_or_stopped);
+}
+
+fn killed_or_stopped(kills: u64) {
+    let postgres = server();
+    let facts = vec![
+        (Fact::Struck(Blow::NodeKilled), kills),
+        (Fact::Struck(Blow::NodePaused), kills),
+        (Fact::UnknownOutcomes, kills),
+        (Fact::DelayedByABlow, kills),
+        (Fact::ExpiredLeasesGrantedAgain, kills),
+        (Fact::CancelsWon, kills),
+        (Fact::Replaced, kills),
+    ];
+    let stores = vec![postgres.url(); NODES];
+    let name = "postgres::a_node_that_is_killed_or_stopped_is_replaced";
+    perform(play(name, (KILLS, kills), 2, stores, facts), |stage| {
+        let worst = stage.until_it_bites(kills, "after a kill", |stage, round| {
+            stage.sleep(500, 1_500);
+            let node = stage.any();
+            let since = stage.strike(Blow::NodeKilled);
+            stage.kill(node)?;
+            let gone = Instant::now();
+            if round % 2 == 1 {
+                stage.start(node)?;
+            }
+            let took = stage.probe()?.until_whole(gone, PATIENCE)?;
+            if round % 2 == 0 {
+                stage.start(node)?;
+            }
+            stage.heal(since)?;
+            let node = stage.any();
+            let since = stage.strike(Blow::NodePaused);
+            stage.pause(node)?;
+            stage.probe()?.until_whole(Instant::now(), PATIENCE)?;
+            stage.resume(node)?;
+            stage.heal(since)?;
+            Ok(took)
+        })?;
+        stage.say(format!("shards of a killed node served again after at most {} ms", ms(worst)));
+        Ok(())
+    });
+}
+
+/// A server alone that syncs its log loses nothing, however it ends.
+#[test]
+fn a_server_that_is_killed_or_stopped_loses_nothing() {
+    in_runs(FAULTS, 1, 10, server_killed);
+}
+
+fn server_killed(rounds: u64) {
+    let mut postgres = server();
+    let facts = vec![
+        (Fact::Struck(Blow::StoreKilled), 2 * rounds),
+        (Fact::Struck(Blow::StorePaused), 2 * rounds),
+        (Fact::UnknownOutcomes, rounds),
+        (Fact::StorageUnavailable, rounds),
+        (Fact::DelayedByABlow, rounds),
+    ];
+    let stores = vec![postgres.url(); NODES];
+    let name = "postgres::a_server_that_is_killed_or_stopped_loses_nothing";
+    perform(play(name, (FAULTS, rounds), 3, stores, facts), |stage| {
+        let worst = stage.worst_of(rounds, |stage, _| {
+            let mut worst = Duration::ZERO;
+            for immediately in [false, true] {
+                stage.sleep(500, 1_500);
+                let since = stage.strike(Blow::StoreKilled);
+                let ended = if immediately { postgres.stop_immediately() } else { postgres.kill() };
+                ended.map_err(|e| format!("end of PostgreSQL: {e}"))?;
+                stage.sleep(0, 1_500);
+                postgres.start_again().map_err(|e| format!("restart of PostgreSQL: {e}"))?;
+                worst = worst.max(stage.heal(since)?);
+            }
+            // Once within the lease, and once for longer.
+            for (from, until) in [(200, 1_500), (3_500, 5_000)] {
+                stage.sleep(500, 1_500);
+                let since = stage.strike(Blow::StorePaused);
+                postgres.pause().map_err(|e| format!("stop of PostgreSQL: {e}"))?;
+                stage.sleep(from, until);
+                postgres.go_on().map_err(|e| format!("PostgreSQL goes on: {e}"))?;
+                worst = worst.max(stage.heal(since)?);
+            }
+            Ok(worst)
+        })?;
+        stage.say(format!("served again within {} ms of each fault", ms(worst)));
+        Ok(())
+    });
+}
+
+/// Connections are cut at any byte, also in the middle of a commit; what had no answer is asked for again.
+#[test]
+fn a_node_that_is_cut_off_loses_its_shards_and_nothing_else() {
+    in_runs(FAULTS, 1, 10, cut_off);
+}
+
+fn cut_off(rounds: u64) {
+    let postgres = server();
+    let at = (std::net::Ipv4Addr::LOCALHOST, postgres.port()).into();
+    let proxies: Vec<Proxy> = (0..NODES).map(|_| Proxy::start(at).expect("a proxy")).collect();
+    let stores = proxies.iter().map(|proxy| postgres.url_at(proxy.address().port())).collect();
+    let facts = vec![
+        (Fact::Struck(Blow::NodeCut), 2 * rounds),
+        (Fact::ExpiredLeasesGrantedAgain, rounds),
+        (Fact::UnknownOutcomes, rounds),
+    ];
+    let name = "postgres::a_node_that_is_cut_off_loses_its_shards_and_nothing_else";
+    perform(play(name, (FAULTS, rounds), 2, stores, facts), |stage| {
+        let worst = stage.until_it_bites(2 * rounds, "after a cut", |stage, round| {
+            // Short cuts first: a commit whose answer is lost is made again.
+            for proxy in &proxies {
+                stage.sleep(100, 400);
+                proxy.set(Mode::Cut);
+                proxy.heal();
+            }
+            let node = stage.any();
+            let since = stage.strike(Blow::NodeCut);
+            stage.probe()?.leave(node);
+            proxies[node].set(if round % 2 == 0 { Mode::Cut } else { Mode::Stall });
+            let gone = Instant::now();
+            let took = stage.probe()?.until_whole(gone, PATIENCE)?;
+            stage.sleep(0, 1_000);
+            proxies[node].heal();
+            stage.probe()?.set_node(node, Some(stage.http(node)?));
+            stage.heal(since)?;
+            Ok(took)
+        })?;
+        stage.say(format!("shards of a node that was cut off served again after at most {} ms", ms(worst)));
+        Ok(())
+    });
+}
+
+/// With `synchronous_standby_names` what was acknowledged is on the standby; nothing is lost when that takes over.
+#[test]
+fn a_synchronous_standby_takes_over_and_nothing_is_lost() {
+    in_runs(FAILOVERS, 1, 5, fail_over);
+}
+
+fn fail_over(rounds: u64) {
+    let (mut primary, mut standby) = pair();
+    let url = |first: &Postgres, second: &Postgres| {
+        let (a, b) = (first.port(), second.port());
+        format!("postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres?target_session_attrs=read-write")
+    };
+    let facts =
+        vec![(Fact::Struck(Blow::MasterKilled), 1), (Fact::UnknownOutcomes, 1), (Fact::DelayedByABlow, 1)];
+    let stores = vec![url(&primary, &standby); NODES];
+    let name = "postgres::a_synchronous_standby_takes_over_and_nothing_is_lost";
+    // A pair fails over once; more rounds are more runs.
+    for _ in 0..rounds {
+        let play = play(name, (FAILOVERS, 1), 3, stores.clone(), facts.clone());
+        perform(play, |stage| {
+            let worst = stage.worst_of(1, |stage, _| promote(stage, &mut primary, &standby))?;
+            stage.say(format!("all served again after at most {} ms", ms(worst)));
+            Ok(())
+        });
+        if rounds > 1 {
+            (primary, standby) = pair();
+        }
+    }
+}
+
+fn pair() -> (Postgres, Postgres) {
+    let primary = server();
+    let standby = Postgres::standby(&primary, "second", Settings::default()).expect("a standby");
+    primary.query("ALTER SYSTEM SET synchronous_standby_names = 'second'").expect("set");
+    primary.query("SELECT pg_reload_conf()").expect("reload");
+    (primary, standby)
+}
+
+fn promote(stage: &mut Stage<'_>, primary: &mut Postgres, standby: &Postgres) -> Result<Duration, String> {
+    stage.sleep(1_500, 2_500);
+    let since = stage.strike(Blow::MasterKilled);
+    primary.kill().map_err(|e| format!("kill of the primary: {e}"))?;
+    // It waits for a standby of its own no longer: there is none.
+    standby.promote().map_err(|e| format!("promotion: {e}"))?;
+    stage.heal(since)
+}
+
+/// Without it the last changes are lost: that is counted and said, and everything else holds.
+#[test]
+fn a_server_that_is_set_back_revives_no_owner_and_no_token() {
+    in_runs(FAILOVERS, 1, 5, set_back);
+}
+
+fn set_back(rounds: u64) {
+    for _ in 0..rounds {
+        let mut primary = server();
+        let mut standby = Postgres::standby(&primary, "second", Settings::default()).expect("a standby");
+        let (a, b) = (primary.port(), standby.port());
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres?target_session_attrs=read-write"
+        );
+        let facts = vec![(Fact::Struck(Blow::StoreSetBack), 1), (Fact::FailedOver, 1), (Fact::Forgotten, 1)];
+        let name = "postgres::a_server_that_is_set_back_revives_no_owner_and_no_token";
+        let mut play = play(name, (FAILOVERS, 1), 2, vec![url; NODES], facts);
+        // From the standby's end to the kill.
+        play.system.forgets = Duration::from_secs(15);
+        perform(play, |stage| {
+            let worst = stage.worst_of(1, |stage, _| {
+                stage.sleep(1_000, 1_500);
+                standby.stop().map_err(|e| format!("stop of the standby: {e}"))?;
+                stage.sleep(500, 1_000);
+                let since = stage.strike(Blow::StoreSetBack);
+                primary.kill().map_err(|e| format!("kill of the primary: {e}"))?;
+                stage.run.fault(Fault::FailedOver);
+                standby.start_again().map_err(|e| format!("start of the standby: {e}"))?;
+                standby.promote().map_err(|e| format!("promotion: {e}"))?;
+                stage.heal(since)
+            })?;
+            stage.say(format!("all served again after at most {} ms", ms(worst)));
+            Ok(())
+        });
+    }
+}
