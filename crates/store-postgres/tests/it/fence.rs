@@ -47,9 +47,11 @@ fn who_is_deposed_acknowledges_nothing() {
     let mut first = open(&a);
     first.recovered();
     append(&mut *first, &mut history, 20).expect("append");
-    // The lease ends as far as others can see, and not as far as its owner knows.
-    postgres.query("UPDATE duewheel.lease SET until = 'epoch'").expect("update");
-    let mut second = open(&b);
+    // The lease ends as far as others can see, and not as far as its owner knows, who may have renewed it a moment later.
+    let mut second = until("open", || {
+        postgres.query("UPDATE duewheel.lease SET until = 'epoch'").expect("update");
+        b.0.open(&b.1.node, SHARD, Arc::new(|| {}))
+    });
     let recovered = second.recovered();
     assert_eq!(recovered.next_lsn, history.model().applied().next());
     let durable = history.model().applied();
