@@ -322,7 +322,7 @@ impl PgFilesInner {
         } else {
             let end = ((last + 1) * BLOCK).min(size);
             let whole = self.read(file, from, usize::try_from(end - from).unwrap_or(usize::MAX)).await?;
-            for (no, block) in (first..).zip(whole.chunks(BLOCK as usize)) {
+            for (no, block) in (first..).zip(whole.chunks(usize::try_from(BLOCK).unwrap_or(usize::MAX))) {
                 self.cache.put(shard, file, no, Bytes::copy_from_slice(block));
             }
             whole

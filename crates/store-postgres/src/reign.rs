@@ -89,7 +89,7 @@ const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
     (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint, (SELECT shards FROM {s}.cluster) \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard WHERE s.shard = $1 FOR UPDATE OF s";
 /// How long ago the journal was written last. A file of the journal is known by its name.
-const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::float8 FROM {s}.piece p \
+const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::bigint FROM {s}.piece p \
     JOIN {s}.file f ON f.shard = p.shard AND f.id = p.file WHERE p.shard = $1 AND f.name LIKE 'journal/%'";
 const TAKE: &str = "UPDATE {s}.shard SET epoch = $2, mark = $3 WHERE shard = $1";
 const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise, until, lease_ms) \
@@ -168,7 +168,7 @@ async fn take(
         .await
         .map_err(failed)?;
     let taken = SystemTime::now();
-    let noted: Option<f64> = noted.first().and_then(|row| row.get(0));
+    let noted: Option<i64> = noted.first().and_then(|row| row.get(0));
     // Seconds, so that a database that was set back gives no earlier epoch.
     let since = u64::try_from(micros - FIRST_SECOND * 1_000_000).unwrap_or(0);
     let epoch = (epoch + 1).max(i64::from(known) + 1).max(i64::try_from(since / 1_000_000).unwrap_or(0));
@@ -199,7 +199,7 @@ async fn take(
         Acquired {
             first_id: since / 1_000_000 * IDS_A_SECOND,
             tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
-            noted_ago: noted.map(|ms| Duration::from_millis(ms.max(0.0) as u64)),
+            noted_ago: noted.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             taken,
             shards: shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1),
         },

@@ -74,7 +74,7 @@ impl IdTable {
     }
 
     pub(crate) fn set(&mut self, id: u64, place: ArenaOffset) {
-        if self.step > 1 && self.dense.len() == 0 && id >= self.base && self.strays.is_empty() {
+        if self.step > 1 && self.dense.is_empty() && id >= self.base && self.strays.is_empty() {
             self.base = id; // the bound was of another shard
         }
         let dense = self.place(id).filter(|at| (*at as u64) < self.dense.len() as u64 + GAP);
