@@ -2,7 +2,8 @@
 //! faults, judged by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`),
 //! failovers of Redis Cluster (`failover`), a master of it that hangs (`hanging`), slots of it that move (`moving`),
 //! steps of its clock (`clocks`), a Redis that has lost everything (`lost`), nodes that come and go (`joining`), nodes
-//! that are replaced by those of the next version (`upgrade`), a node that pushes and is killed (`pushes`).
+//! that are replaced by those of the next version (`upgrade`), a node that pushes and is killed (`pushes`);
+//! and three nodes on a PostgreSQL that is killed, stopped, cut off, and replaced by a standby (`postgres`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the
 //! cluster, everything is drained, what is left is listed, and the history is judged. A run counts only if its faults
