@@ -98,7 +98,7 @@ fn two_tables_tell_what_the_records_say() {
         assert_eq!(new.clock(), history.model().clock());
 
         // All records come back in order, and memory that was used before makes no difference.
-        let mut again = old.start(new.before(), 0, None);
+        let mut again = old.start(new.before(), (0, 1), None);
         let mut next = new.before().next();
         new.for_each(|lsn, record| {
             assert_eq!(lsn, next);
