@@ -12,7 +12,7 @@ use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Demand, Duewheel};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::answer::PushVerdict;
@@ -37,7 +37,7 @@ mod to_url;
 mod to_url_tests;
 mod traced;
 
-use places::{Hand, UnderWay};
+use places::{Hand, PlaceCounts, PlaceOwner, UnderWay};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -163,10 +163,7 @@ impl Pusher {
             open_until: AtomicU64::new(0),
             aside_until: AtomicU64::new(0),
             changed: watch::Sender::new(()),
-            hand_free: Notify::new(),
-            under_way: AtomicUsize::new(0),
-            elsewhere: AtomicUsize::new(0),
-            requests: AtomicUsize::new(0),
+            places: PlaceCounts::default(),
             counters: PushCounters::default(),
             modes: TraceModes::default(),
             wheel: wheel.client().clone(),
@@ -203,7 +200,7 @@ impl Pusher {
     /// Requests that have begun and whose message is not settled.
     pub(crate) fn in_flight(&self) -> usize {
         let of = |count: &AtomicUsize| count.load(Ordering::SeqCst);
-        of(&self.worker.under_way) + of(&self.worker.elsewhere)
+        of(&self.worker.places.under_way) + of(&self.worker.places.elsewhere)
     }
 
     /// How the last failed attempt ended since the last success.
@@ -349,14 +346,7 @@ struct PushWorker {
     bucket: Mutex<Option<RateBucket>>,
     /// Sent to when more or less is permitted than before.
     changed: watch::Sender<()>,
-    /// Told when a request has ended.
-    hand_free: Notify,
-    /// Messages for the target that were granted and are not settled.
-    under_way: AtomicUsize,
-    /// The same of messages for other origins, which take no place of the target's.
-    elsewhere: AtomicUsize,
-    /// Requests of those for the target that have not ended.
-    requests: AtomicUsize,
+    places: PlaceCounts,
     counters: PushCounters,
     modes: TraceModes,
     parts: PusherParts,
@@ -409,6 +399,19 @@ enum PushEnd {
     /// that the target allows.
     Again(Option<Duration>, MaxAttempts),
     Dead,
+}
+
+impl PlaceOwner for PushWorker {
+    fn places(&self) -> &PlaceCounts {
+        &self.places
+    }
+
+    fn place_is_free(&self) {
+        // The loop may wait for it.
+        if self.breaker().permit(self.now(), 0) != Permit::Many {
+            self.changed.send_replace(());
+        }
+    }
 }
 
 impl PushWorker {
@@ -470,7 +473,7 @@ impl PushWorker {
             return Turn::Nothing;
         }
         let (under_way, requests) =
-            (self.under_way.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst));
+            (self.places.under_way.load(Ordering::SeqCst), self.places.requests.load(Ordering::SeqCst));
         let permit = self.breaker().permit(now, under_way);
         let aside = EngineMs(self.aside_until.load(Ordering::SeqCst));
         let most = match permit {
@@ -485,13 +488,13 @@ impl PushWorker {
             }
         };
         // What is granted may all be for other origins.
-        let elsewhere = URLS_PER_PUSHER.saturating_sub(self.elsewhere.load(Ordering::SeqCst));
+        let elsewhere = URLS_PER_PUSHER.saturating_sub(self.places.elsewhere.load(Ordering::SeqCst));
         let unsettled = job.unsettled().saturating_sub(under_way);
         let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
         if free == 0 {
             tokio::select! {
                 _ = changed.changed() => {}
-                () = self.hand_free.notified() => {}
+                () = self.places.hand_free.notified() => {}
             }
             return Turn::Nothing;
         }

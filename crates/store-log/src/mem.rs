@@ -163,12 +163,8 @@ impl Mem {
     }
 
     /// Empties the table, and keeps its memory for the next use.
-    pub(crate) fn start(
-        mut self,
-        before: Lsn,
-        (next_id, id_step): (u64, u64),
-        clock: Option<ClockPair>,
-    ) -> Self {
+    pub(crate) fn start(mut self, before: Lsn, ids: (u64, u64), clock: Option<ClockPair>) -> Self {
+        let (next_id, id_step) = ids;
         self.arena.clear();
         self.ids.start(next_id, id_step);
         self.names.clear();

@@ -10,7 +10,7 @@
 //!
 //! **The fence.** A change of the journal or of a name locks the shard's row in the mode that readers share, and finds
 //! this owner's mark in it. Acquiring a shard changes that row, so it waits for such changes, and they fail behind it. A
-//! lock makes no new version of the row, so nothing accumulates behind somebody's long transaction. Pieces of other files
+//! lock makes no new version of the row, so nothing accumulates behind a long transaction of others. Pieces of other files
 //! are checked without a lock: nothing reads them before they have a name.
 //!
 //! **Lost answers.** Each statement may be repeated: what it writes is the same, and an older piece never replaces a

@@ -1,61 +1,81 @@
 //! What a message takes while it is being delivered: a request of the target's, and a place among what is not settled.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::PushWorker;
-use crate::breaker::Permit;
+use tokio::sync::Notify;
+
 use crate::target::OriginKind;
+
+/// What the messages of a target take at present.
+#[derive(Default)]
+pub(super) struct PlaceCounts {
+    /// Told when a request has ended.
+    pub(super) hand_free: Notify,
+    /// Messages for the target that were granted and are not settled.
+    pub(super) under_way: AtomicUsize,
+    /// The same of messages for other origins, which take no place of the target's.
+    pub(super) elsewhere: AtomicUsize,
+    /// Requests of those for the target that have not ended.
+    pub(super) requests: AtomicUsize,
+}
+
+/// Who has the places.
+pub(super) trait PlaceOwner: Send + Sync {
+    fn places(&self) -> &PlaceCounts;
+
+    /// A message is settled, or takes no place of the target's any more.
+    fn place_is_free(&self);
+}
 
 /// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the
 /// message takes a sync of the store; the target has nothing to do with that.
-pub(super) struct Hand(Arc<PushWorker>);
+pub(super) struct Hand(Arc<dyn PlaceOwner>);
 
 impl Hand {
-    pub(super) fn new(worker: Arc<PushWorker>) -> Self {
-        worker.requests.fetch_add(1, Ordering::SeqCst);
-        Hand(worker)
+    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
+        owner.places().requests.fetch_add(1, Ordering::SeqCst);
+        Hand(owner)
     }
 }
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        self.0.requests.fetch_sub(1, Ordering::SeqCst);
-        self.0.hand_free.notify_one();
+        let places = self.0.places();
+        places.requests.fetch_sub(1, Ordering::SeqCst);
+        places.hand_free.notify_one();
     }
 }
 
 /// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
 pub(super) struct UnderWay {
-    worker: Arc<PushWorker>,
+    owner: Arc<dyn PlaceOwner>,
     /// Where its message goes.
     to: OriginKind,
 }
 
 impl UnderWay {
-    pub(super) fn new(worker: Arc<PushWorker>) -> Self {
-        worker.under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay { worker, to: OriginKind::Own }
+    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
+        owner.places().under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay { owner, to: OriginKind::Own }
     }
 
     /// Its message goes to another origin than the target's: it takes no place of the target's any more.
     pub(super) fn go_elsewhere(&mut self) {
-        self.worker.elsewhere.fetch_add(1, Ordering::SeqCst);
+        self.owner.places().elsewhere.fetch_add(1, Ordering::SeqCst);
         self.end();
         self.to = OriginKind::Foreign;
     }
 
     fn end(&self) {
+        let places = self.owner.places();
         let count = match self.to {
-            OriginKind::Own => &self.worker.under_way,
-            OriginKind::Foreign => &self.worker.elsewhere,
+            OriginKind::Own => &places.under_way,
+            OriginKind::Foreign => &places.elsewhere,
         };
         count.fetch_sub(1, Ordering::SeqCst);
-        self.worker.hand_free.notify_one();
-        // The loop may wait for it.
-        if self.worker.breaker().permit(self.worker.now(), 0) != Permit::Many {
-            self.worker.changed.send_replace(());
-        }
+        places.hand_free.notify_one();
+        self.owner.place_is_free();
     }
 }
 

@@ -278,7 +278,9 @@ mod tests {
     /// The value of each option that is not given, with the store and the listener that it is for.
     fn defaults() -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
-        for toml in ["", "store = 'redis://h:1'", "beanstalk = 'unix:/b'"] {
+        for toml in
+            ["", "store = 'redis://h:1'", "store = 'postgres://u@localhost/d'", "beanstalk = 'unix:/b'"]
+        {
             let given: Options = toml::from_str(toml).unwrap();
             let given: Vec<&str> = given.given().collect();
             let options: Options = toml::from_str(toml).unwrap();
