@@ -178,8 +178,7 @@ fn fail_over(rounds: u64) {
         let (a, b) = (first.port(), second.port());
         format!("postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres?target_session_attrs=read-write")
     };
-    let facts =
-        vec![(Fact::Struck(Blow::MasterKilled), 1), (Fact::UnknownOutcomes, 1), (Fact::DelayedByABlow, 1)];
+    let facts = vec![(Fact::Struck(Blow::MasterKilled), 1), (Fact::DelayedByABlow, 1)];
     let stores = vec![url(&primary, &standby); NODES];
     let name = "postgres::a_synchronous_standby_takes_over_and_nothing_is_lost";
     // A pair fails over once; more rounds are more runs.
