@@ -63,11 +63,14 @@ impl InitArgs {
             writeln!(stdout(), "the tables are there, in schema {}", postgres.schema)?;
             return Ok(());
         }
+        let role = self.role.as_ref().map(|role| {
+            let bad = |error| CommandFailure::Usage(format!("--role: {error}"));
+            duewheel_store_postgres::role(&postgres.schema, role).map_err(bad)
+        });
+        let role = role.transpose()?;
         let mut out = stdout().lock();
         write!(out, "{}", duewheel_store_postgres::schema(&postgres.schema))?;
-        if let Some(role) = &self.role {
-            let role = duewheel_store_postgres::role(&postgres.schema, role)
-                .map_err(|error| CommandFailure::Usage(format!("--role {role:?}: {error}")))?;
+        if let Some(role) = role {
             write!(out, "\n{role}")?;
         }
         Ok(())

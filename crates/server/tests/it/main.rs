@@ -34,6 +34,7 @@ mod operations;
 #[cfg(feature = "otel")]
 mod otel;
 mod peer;
+mod postgres;
 mod probes;
 mod process;
 mod queues;
