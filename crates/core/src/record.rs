@@ -291,9 +291,9 @@ impl Totals {
         let (total, by) = match record {
             Record::Put { was, .. } => (&mut self.enqueued, u64::from(was.is_none())),
             Record::Granted { .. } => (&mut self.granted, 1),
-            // The long form of a grant.
-            Record::Changed { life: Life { stage: Stage::Leased(_), .. }, was, .. } => {
-                (&mut self.granted, u64::from(was.kind == Kind::Waiting))
+            // The long form of a grant, which brings a limit.
+            Record::Changed { life: Life { stage: Stage::Leased(_), marks, .. }, was, .. } => {
+                (&mut self.granted, u64::from(was.kind == Kind::Waiting && marks.limit.is_some()))
             }
             Record::Changed { life, .. } => {
                 (&mut self.died, u64::from(matches!(life.stage, Stage::Dead { .. })))

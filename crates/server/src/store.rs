@@ -77,6 +77,7 @@ async fn open_redis(
     certificates: Option<PeerCertificates>,
     waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
+    let node = node_options(settings, &redis.node, certificates)?;
     let options = options_of(redis)?;
     let servers = options.servers();
     waits.send_replace(format!("opening the store in Redis at {servers}"));
@@ -95,13 +96,13 @@ async fn open_redis(
     }
     let shared = SharedStore {
         coordinator: redis_itself,
-        node: &redis.node,
+        node,
         name: "Redis",
         servers,
         since,
         start_timeout: redis.start_timeout,
     };
-    shared.join(settings, certificates, waits).await
+    shared.join(settings, waits).await
 }
 
 async fn open_postgres(
@@ -111,6 +112,7 @@ async fn open_postgres(
     waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
     let failed = |why| ServeError::Open { what: "the store in PostgreSQL".to_owned(), why };
+    let node = node_options(settings, &postgres.node, certificates)?;
     let options = postgres_options(postgres)?.log(settings.log_options());
     let servers = options.servers();
     waits.send_replace(format!("opening the store in PostgreSQL at {servers}"));
@@ -130,13 +132,13 @@ async fn open_postgres(
     }
     let shared = SharedStore {
         coordinator: database,
-        node: &postgres.node,
+        node,
         name: "PostgreSQL",
         servers,
         since,
         start_timeout: postgres.start_timeout,
     };
-    shared.join(settings, certificates, waits).await
+    shared.join(settings, waits).await
 }
 
 /// Makes the tables if they are missing, and logs how safely the server keeps changes.
@@ -159,37 +161,41 @@ fn node_error(error: StoreError) -> OpenError {
     OpenError::Node(FleetError::Store(error))
 }
 
+/// This node as the others see it. An address that other machines must not reach is refused before anything is asked.
+fn node_options(
+    settings: &Settings,
+    node: &NodeSettings,
+    certificates: Option<PeerCertificates>,
+) -> Result<NodeOptions, ConfigError> {
+    let mut options = NodeOptions::new(&node.name).shards_if_new(node.shards_if_new());
+    options = options.settle_delay(node.settle_delay);
+    if let (Some(advertise), Some(bind)) = (&node.advertise, settings.peer_address()?) {
+        options = options.advertise(advertise).bind(bind.to_string());
+    }
+    Ok(match certificates {
+        Some(certificates) => options.certificates(certificates),
+        None => options,
+    })
+}
+
 /// A store that nodes share, and how long a start waits for it.
-struct SharedStore<'a> {
+struct SharedStore {
     coordinator: Arc<dyn Coordinator>,
-    node: &'a NodeSettings,
+    node: NodeOptions,
     name: &'static str,
     servers: String,
     since: Instant,
     start_timeout: Duration,
 }
 
-impl SharedStore<'_> {
+impl SharedStore {
     /// Joins the nodes that share it.
-    async fn join(
-        self,
-        settings: &Settings,
-        certificates: Option<PeerCertificates>,
-        waits: &StartWords,
-    ) -> Result<Duewheel, ServeError> {
+    async fn join(self, settings: &Settings, waits: &StartWords) -> Result<Duewheel, ServeError> {
         let SharedStore { coordinator, node, name, servers, since, start_timeout } = self;
-        let mut options = NodeOptions::new(&node.name).shards_if_new(node.shards_if_new());
-        options = options.settle_delay(node.settle_delay);
-        if let (Some(advertise), Some(bind)) = (&node.advertise, settings.peer_address()?) {
-            options = options.advertise(advertise).bind(bind.to_string());
-        }
-        if let Some(certificates) = certificates {
-            options = options.certificates(certificates);
-        }
         loop {
             let builder = Duewheel::builder().policy(settings.engine_policy());
             let builder = builder.quotas(settings.quotas.clone());
-            match builder.cluster(Arc::clone(&coordinator), options.clone()).open().await {
+            match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
                 Ok(wheel) => return Ok(wheel),
                 Err(why) if is_away(&why) && since.elapsed() < start_timeout => {
                     tracing::warn!(%why, "{name} is not there yet; trying again");

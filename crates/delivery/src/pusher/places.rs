@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use crate::target::OriginKind;
 
 /// What the messages of a target take at present.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct PlaceCounts {
     /// Told when a request has ended.
     pub(super) hand_free: Notify,
