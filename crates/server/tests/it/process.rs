@@ -345,7 +345,7 @@ fn wrong_settings_are_one_clear_line() {
         (vec!["--beanstalk-client-ca", "x"], 2, "--beanstalk-client-ca needs --tls-cert"),
         (vec!["--beanstalk-queues", "a b"], 2, "\"a b\""),
         (vec!["--beanstalk", "unix:/none/x", "--http", "127.0.0.1:0"], 1, "cannot listen on"),
-        (vec!["--store", "postgres://me:hunter2@localhost"], 2, "--store: must be log, redis://"),
+        (vec!["--store", "mysql://me:hunter2@localhost"], 2, "--store: must be log, redis://"),
         (vec!["--node", "a"], 2, "--node is for --store redis://"),
         (vec!["--store", "redis://localhost", "--advertise", "127.0.0.1:0"], 2, "--advertise needs --node"),
         (vec!["--store", "redis://localhost:x"], 1, "--store"),
