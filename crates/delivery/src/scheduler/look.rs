@@ -307,9 +307,9 @@ mod tests {
     /// How far a look comes before its node dies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum LookCut {
-        BehindTheLook,
-        BehindTheWrite,
-        BehindTheEnqueue,
+        Look,
+        Write,
+        Enqueue,
     }
 
     /// Takes the steps of [`Look::run`] up to the enqueue of an occurrence, and dies there.
@@ -322,9 +322,9 @@ mod tests {
                 ScheduleStep::Look(id) => {
                     previous = message::is_settled(&look.shelf.client, id).await.unwrap();
                 }
-                ScheduleStep::Enter(entries) if cut != LookCut::BehindTheLook => {
+                ScheduleStep::Enter(entries) if cut != LookCut::Look => {
                     look.hold().await.unwrap();
-                    if cut == LookCut::BehindTheEnqueue {
+                    if cut == LookCut::Enqueue {
                         look.enqueue(entries, true).await.unwrap();
                     }
                     return;
@@ -339,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn a_look_that_is_cut_anywhere_lets_no_two_be_unsettled_and_loses_none() {
         const CUTS: [LookCut; 3] =
-            [LookCut::BehindTheLook, LookCut::BehindTheWrite, LookCut::BehindTheEnqueue];
+            [LookCut::Look, LookCut::Write, LookCut::Enqueue];
         for overlap in ["skip", "buffer_one"] {
             let clock = VirtualClock::at_2026();
             let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();

@@ -457,7 +457,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const words = async (name) => (await import(`data:text/javascript,${encodeURIComponent(await source(name))}`)).default;
   const [en, zh] = [await words("en"), await words("zh")];
   assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort());
-  const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((hole) => hole[1]).sort().join();
+  const holes = (text) => [...text.matchAll(/\{(\w+)(?:\|[^}]*)?\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
   for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom"]) {
