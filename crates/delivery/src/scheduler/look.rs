@@ -338,8 +338,7 @@ mod tests {
     /// before and after each of them.
     #[tokio::test]
     async fn a_look_that_is_cut_anywhere_lets_no_two_be_unsettled_and_loses_none() {
-        const CUTS: [LookCut; 3] =
-            [LookCut::Look, LookCut::Write, LookCut::Enqueue];
+        const CUTS: [LookCut; 3] = [LookCut::Look, LookCut::Write, LookCut::Enqueue];
         for overlap in ["skip", "buffer_one"] {
             let clock = VirtualClock::at_2026();
             let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
