@@ -13,7 +13,6 @@ use duewheel_core::{Epoch, ShardId};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
-use crate::cache::BlockCache;
 use crate::calls::{Database, Param};
 use crate::fault::{CallFailure, odd};
 use crate::fence::millis;
@@ -114,7 +113,6 @@ impl PostgresCoordinator {
         leases.start(&database)?;
         let of_process =
             OfProcess { database, cache: Arc::default(), leases, ended: Arc::new(EndedMarks::default()) };
-        let _: &Arc<BlockCache> = &of_process.cache;
         Ok(PostgresCoordinator { of_process, joined: Mutex::default(), epochs: Mutex::default() })
     }
 

@@ -55,6 +55,11 @@ impl From<tokio_postgres::Error> for CallFailure {
         if *code == SqlState::DISK_FULL || *code == SqlState::OUT_OF_MEMORY {
             return CallFailure { error: StoreError::new(ErrorKind::Full, what), may_pass: true };
         }
+        // Another node makes the tables at the same moment.
+        let made = [SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT];
+        if made.contains(code) {
+            return CallFailure::passing(what);
+        }
         // Wrong passwords, missing rights and databases, damage: an operator must act.
         if matches!(class, "28" | "3D" | "XX" | "42") {
             return CallFailure::lasting(ErrorKind::Corrupt, what);

@@ -80,6 +80,29 @@ fn without_the_server_a_lease_runs_out_by_the_owners_own_clock() {
     postgres.go_on().expect("go on");
 }
 
+/// Nodes of a new cluster start together: each finds no tables.
+#[test]
+fn tables_are_made_by_several_nodes_at_once() {
+    let postgres = server();
+    let url = postgres.url();
+    let shards: Vec<u32> = std::thread::scope(|scope| {
+        let node = |n: usize| {
+            let url = url.clone();
+            scope.spawn(move || {
+                let options = crate::place::options(&url);
+                let nodes =
+                    duewheel_store_postgres::PostgresCoordinator::new(options).expect("a coordinator");
+                until("tables", || nodes.init());
+                until("join", || nodes.join(&candidate(&format!("n{n}"), 4))).shards
+            })
+        };
+        let nodes: Vec<_> = (0..6).map(node).collect();
+        nodes.into_iter().map(|node| node.join().expect("it ends")).collect()
+    });
+    assert_eq!(shards, [4; 6]);
+    assert_eq!(postgres.query("SELECT count(*) FROM duewheel.shard").expect("a count"), "4");
+}
+
 /// A pooler gives each transaction another connection of the server.
 #[test]
 fn a_pooler_may_stand_in_between() {
