@@ -162,13 +162,8 @@ impl LogStore {
         opened.map_err(|error| shards::named(dir, error))
     }
 
-    /// What [`Store::recovered`] will return.
-    pub fn recovered_now(&self) -> &Recovered {
-        &self.recovered
-    }
-
     /// Continues with ids from this one on, if they are not above it already: for a folder whose newest records may have
-    /// been lost. Call it before anything is appended.
+    /// been lost. Call it before [`Store::recovered`].
     pub fn skip_ids(&mut self, least: u64) {
         self.next_id = self.next_id.max(least);
         self.recovered.next_id = self.recovered.next_id.max(least);

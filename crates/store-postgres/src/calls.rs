@@ -91,8 +91,8 @@ impl Database {
         mut failed: impl FnMut(&StoreError),
     ) -> Result<Vec<Row>, StoreError> {
         let mut pauses = PAUSES_MS.iter().copied();
+        ends()?;
         loop {
-            ends()?;
             match self.call(sql, params).await {
                 Ok(rows) => return Ok(rows),
                 Err(CallFailure { error, may_pass: false }) => return Err(error),

@@ -89,6 +89,7 @@ pub(crate) struct PgFiles(Arc<PgFilesInner>);
 
 struct PgFilesInner {
     database: Arc<Database>,
+    statements: FileStatements,
     cache: Arc<BlockCache>,
     reign: Arc<PgReign>,
     /// Files that have no name in the database yet, by the name they have here.
@@ -103,12 +104,42 @@ struct PgFilesInner {
     full_at: AtomicU64,
 }
 
+/// The statements with the names of the tables, made once: some are made for each group.
+struct FileStatements {
+    write_journal: String,
+    write_blob: String,
+    name: String,
+    remove: String,
+    forget: String,
+    list: String,
+    find: String,
+    read: String,
+}
+
+impl FileStatements {
+    fn of(database: &Database) -> Self {
+        let fenced = |change: &str| database.sql(&[FENCE, change].concat());
+        FileStatements {
+            write_journal: fenced(WRITE_JOURNAL),
+            write_blob: database.sql(WRITE_BLOB),
+            name: fenced(NAME),
+            remove: fenced(REMOVE),
+            forget: database.sql(FORGET),
+            list: database.sql(LIST),
+            find: database.sql(FIND),
+            read: database.sql(READ),
+        }
+    }
+}
+
 /// What a file is kept as.
 enum PgFileKind {
     /// Pieces of the journal.
     Journal,
-    /// Pieces of a file that is written once.
+    /// Pieces of a file that is being written.
     Blob,
+    /// Pieces of a file that was opened by its name: it never changes.
+    Whole,
     /// A file of this machine, for its writer alone.
     Here(File),
 }
@@ -135,6 +166,7 @@ impl PgFiles {
     pub(crate) fn new(database: Arc<Database>, cache: Arc<BlockCache>, reign: Arc<PgReign>) -> Self {
         let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
         PgFiles(Arc::new(PgFilesInner {
+            statements: FileStatements::of(&database),
             database,
             cache,
             reign,
@@ -153,13 +185,13 @@ impl PgFilesInner {
     }
 
     /// Makes a statement, repeatedly if need be, as long as the lease runs.
-    async fn insist(&self, sql: String, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+    async fn insist(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let noted = |error: &StoreError| {
             if error.kind() == ErrorKind::Full {
                 self.full_at.store(boot_ms(), SeqCst);
             }
         };
-        self.database.insist(&sql, params, || self.reign.fence.check(), noted).await
+        self.database.insist(sql, params, || self.reign.fence.check(), noted).await
     }
 
     /// The counts that a change answers, of which the first says whether this owner still has the shard.
@@ -190,7 +222,7 @@ impl PgFilesInner {
             (&seq, Type::INT8_ARRAY),
             (&body, Type::BYTEA_ARRAY),
         ];
-        let sql = self.database.sql(&[FENCE, WRITE_JOURNAL].concat());
+        let sql = &self.statements.write_journal;
         let [_, before, _] = self.counts(&self.insist(sql, &params).await?)?;
         if before == 0 {
             let what = "the server has lost the newest changes of the journal: it was restored, or a standby took its place";
@@ -214,7 +246,7 @@ impl PgFilesInner {
             (&seq, Type::INT8_ARRAY),
             (&body, Type::BYTEA_ARRAY),
         ];
-        let [_, _] = self.counts(&self.insist(self.database.sql(WRITE_BLOB), &params).await?)?;
+        let [_, _] = self.counts(&self.insist(&self.statements.write_blob, &params).await?)?;
         Ok(())
     }
 
@@ -237,7 +269,7 @@ impl PgFilesInner {
             (&file, Type::INT8),
             (&bytes, Type::INT8),
         ];
-        let sql = self.database.sql(&[FENCE, NAME].concat());
+        let sql = &self.statements.name;
         let [_, _] = self.counts(&self.insist(sql, &params).await?)?;
         Ok(())
     }
@@ -253,7 +285,7 @@ impl PgFilesInner {
             (&last.1, Type::INT8),
         ];
         let found = self.find(name.clone()).await?;
-        let sql = self.database.sql(&[FENCE, REMOVE].concat());
+        let sql = &self.statements.remove;
         let [_, _] = self.counts(&self.insist(sql, &params).await?)?;
         let Some((id, _)) = found else { return Ok(false) };
         self.forget(Some(id).filter(|id| *id == last.0)).await?;
@@ -274,20 +306,20 @@ impl PgFilesInner {
             return Ok(());
         }
         let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&gone, Type::INT8_ARRAY)];
-        self.insist(self.database.sql(FORGET), &params).await?;
+        self.insist(&self.statements.forget, &params).await?;
         Ok(())
     }
 
     async fn find(&self, name: String) -> Result<Option<(i64, i64)>, StoreError> {
         let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&name, Type::TEXT)];
-        let rows = self.insist(self.database.sql(FIND), &params).await?;
+        let rows = self.insist(&self.statements.find, &params).await?;
         let read = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.first().map(read).transpose().map_err(|_: tokio_postgres::Error| odd("a file"))
     }
 
     async fn list(&self, folder: String) -> Result<Vec<String>, StoreError> {
         let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&folder, Type::TEXT)];
-        let rows = self.insist(self.database.sql(LIST), &params).await?;
+        let rows = self.insist(&self.statements.list, &params).await?;
         rows.iter().map(|row| row.try_get(0).map_err(|_| odd("a list of files"))).collect()
     }
 
@@ -301,7 +333,7 @@ impl PgFilesInner {
             (&end, Type::INT8),
             (&piece, Type::INT8),
         ];
-        let rows = self.insist(self.database.sql(READ), &params).await?;
+        let rows = self.insist(&self.statements.read, &params).await?;
         let mut bytes = vec![0; length];
         for row in &rows {
             let from: i64 = row.try_get(0).map_err(|_| odd("a piece"))?;
@@ -372,7 +404,7 @@ impl Disk for PgFiles {
         let (files, asked) = (Arc::clone(&self.0), name.to_owned());
         match wait(async move { files.find(asked).await })? {
             Some((id, bytes)) => {
-                let kept = if name.starts_with(JOURNAL) { PgFileKind::Journal } else { PgFileKind::Blob };
+                let kept = if name.starts_with(JOURNAL) { PgFileKind::Journal } else { PgFileKind::Whole };
                 let bytes = AtomicU64::new(u64::try_from(bytes).unwrap_or(0));
                 Ok(Arc::new(PgFile {
                     files: Arc::clone(&self.0),
@@ -423,7 +455,7 @@ impl Disk for PgFiles {
         if let Some(file) = unnamed {
             return match file.kept {
                 PgFileKind::Here(_) => Ok(()),
-                PgFileKind::Journal | PgFileKind::Blob => {
+                PgFileKind::Journal | PgFileKind::Blob | PgFileKind::Whole => {
                     wait(async move { files.forget(Some(file.id)).await })
                 }
             };
@@ -469,7 +501,7 @@ impl PgFile {
         let (files, id) = (Arc::clone(&self.files), self.id);
         match &self.kept {
             PgFileKind::Journal => wait(async move { files.write_journal(id, rows).await }),
-            PgFileKind::Blob => wait(async move { files.write_blob(id, rows).await }),
+            PgFileKind::Blob | PgFileKind::Whole => wait(async move { files.write_blob(id, rows).await }),
             PgFileKind::Here(_) => Ok(()),
         }
     }
@@ -479,7 +511,7 @@ impl DiskFile for PgFile {
     fn size(&self) -> io::Result<u64> {
         match &self.kept {
             PgFileKind::Here(file) => Ok(file.metadata()?.len()),
-            PgFileKind::Journal | PgFileKind::Blob => Ok(self.bytes.load(SeqCst)),
+            PgFileKind::Journal | PgFileKind::Blob | PgFileKind::Whole => Ok(self.bytes.load(SeqCst)),
         }
     }
 
@@ -494,10 +526,8 @@ impl DiskFile for PgFile {
         if buffer.is_empty() {
             return Ok(());
         }
-        let is_written = matches!(self.kept, PgFileKind::Blob) && locked(&self.waiting).is_empty();
         let (files, id, length) = (Arc::clone(&self.files), self.id, buffer.len());
-        let is_named = !locked(&self.files.unnamed).values().any(|file| file.id == id);
-        let read = if is_written && is_named && length <= MAX_CACHED {
+        let read = if matches!(self.kept, PgFileKind::Whole) && length <= MAX_CACHED {
             wait(async move { files.read_cached(id, at, length, size).await })?
         } else {
             wait(async move { files.read(id, at, length).await })?
@@ -522,9 +552,7 @@ impl DiskFile for PgFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        if matches!(self.kept, PgFileKind::Journal | PgFileKind::Blob) {
-            self.bytes.fetch_max(bytes, SeqCst);
-        }
+        self.bytes.fetch_max(bytes, SeqCst);
         Ok(())
     }
 

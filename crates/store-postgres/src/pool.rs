@@ -10,6 +10,7 @@ use std::time::Duration;
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use duewheel_core::store::{ErrorKind, StoreError};
 use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::error::Severity;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -18,7 +19,6 @@ use crate::level::CommitSettings;
 use crate::options::Options;
 
 const THREADS: usize = 2;
-const WARNING: &str = "WARNING";
 
 /// The runtime of all connections of the process, so that they do not depend on a runtime of the caller's.
 fn runtime() -> Result<&'static Runtime, StoreError> {
@@ -121,10 +121,8 @@ where
 {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notice(notice) = message {
-            // The word is translated as the server is set up; the parsed one is not.
-            let is_warning = notice.severity() == WARNING
-                || notice.parsed_severity() == Some(tokio_postgres::error::Severity::Warning);
-            if is_warning {
+            // Whatever the language of the server.
+            if notice.parsed_severity() == Some(Severity::Warning) {
                 tracing::warn!(message = notice.message(), "PostgreSQL warns");
                 warned.store(true, SeqCst);
             }

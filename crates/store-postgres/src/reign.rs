@@ -36,7 +36,7 @@ pub(crate) struct PgReign {
 /// What acquiring a shard has shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acquired {
-    /// Ids below this one may not be given.
+    /// Ids below this one may not be given; 0 for a shard that never had an owner.
     pub(crate) first_id: u64,
     /// Lease tokens continue from here.
     pub(crate) tokens: u64,
@@ -169,6 +169,7 @@ async fn take(
         .map_err(failed)?;
     let taken = SystemTime::now();
     let noted: Option<i64> = noted.first().and_then(|row| row.get(0));
+    let is_new = epoch == 0 && known == 0;
     // Seconds, so that a database that was set back gives no earlier epoch.
     let since = u64::try_from(micros - FIRST_SECOND * 1_000_000).unwrap_or(0);
     let epoch = (epoch + 1).max(i64::from(known) + 1).max(i64::try_from(since / 1_000_000).unwrap_or(0));
@@ -197,7 +198,7 @@ async fn take(
     Ok((
         Epoch(given),
         Acquired {
-            first_id: since / 1_000_000 * IDS_A_SECOND,
+            first_id: if is_new { 0 } else { since / 1_000_000 * IDS_A_SECOND },
             tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
             noted_ago: noted.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             taken,

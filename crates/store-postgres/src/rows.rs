@@ -16,10 +16,6 @@ impl Pieces {
         self.bytes
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// Adds bytes at an offset: behind the last piece if they follow it, and in place of what waits at the same offset.
     pub(crate) fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
         while !bytes.is_empty() {

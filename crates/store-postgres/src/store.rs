@@ -58,13 +58,7 @@ impl PostgresStore {
             leases.remove(reign.mark);
             ended.note(reign.mark);
         })?;
-        let is_new = {
-            let recovered = store.recovered_now();
-            recovered.next_id <= 1 && recovered.next_lsn.0 <= 1
-        };
-        if !is_new {
-            store.skip_ids(acquired.first_id);
-        }
+        store.skip_ids(acquired.first_id);
         let mut recovered = store.recovered();
         recovered.tokens = acquired.tokens;
         if let (Some(clock), Some(ago)) = (&mut recovered.clock, acquired.noted_ago) {

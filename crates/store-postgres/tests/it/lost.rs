@@ -1,12 +1,14 @@
 //! Servers that die, that lose their newest changes, and that come back empty.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Coordinator, ErrorKind, Level, Store};
+use duewheel_core::store::{Coordinator, ErrorKind, Level, Store, StoreError};
 use duewheel_postgres_rig::{Postgres, Settings};
+use duewheel_store_postgres::PostgresCoordinator;
 
-use crate::place::{SHARD, append, node, open, server, until};
+use crate::place::{SHARD, append, candidate, node, open, options, server, until};
 
 #[test]
 fn nothing_durable_is_lost_when_the_server_is_killed() {
@@ -117,4 +119,60 @@ fn a_synchronous_standby_is_a_quorum() {
     store.recovered();
     append(&mut *store, &mut history, 20).expect("append");
     assert_eq!(store.progress().expect("progress").level, Level::Quorum);
+}
+
+/// A commit whose wait for the standby is cancelled is on one machine alone. It is not acknowledged, and made again.
+#[test]
+fn a_commit_whose_wait_was_cancelled_has_not_reached_the_level() {
+    let primary = server();
+    let options = options(&primary.url()).lease(Duration::from_secs(30)).expect("a lease");
+    let nodes = PostgresCoordinator::new(options).expect("a coordinator");
+    nodes.init().expect("tables");
+    let joined = nodes.join(&candidate("a", 1)).expect("join");
+    let mut store = open(&(nodes, joined));
+    store.recovered();
+    let names = |change: &str| {
+        primary.query(change).expect("set");
+        primary.query("SELECT pg_reload_conf()").expect("reload");
+    };
+    names("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    until("it counts", || {
+        match primary.query("SHOW synchronous_standby_names").expect("an answer").as_str() {
+            "nobody" => Ok(()),
+            _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+        }
+    });
+    let group = History::new(10).group(5);
+    store.append(&group).expect("append");
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let mut cancelled = 0;
+    until("three waits are cancelled", || {
+        cancelled += primary.query(cancel).expect("an answer").parse::<u64>().expect("a number");
+        assert!(store.progress().expect("progress").durable < group.last(), "it is on one machine");
+        if cancelled >= 3 { Ok(()) } else { Err(StoreError::new(ErrorKind::Unavailable, "not yet")) }
+    });
+    names("ALTER SYSTEM RESET synchronous_standby_names");
+    until("it is durable", || match store.progress()?.durable >= group.last() {
+        true => Ok(()),
+        false => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+    });
+}
+
+/// The time between two owners is taken from the server's clock, whatever the calendar of the first one said.
+#[test]
+fn time_without_an_owner_is_that_of_the_server() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let mut history = History::new(11);
+    let mut store = open(&a);
+    store.recovered();
+    append(&mut *store, &mut history, 5).expect("append");
+    let begun = SystemTime::now();
+    drop(store);
+    std::thread::sleep(Duration::from_millis(700));
+    let recovered = open(&a).recovered();
+    let wall = Duration::from_millis(recovered.clock.expect("a clock").wall.0);
+    let away = SystemTime::now().duration_since(UNIX_EPOCH + wall).expect("it is past");
+    assert!(away >= Duration::from_millis(650), "{away:?}");
+    assert!(away <= begun.elapsed().expect("a while") + Duration::from_secs(5), "{away:?}");
 }
