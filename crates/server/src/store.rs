@@ -82,27 +82,9 @@ async fn open_redis(
     let servers = options.servers();
     waits.send_replace(format!("opening the store in Redis at {servers}"));
     let redis_itself = Arc::new(RedisCoordinator::new(options));
-    let since = Instant::now();
-    loop {
-        match inspect(&redis_itself).await {
-            Ok(()) => break,
-            Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
-                tracing::warn!(%why, "Redis is not there yet; trying again");
-                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
-        }
-    }
-    let shared = SharedStore {
-        coordinator: redis_itself,
-        node,
-        name: "Redis",
-        servers,
-        since,
-        start_timeout: redis.start_timeout,
-    };
-    shared.join(settings, waits).await
+    let start = SharedStart::new("Redis", servers, redis.start_timeout, waits);
+    start.wait_for(async || inspect(&redis_itself).await).await?;
+    start.join(settings, redis_itself, node).await
 }
 
 async fn open_postgres(
@@ -118,27 +100,9 @@ async fn open_postgres(
     waits.send_replace(format!("opening the store in PostgreSQL at {servers}"));
     let database = PostgresCoordinator::new(options).map_err(|error| failed(node_error(error)))?;
     let database = Arc::new(database);
-    let since = Instant::now();
-    loop {
-        match prepare(&database).await {
-            Ok(()) => break,
-            Err(why) if is_away(&why) && since.elapsed() < postgres.start_timeout => {
-                tracing::warn!(%why, "PostgreSQL is not there yet; trying again");
-                waits.send_replace(format!("waiting for PostgreSQL at {servers}: {why}"));
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(why) => return Err(failed(why)),
-        }
-    }
-    let shared = SharedStore {
-        coordinator: database,
-        node,
-        name: "PostgreSQL",
-        servers,
-        since,
-        start_timeout: postgres.start_timeout,
-    };
-    shared.join(settings, waits).await
+    let start = SharedStart::new("PostgreSQL", servers, postgres.start_timeout, waits);
+    start.wait_for(async || prepare(&database).await).await?;
+    start.join(settings, database, node).await
 }
 
 /// Makes the tables if they are missing, and logs how safely the server keeps changes.
@@ -178,33 +142,49 @@ fn node_options(
     })
 }
 
-/// A store that nodes share, and how long a start waits for it.
-struct SharedStore {
-    coordinator: Arc<dyn Coordinator>,
-    node: NodeOptions,
+/// A start on a store that nodes share, which may not be there yet.
+struct SharedStart<'a> {
     name: &'static str,
     servers: String,
     since: Instant,
-    start_timeout: Duration,
+    timeout: Duration,
+    waits: &'a StartWords,
 }
 
-impl SharedStore {
-    /// Joins the nodes that share it.
-    async fn join(self, settings: &Settings, waits: &StartWords) -> Result<Duewheel, ServeError> {
-        let SharedStore { coordinator, node, name, servers, since, start_timeout } = self;
+impl<'a> SharedStart<'a> {
+    fn new(name: &'static str, servers: String, timeout: Duration, waits: &'a StartWords) -> Self {
+        SharedStart { name, servers, since: Instant::now(), timeout, waits }
+    }
+
+    /// Tries until the store answers, or the time of the start is over.
+    async fn wait_for<T>(&self, attempt: impl AsyncFn() -> Result<T, OpenError>) -> Result<T, ServeError> {
+        let SharedStart { name, servers, .. } = self;
         loop {
-            let builder = Duewheel::builder().policy(settings.engine_policy());
-            let builder = builder.quotas(settings.quotas.clone());
-            match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
-                Ok(wheel) => return Ok(wheel),
-                Err(why) if is_away(&why) && since.elapsed() < start_timeout => {
+            match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(why) if is_away(&why) && self.since.elapsed() < self.timeout => {
                     tracing::warn!(%why, "{name} is not there yet; trying again");
-                    waits.send_replace(format!("waiting for {name} at {servers}: {why}"));
+                    self.waits.send_replace(format!("waiting for {name} at {servers}: {why}"));
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(why) => return Err(ServeError::Open { what: format!("the store in {name}"), why }),
             }
         }
+    }
+
+    /// Joins the nodes that share it.
+    async fn join(
+        &self,
+        settings: &Settings,
+        coordinator: Arc<dyn Coordinator>,
+        node: NodeOptions,
+    ) -> Result<Duewheel, ServeError> {
+        let open = async || {
+            let builder = Duewheel::builder().policy(settings.engine_policy());
+            let builder = builder.quotas(settings.quotas.clone());
+            builder.cluster(Arc::clone(&coordinator), node.clone()).open().await
+        };
+        self.wait_for(open).await
     }
 }
 
