@@ -33,6 +33,8 @@ pub struct Receiver {
     /// Connections that are open, and rounds of the acceptor that have found none.
     open: AtomicU64,
     rounds: AtomicU64,
+    /// Requests that are recorded and not answered yet.
+    waiting: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -90,6 +92,21 @@ impl Receiver {
         Ok(())
     }
 
+    /// Waits until a request is recorded and will not be answered for a while: a kill cuts it.
+    ///
+    /// # Errors
+    /// No such request comes.
+    pub fn holds_one(&self) -> Result<(), String> {
+        let begun = Instant::now();
+        while self.waiting.load(Ordering::SeqCst) == 0 {
+            if begun.elapsed() > PATIENCE {
+                return Err("no push that is answered late".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Ends all its threads.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
@@ -115,7 +132,10 @@ impl Receiver {
                 Mood::Well => (PushAnswer::Accepted, Some("200 OK".to_owned())),
                 Mood::Slow(time) => {
                     reader.get_ref().set_read_timeout(Some(time))?;
-                    if reader.fill_buf().is_ok() {
+                    self.waiting.fetch_add(1, Ordering::SeqCst);
+                    let is_gone = reader.fill_buf().is_ok();
+                    self.waiting.fetch_sub(1, Ordering::SeqCst);
+                    if is_gone {
                         // The other side is gone, and nobody hears an answer.
                         return Ok(());
                     }

@@ -59,6 +59,7 @@ fn killed(kills: u64) {
                 for _ in 0..kills {
                     until_pushed(stage)?;
                     let node = pusher(stage)?;
+                    receiver.holds_one()?;
                     stage.kill(node)?;
                     // What it has sent is recorded before the blow, as by the death of a single server.
                     receiver.drained()?;

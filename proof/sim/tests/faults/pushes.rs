@@ -45,6 +45,7 @@ fn pushes_go_on_over_kill_9() {
                 scope.spawn(|| work.look(run, Rng::new(!seed)));
                 for _ in 0..kills {
                     std::thread::sleep(Duration::from_millis(stage.rng.range(400, 1_200)));
+                    receiver.holds_one()?;
                     stage.kill(server)?;
                     receiver.drained()?;
                     *process.lock().unwrap_or_else(PoisonError::into_inner) = Pushing::default();
