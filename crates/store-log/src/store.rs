@@ -174,6 +174,11 @@ impl LogStore {
         }
     }
 
+    /// The position up to which everything is synced, also after the store has ended.
+    pub fn synced(&self) -> duewheel_core::Lsn {
+        self.shared.syncer.synced()
+    }
+
     /// The epoch of this owner.
     pub fn epoch(&self) -> Epoch {
         self.shared.epoch

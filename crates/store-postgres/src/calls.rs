@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool::managed::{Object, PoolError};
+use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -91,7 +92,7 @@ impl Database {
         mut failed: impl FnMut(&StoreError),
     ) -> Result<Vec<Row>, StoreError> {
         let mut pauses = PAUSES_MS.iter().copied();
-        ends()?;
+        ends().map_err(|late| late.with_nothing_from(Lsn(0)))?; // it was not sent
         loop {
             match self.call(sql, params).await {
                 Ok(rows) => return Ok(rows),

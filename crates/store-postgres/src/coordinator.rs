@@ -10,18 +10,19 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
+use duewheel_store_medium::{Acquired, EndedOwners, Medium, MediumStore, millis, random};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
 use crate::calls::{Database, Param};
 use crate::fault::{CallFailure, odd};
-use crate::fence::millis;
+use crate::files::PgMedium;
 use crate::leases::PgLeases;
 use crate::options::Options;
 use crate::pool;
-use crate::reign::{self, EndedMarks, FIRST_SECOND, random};
+use crate::process::OfProcess;
+use crate::reign::{self, FIRST_SECOND};
 use crate::schema::FORMAT;
-use crate::store::{OfProcess, PostgresStore};
 
 /// The number of leases after which every node has read a new secret.
 const ROTATION_LEASES: u32 = 2;
@@ -112,7 +113,7 @@ impl PostgresCoordinator {
         let leases = Arc::new(PgLeases::default());
         leases.start(&database)?;
         let of_process =
-            OfProcess { database, cache: Arc::default(), leases, ended: Arc::new(EndedMarks::default()) };
+            OfProcess { database, cache: Arc::default(), leases, ended: Arc::new(EndedOwners::default()) };
         Ok(PostgresCoordinator { of_process, joined: Mutex::default(), epochs: Mutex::default() })
     }
 
@@ -176,6 +177,32 @@ impl PostgresCoordinator {
             database.call(&database.sql(END_ROTATION), &[]).await?;
             Ok(())
         })
+    }
+
+    /// Acquires a shard, without opening its store: its files on the server, for their owner. `waker` is called when the
+    /// lease is lost.
+    ///
+    /// # Errors
+    /// As [`Coordinator::open`].
+    pub fn acquire(
+        &self,
+        node: &Node,
+        shard: ShardId,
+        waker: Waker,
+    ) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
+        let Some(cluster) = locked(&self.joined).clone() else {
+            return Err(StoreError::new(ErrorKind::Closed, "the node has not joined the cluster"));
+        };
+        let known = locked(&self.epochs).get(&shard.0).copied().unwrap_or(0);
+        let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
+        let of_process = self.of_process.clone();
+        let (ended, node) = (Arc::clone(&of_process.ended), node.clone());
+        let (reign, acquired) = self.bounded(|database| async move {
+            reign::acquire(&database, no, &node, &cluster, (known, &ended)).await
+        })?;
+        let reign = Arc::new(reign);
+        of_process.leases.add(&reign, waker);
+        Ok((Arc::new(PgMedium::new(of_process, reign)), acquired))
     }
 
     /// Makes calls of the cluster's tables, within a time limit for all of them together.
@@ -380,17 +407,9 @@ impl Coordinator for PostgresCoordinator {
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
-        let Some(cluster) = locked(&self.joined).clone() else {
-            return Err(StoreError::new(ErrorKind::Closed, "the node has not joined the cluster"));
-        };
-        let known = locked(&self.epochs).get(&shard.0).copied().unwrap_or(0);
-        let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
-        let of_process = self.of_process.clone();
-        let (ended, node) = (Arc::clone(&of_process.ended), node.clone());
-        let (reign, acquired) = self.bounded(|database| async move {
-            reign::acquire(&database, no, &node, &cluster, (known, &ended)).await
-        })?;
-        Ok(Box::new(PostgresStore::open(of_process, reign, &acquired, waker)?))
+        let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
+        let (cache, log) = (Arc::clone(&self.of_process.cache), self.options().log.clone());
+        Ok(Box::new(MediumStore::open(medium, cache, log, &acquired, waker)?))
     }
 
     fn lease(&self) -> Duration {

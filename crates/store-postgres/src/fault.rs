@@ -1,9 +1,8 @@
 //! Errors of PostgreSQL as those of a store.
 
-use std::{fmt, io};
+use std::fmt;
 
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_store_log::disk::FencedOut;
 use tokio_postgres::error::SqlState;
 
 /// A call that did not give its answer.
@@ -65,17 +64,6 @@ impl From<tokio_postgres::Error> for CallFailure {
             return CallFailure::lasting(ErrorKind::Corrupt, what);
         }
         CallFailure::passing(what)
-    }
-}
-
-/// As the log store expects errors of its disk.
-pub(crate) fn io_error(error: &StoreError) -> io::Error {
-    match error.kind() {
-        ErrorKind::Fenced => io::Error::other(FencedOut(error.to_string())),
-        ErrorKind::Full => io::Error::new(io::ErrorKind::StorageFull, error.to_string()),
-        ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Closed => {
-            io::Error::other(error.to_string())
-        }
     }
 }
 

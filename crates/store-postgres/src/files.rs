@@ -1,12 +1,4 @@
-//! The files of a shard as rows: the disk of its log store.
-//!
-//! | the log store | here |
-//! |---|---|
-//! | writes to a file | the bytes wait in memory, as pieces |
-//! | syncs it | one statement inserts the pieces, if this owner still has the shard |
-//! | renames it | one statement changes the name's row, and removes the pieces of the file that had it |
-//! | opens, lists, removes | the rows of names |
-//! | takes the lock | the shard has been acquired: [`crate::reign`] |
+//! The files of a shard as rows: the medium of its log store.
 //!
 //! **The fence.** A change of the journal or of a name locks the shard's row in the mode that readers share, and finds
 //! this owner's mark in it. Acquiring a shard changes that row, so it waits for such changes, and they fail behind it. A
@@ -19,37 +11,24 @@
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
 //! journal requires the row of the write before it. If that is gone the store ends, and what is left is read again.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::future::Future;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bytes::Bytes;
-use duewheel_core::Epoch;
-use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::{Epoch, MessageId};
+use duewheel_store_medium::{FileId, FileKind, MAX_PIECE, Medium, NamedFile, Piece, boot_ms, lay_over};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::cache::{BLOCK, BlockCache};
 use crate::calls::{Database, Param};
-use crate::fault::{io_error, odd};
-use crate::fence::boot_ms;
+use crate::fault::odd;
 use crate::pool;
-use crate::reign::{PgReign, random};
-use crate::rows::{PIECE, Pieces, lay_over};
+use crate::process::OfProcess;
+use crate::reign::{self, PgReign};
 
-const JOURNAL: &str = "journal/";
-/// Files of this name are read by their writer alone.
-const SPILL: &str = ".spill.tmp";
-/// Pieces of a run are sent when so many bytes wait.
-const SEND: usize = 4 * PIECE;
-/// A read of more than this is not kept in the cache: it belongs to a merge.
-const MAX_CACHED: usize = 512 * 1024;
 /// How long after a refusal the server's disk counts as full.
 const FULL_FOR_MS: u64 = 5_000;
 
@@ -84,17 +63,13 @@ const READ: &str = "SELECT greatest(at, $3), substring(body FROM (greatest($3 - 
       FOR ($4 - greatest(at, $3))::int4) FROM {s}.piece \
     WHERE shard = $1 AND file = $2 AND at > $3 - $5 AND at < $4 ORDER BY seq";
 
-/// The files of a shard, for its owner.
-pub(crate) struct PgFiles(Arc<PgFilesInner>);
-
-struct PgFilesInner {
+/// What the calls of an owner share.
+struct PgFiles {
+    of_process: OfProcess,
     database: Arc<Database>,
     statements: FileStatements,
-    cache: Arc<BlockCache>,
     reign: Arc<PgReign>,
-    /// Files that have no name in the database yet, by the name they have here.
-    unnamed: Mutex<BTreeMap<String, Arc<PgFile>>>,
-    /// Numbers of files and of pieces: each is given once, in this epoch and over all epochs.
+    /// Numbers of pieces: each is given once, in this epoch and over all epochs.
     given: AtomicI64,
     /// File and offset of the last row of the journal.
     last: Mutex<Option<(i64, i64)>>,
@@ -132,58 +107,7 @@ impl FileStatements {
     }
 }
 
-/// What a file is kept as.
-enum PgFileKind {
-    /// Pieces of the journal.
-    Journal,
-    /// Pieces of a file that is being written.
-    Blob,
-    /// Pieces of a file that was opened by its name: it never changes.
-    Whole,
-    /// A file of this machine, for its writer alone.
-    Here(File),
-}
-
-struct PgFile {
-    files: Arc<PgFilesInner>,
-    id: i64,
-    kept: PgFileKind,
-    /// Its length.
-    bytes: AtomicU64,
-    waiting: Mutex<Pieces>,
-}
-
-#[derive(Debug)]
-struct PgLock;
-
-impl HeldLock for PgLock {}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl PgFiles {
-    pub(crate) fn new(database: Arc<Database>, cache: Arc<BlockCache>, reign: Arc<PgReign>) -> Self {
-        let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
-        PgFiles(Arc::new(PgFilesInner {
-            statements: FileStatements::of(&database),
-            database,
-            cache,
-            reign,
-            unnamed: Mutex::default(),
-            given,
-            last: Mutex::default(),
-            leftovers: Mutex::default(),
-            full_at: AtomicU64::new(0),
-        }))
-    }
-}
-
-impl PgFilesInner {
-    fn next(&self) -> i64 {
-        self.given.fetch_add(1, SeqCst) + 1
-    }
-
     /// Makes a statement, repeatedly if need be, as long as the lease runs.
     async fn insist(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let noted = |error: &StoreError| {
@@ -209,8 +133,8 @@ impl PgFilesInner {
         Ok(counts)
     }
 
-    async fn write_journal(&self, file: i64, rows: Vec<(u64, Vec<u8>)>) -> Result<(), StoreError> {
-        let (at, seq, body) = self.columns(rows);
+    async fn write_journal(&self, file: i64, pieces: Vec<Piece>) -> Result<(), StoreError> {
+        let (at, seq, body) = self.columns(pieces);
         let (last_file, last_at) = locked(&self.last).unwrap_or((0, 0));
         let params: [Param<'_>; 8] = [
             (&self.reign.shard, Type::INT4),
@@ -236,8 +160,8 @@ impl PgFilesInner {
         Ok(())
     }
 
-    async fn write_blob(&self, file: i64, rows: Vec<(u64, Vec<u8>)>) -> Result<(), StoreError> {
-        let (at, seq, body) = self.columns(rows);
+    async fn write_blob(&self, file: i64, pieces: Vec<Piece>) -> Result<(), StoreError> {
+        let (at, seq, body) = self.columns(pieces);
         let params: [Param<'_>; 6] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
@@ -250,12 +174,12 @@ impl PgFilesInner {
         Ok(())
     }
 
-    fn columns(&self, rows: Vec<(u64, Vec<u8>)>) -> (Vec<i64>, Vec<i64>, Vec<Vec<u8>>) {
+    fn columns(&self, pieces: Vec<Piece>) -> (Vec<i64>, Vec<i64>, Vec<Vec<u8>>) {
         let (mut at, mut seq, mut body) = (Vec::new(), Vec::new(), Vec::new());
-        for (from, row) in rows {
-            at.push(signed(from));
-            seq.push(self.next());
-            body.push(row);
+        for piece in pieces {
+            at.push(signed(piece.at));
+            seq.push(self.given.fetch_add(1, SeqCst) + 1);
+            body.push(piece.bytes);
         }
         (at, seq, body)
     }
@@ -325,7 +249,7 @@ impl PgFilesInner {
 
     /// Reads bytes of a file; what no piece covers is zero.
     async fn read(&self, file: i64, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        let (from, end, piece) = (signed(at), signed(at + length as u64), PIECE as i64);
+        let (from, end, piece) = (signed(at), signed(at + length as u64), MAX_PIECE as i64);
         let params: [Param<'_>; 5] = [
             (&self.reign.shard, Type::INT4),
             (&file, Type::INT8),
@@ -342,236 +266,128 @@ impl PgFilesInner {
         }
         Ok(bytes)
     }
+}
 
-    /// Reads through the cache, in whole blocks.
-    async fn read_cached(&self, file: i64, at: u64, length: usize, size: u64) -> Result<Vec<u8>, StoreError> {
-        let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
-        let shard = self.reign.shard;
-        let known: Vec<Option<Bytes>> = (first..=last).map(|no| self.cache.get(shard, file, no)).collect();
-        let from = first * BLOCK;
-        let whole = if let Some(blocks) = known.into_iter().collect::<Option<Vec<Bytes>>>() {
-            blocks.concat()
-        } else {
-            let end = ((last + 1) * BLOCK).min(size);
-            let whole = self.read(file, from, usize::try_from(end - from).unwrap_or(usize::MAX)).await?;
-            for (no, block) in (first..).zip(whole.chunks(usize::try_from(BLOCK).unwrap_or(usize::MAX))) {
-                self.cache.put(shard, file, no, Bytes::copy_from_slice(block));
-            }
-            whole
-        };
-        let skip = usize::try_from(at - from).unwrap_or(usize::MAX);
-        Ok(whole[skip..skip + length].to_vec())
+/// The files of a shard, for its owner.
+pub(crate) struct PgMedium(Arc<PgFiles>);
+
+impl PgMedium {
+    pub(crate) fn new(of_process: OfProcess, reign: Arc<PgReign>) -> Self {
+        // Above all numbers of earlier epochs.
+        let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
+        PgMedium(Arc::new(PgFiles {
+            statements: FileStatements::of(&of_process.database),
+            database: Arc::clone(&of_process.database),
+            of_process,
+            reign,
+            given,
+            last: Mutex::default(),
+            leftovers: Mutex::default(),
+            full_at: AtomicU64::new(0),
+        }))
+    }
+
+    /// Runs calls of the files to their end.
+    fn wait<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<PgFiles>) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        pool::wait_for(work(Arc::clone(&self.0)))
     }
 }
 
-/// Runs a future of the files to its end.
-fn wait<T: Send + 'static>(
-    work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> io::Result<T> {
-    pool::wait_for(work).map_err(|error| io_error(&error))
-}
-
-/// Offsets and lengths are far below 2^63.
+/// Numbers of files, offsets and lengths are far below 2^63.
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-impl Disk for PgFiles {
-    fn make_dir(&self, _dir: &str) -> io::Result<()> {
-        Ok(())
-    }
+fn unsigned(n: i64) -> u64 {
+    u64::try_from(n).unwrap_or(0)
+}
 
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        let folder = if dir.is_empty() { String::new() } else { format!("{dir}/") };
-        let inside = |name: &str| name.strip_prefix(&*folder).map(str::to_owned);
-        let unnamed: Vec<String> = locked(&self.0.unnamed).keys().filter_map(|name| inside(name)).collect();
-        let (files, asked) = (Arc::clone(&self.0), folder.clone());
-        let named = wait(async move { files.list(asked).await })?;
-        let mut names: Vec<String> = named.iter().filter_map(|name| inside(name)).chain(unnamed).collect();
-        names.sort_unstable();
-        Ok(names)
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    fn lock(&self, _name: &str, _hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
-        self.0.reign.fence.check().map_err(|error| io_error(&error))?;
-        Ok(Box::new(PgLock))
-    }
-
-    fn open(&self, name: &str, _access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
-        if let Some(file) = locked(&self.0.unnamed).get(name) {
-            return Ok(Arc::clone(file) as Arc<dyn DiskFile>);
-        }
-        let (files, asked) = (Arc::clone(&self.0), name.to_owned());
-        match wait(async move { files.find(asked).await })? {
-            Some((id, bytes)) => {
-                let kept = if name.starts_with(JOURNAL) { PgFileKind::Journal } else { PgFileKind::Whole };
-                let bytes = AtomicU64::new(u64::try_from(bytes).unwrap_or(0));
-                Ok(Arc::new(PgFile {
-                    files: Arc::clone(&self.0),
-                    id,
-                    kept,
-                    bytes,
-                    waiting: Mutex::default(),
-                }))
-            }
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let kept = if name.ends_with(SPILL) {
-            PgFileKind::Here(tempfile::tempfile()?)
-        } else if name.starts_with(JOURNAL) {
-            PgFileKind::Journal
-        } else {
-            PgFileKind::Blob
-        };
-        let (id, bytes) = (self.0.next(), AtomicU64::new(0));
-        let file =
-            Arc::new(PgFile { files: Arc::clone(&self.0), id, kept, bytes, waiting: Mutex::default() });
-        locked(&self.0.unnamed).insert(name.to_owned(), Arc::clone(&file));
-        Ok(file)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let unnamed = locked(&self.0.unnamed).get(from).cloned();
-        let (id, bytes) = match unnamed {
-            Some(file) => {
-                file.sync_data()?;
-                (file.id, file.bytes.load(SeqCst))
-            }
-            // The only names that change are those of new files.
-            None => return Err(io::ErrorKind::NotFound.into()),
-        };
-        let (files, name) = (Arc::clone(&self.0), to.to_owned());
-        wait(async move { files.name(name, id, bytes).await })?;
-        locked(&self.0.unnamed).remove(from);
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        let files = Arc::clone(&self.0);
-        let unnamed = locked(&self.0.unnamed).remove(name);
-        if let Some(file) = unnamed {
-            return match file.kept {
-                PgFileKind::Here(_) => Ok(()),
-                PgFileKind::Journal | PgFileKind::Blob | PgFileKind::Whole => {
-                    wait(async move { files.forget(Some(file.id)).await })
-                }
-            };
-        }
-        let name = name.to_owned();
-        match wait(async move { files.remove(name).await })? {
-            true => Ok(()),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-
-    fn sync_dir(&self, _dir: &str) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        let full_at = self.0.full_at.load(SeqCst);
-        let is_full = full_at > 0 && boot_ms().saturating_sub(full_at) < FULL_FOR_MS;
-        Ok(if is_full { 0 } else { u64::MAX / 4 })
-    }
-
-    fn unique(&self) -> u64 {
-        // Without random bytes a number of this owner's own: it can be guessed, and is given once.
-        random::<8>().map_or_else(|_| self.0.next().unsigned_abs(), u64::from_le_bytes)
-    }
-
-    fn allocates_zeros(&self) -> bool {
-        true
-    }
-
-    fn least_epoch(&self) -> Epoch {
+impl Medium for PgMedium {
+    fn epoch(&self) -> Epoch {
         self.0.reign.epoch
     }
-}
 
-impl PgFile {
-    /// Sends what waits.
-    fn send(&self) -> io::Result<()> {
-        let rows = std::mem::take(&mut *locked(&self.waiting)).into_rows();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let (files, id) = (Arc::clone(&self.files), self.id);
-        match &self.kept {
-            PgFileKind::Journal => wait(async move { files.write_journal(id, rows).await }),
-            PgFileKind::Blob | PgFileKind::Whole => wait(async move { files.write_blob(id, rows).await }),
-            PgFileKind::Here(_) => Ok(()),
-        }
+    fn check(&self) -> Result<(), StoreError> {
+        self.0.reign.fence.check()
+    }
+
+    fn lease_left(&self) -> Duration {
+        Duration::from_millis(self.0.reign.fence.left())
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.database.options.lease
+    }
+
+    fn write(&self, file: FileId, kind: FileKind, pieces: Vec<Piece>) -> Result<Level, StoreError> {
+        let file = signed(file.0);
+        match kind {
+            FileKind::Journal => self.wait(|files| async move { files.write_journal(file, pieces).await }),
+            FileKind::Blob => self.wait(|files| async move { files.write_blob(file, pieces).await }),
+        }?;
+        Ok(self.0.database.level())
+    }
+
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.wait(|files| async move { files.read(signed(file.0), at, length).await })
+    }
+
+    fn give_name(&self, name: &str, file: FileId, _kind: FileKind, bytes: u64) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.wait(|files| async move { files.name(name, signed(file.0), bytes).await })
+    }
+
+    fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        let name = name.to_owned();
+        self.wait(|files| async move { files.remove(name).await })
+    }
+
+    fn discard(&self, file: FileId) -> Result<(), StoreError> {
+        self.wait(|files| async move { files.forget(Some(signed(file.0))).await })
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        let name = name.to_owned();
+        let found = self.wait(|files| async move { files.find(name).await })?;
+        Ok(found.map(|(id, bytes)| NamedFile { id: FileId(unsigned(id)), bytes: unsigned(bytes) }))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.wait(|files| async move { files.list(prefix).await })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let full_at = self.0.full_at.load(SeqCst);
+        let is_full = full_at > 0 && boot_ms().saturating_sub(full_at) < FULL_FOR_MS;
+        if is_full { 0 } else { u64::MAX / 4 }
+    }
+
+    fn level(&self) -> Level {
+        self.0.database.level()
+    }
+
+    fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {
+        self.0.of_process.leases.remove(self.0.reign.mark);
+        self.wait(|files| async move { reign::give_back(&files.database, &files.reign).await })
+    }
+
+    fn ended(&self, why: StoreError) {
+        self.0.reign.fence.lose(why);
+        self.0.of_process.leases.remove(self.0.reign.mark);
+        self.0.of_process.ended.note(self.0.reign.mark);
     }
 }
 
-impl DiskFile for PgFile {
-    fn size(&self) -> io::Result<u64> {
-        match &self.kept {
-            PgFileKind::Here(file) => Ok(file.metadata()?.len()),
-            PgFileKind::Journal | PgFileKind::Blob | PgFileKind::Whole => Ok(self.bytes.load(SeqCst)),
-        }
-    }
-
-    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
-        if let PgFileKind::Here(file) = &self.kept {
-            return file.read_exact_at(buffer, at);
-        }
-        let size = self.bytes.load(SeqCst);
-        if at.saturating_add(buffer.len() as u64) > size {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let (files, id, length) = (Arc::clone(&self.files), self.id, buffer.len());
-        let read = if matches!(self.kept, PgFileKind::Whole) && length <= MAX_CACHED {
-            wait(async move { files.read_cached(id, at, length, size).await })?
-        } else {
-            wait(async move { files.read(id, at, length).await })?
-        };
-        buffer.copy_from_slice(&read);
-        locked(&self.waiting).lay_over(buffer, at);
-        Ok(())
-    }
-
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        if let PgFileKind::Here(file) = &self.kept {
-            return file.write_all_at(bytes, at);
-        }
-        self.bytes.fetch_max(at + bytes.len() as u64, SeqCst);
-        let waiting = {
-            let mut waiting = locked(&self.waiting);
-            waiting.write(at, bytes);
-            waiting.bytes()
-        };
-        // A journal is sent when it is synced: at once if at all.
-        if matches!(self.kept, PgFileKind::Blob) && waiting >= SEND { self.send() } else { Ok(()) }
-    }
-
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
-        self.bytes.fetch_max(bytes, SeqCst);
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.send()
-    }
-}
-
-impl fmt::Debug for PgFiles {
+impl fmt::Debug for PgMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgFiles").field("reign", &self.0.reign).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for PgFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgFile")
-            .field("shard", &self.files.reign.shard)
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("PgMedium").field("reign", &self.0.reign).finish_non_exhaustive()
     }
 }

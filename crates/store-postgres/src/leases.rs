@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::store::{ErrorKind, StoreError, Waker};
+use duewheel_store_medium::boot_ms;
 use tokio_postgres::types::Type;
 
 use crate::calls::Database;
-use crate::fence::boot_ms;
 use crate::pool;
 use crate::reign::PgReign;
 

@@ -10,20 +10,17 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
-mod cache;
 mod calls;
 mod coordinator;
 mod fault;
-mod fence;
 mod files;
 mod leases;
 mod level;
 mod options;
 mod pool;
+mod process;
 mod reign;
-mod rows;
 mod schema;
-mod store;
 
 pub use coordinator::{PostgresCoordinator, PostgresRotation};
 pub use options::{BadPostgresOption, Options};

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel_store_log::{Options as LogOptions, SyncMode};
+use duewheel_store_medium::millis;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
-
-use crate::fence::millis;
 
 const MIB: u64 = 1024 * 1024;
 const DEFAULT_SCHEMA: &str = "duewheel";

@@ -1,17 +1,14 @@
 //! Ownership of a shard: acquiring it, and giving it back.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, Node, StoreError};
-use ring::rand::{SecureRandom, SystemRandom};
+use duewheel_store_medium::{Acquired, EndedOwners, LeaseFence, boot_ms, millis, random};
 use tokio_postgres::types::Type;
 
 use crate::calls::Database;
 use crate::fault::{CallFailure, odd};
-use crate::fence::{LeaseFence, boot_ms, millis};
 
 /// Epochs, numbers of nodes, ids and tokens count from the start of 2020, in seconds from 1970.
 pub(crate) const FIRST_SECOND: i64 = 1_577_836_800;
@@ -31,55 +28,6 @@ pub(crate) struct PgReign {
     pub(crate) mark: i64,
     pub(crate) epoch: Epoch,
     pub(crate) fence: LeaseFence,
-}
-
-/// What acquiring a shard has shown.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Acquired {
-    /// Ids below this one may not be given; 0 for a shard that never had an owner.
-    pub(crate) first_id: u64,
-    /// Lease tokens continue from here.
-    pub(crate) tokens: u64,
-    /// The time since the journal was written last, by the server's clock, which all nodes share.
-    pub(crate) noted_ago: Option<Duration>,
-    /// The time of that answer, by this node's wall clock.
-    pub(crate) taken: SystemTime,
-    /// The number of shards, of which each gives every n-th id.
-    pub(crate) shards: u32,
-}
-
-/// Marks of this process that have certainly ended, so that none of them answers any more.
-#[derive(Debug, Default)]
-pub(crate) struct EndedMarks(Mutex<VecDeque<i64>>);
-
-/// Number of marks that are remembered.
-const REMEMBERED: usize = 4096;
-
-impl EndedMarks {
-    /// Records that an owner of this process has ended: its lease need not be awaited.
-    pub(crate) fn note(&self, mark: i64) {
-        let mut marks = self.marks();
-        marks.push_back(mark);
-        if marks.len() > REMEMBERED {
-            marks.pop_front();
-        }
-    }
-
-    fn all(&self) -> Vec<i64> {
-        self.marks().iter().copied().collect()
-    }
-
-    fn marks(&self) -> MutexGuard<'_, VecDeque<i64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Random bytes.
-pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
-    let mut bytes = [0; BYTES];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
-    Ok(bytes)
 }
 
 /// The statement that finds the row of a shard, and keeps its owner from changing anything meanwhile.
@@ -109,7 +57,7 @@ pub(crate) async fn acquire(
     shard: i32,
     node: &Node,
     cluster: &str,
-    (known, ended): (u32, &EndedMarks),
+    (known, ended): (u32, &EndedOwners<i64>),
 ) -> Result<(PgReign, Acquired), StoreError> {
     let mark = i64::from_le_bytes(random::<8>()?);
     let asked = boot_ms();
@@ -198,6 +146,7 @@ async fn take(
     Ok((
         Epoch(given),
         Acquired {
+            shard: shard.unsigned_abs(),
             first_id: if is_new { 0 } else { since / 1_000_000 * IDS_A_SECOND },
             tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
             noted_ago: noted.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),

@@ -25,6 +25,7 @@ pub(crate) const FLOORS: [&str; 11] = [
     "core",
     "store-log",
     "store-redis",
+    "store-medium",
     "store-postgres",
     "shard",
     "cluster",

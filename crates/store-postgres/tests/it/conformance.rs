@@ -1,8 +1,12 @@
-//! The suite that every store runs.
+//! The suites that every store and every medium run.
+
+use std::sync::Arc;
 
 use duewheel_core::store::conformance::{self, Fixture, Hook};
 use duewheel_core::store::{Coordinator, Joined, Store, StoreError, Waker};
 use duewheel_postgres_rig::{Postgres, Settings};
+use duewheel_store_medium::Medium;
+use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
 use duewheel_store_postgres::PostgresCoordinator;
 
 use crate::place::{SHARD, node};
@@ -63,6 +67,30 @@ impl Fixture for Server {
         self.query("UPDATE duewheel.shard SET mark = mark + 1");
         Hook::Done
     }
+}
+
+impl MediumFixture for Server {
+    fn clear(&mut self) {
+        Fixture::clear(self);
+    }
+
+    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
+        self.query("UPDATE duewheel.lease SET until = 'epoch'");
+        let (nodes, joined) = self.node.as_ref().expect("cleared first");
+        nodes.acquire(&joined.node, SHARD, Arc::new(|| {})).map(|(medium, _)| medium)
+    }
+
+    fn lose_power(&mut self) -> Able {
+        Fixture::lose_power(self);
+        Able::Yes
+    }
+}
+
+#[test]
+fn the_medium_keeps_all_obligations() {
+    let settings = Settings::default().with("fsync", "off").with("full_page_writes", "off");
+    let postgres = Postgres::start(settings).expect("a server");
+    of_medium::run(&mut Server { postgres, node: None });
 }
 
 #[test]

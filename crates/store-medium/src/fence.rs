@@ -5,22 +5,33 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use ring::rand::{SecureRandom, SystemRandom};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Milliseconds of a clock that goes on while the process or the machine sleeps.
-pub(crate) fn boot_ms() -> u64 {
+pub fn boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     secs * 1_000 + nanos / 1_000_000
 }
 
-pub(crate) fn millis(time: Duration) -> u64 {
+/// Whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time until which a lease is certainly valid.
+/// The time until which the lease of a shard is certainly valid.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use duewheel_store_medium::{LeaseFence, boot_ms};
+///
+/// let fence = LeaseFence::new(boot_ms(), Duration::from_secs(5));
+/// assert!(fence.check().is_ok() && fence.left() < 5_000);
+/// ```
 #[derive(Debug)]
-pub(crate) struct LeaseFence {
+pub struct LeaseFence {
     deadline: AtomicU64,
     sure: u64,
     /// Why it ended before its time.
@@ -29,37 +40,52 @@ pub(crate) struct LeaseFence {
 
 impl LeaseFence {
     /// A lease that was requested at this time.
-    pub(crate) fn new(asked: u64, lease: Duration) -> Self {
+    pub fn new(asked: u64, lease: Duration) -> Self {
         // The server counts from a later moment; a fiftieth is for clocks that run at different rates.
         let sure = millis(lease) - millis(lease) / 50 - 1;
         LeaseFence { deadline: AtomicU64::new(asked + sure), sure, lost: OnceLock::new() }
     }
 
     /// Extends the fence after a renewal that was sent at this time.
-    pub(crate) fn renewed(&self, asked: u64) {
+    pub fn renewed(&self, asked: u64) {
         self.deadline.fetch_max(asked + self.sure, SeqCst);
     }
 
     /// Ends it: another owner has the shard, it was given back, or what it owns is not what it was.
-    pub(crate) fn lose(&self, why: StoreError) {
+    pub fn lose(&self, why: StoreError) {
         let _ = self.lost.set(why); // the first reason counts
     }
 
     /// The remaining time in milliseconds.
-    pub(crate) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         if self.lost.get().is_some() {
             return 0;
         }
         self.deadline.load(SeqCst).saturating_sub(boot_ms())
     }
 
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
+    /// Whether it certainly runs.
+    ///
+    /// # Errors
+    /// Why it does not; [`ErrorKind::Fenced`] if its time is over.
+    pub fn check(&self) -> Result<(), StoreError> {
         if self.left() > 0 {
             return Ok(());
         }
-        let late = || StoreError::new(ErrorKind::Fenced, "the lease ran out before it could be renewed");
+        let late = || StoreError::new(ErrorKind::Fenced, "the lease has run out before it could be renewed");
         Err(self.lost.get().cloned().unwrap_or_else(late))
     }
+}
+
+/// Random bytes.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] if the system gives none.
+pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
+    let mut bytes = [0; BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Pieces of files that wait to be written, and pieces that were read.
 
-/// Largest piece: one row.
-pub(crate) const PIECE: usize = 1024 * 1024;
+use crate::medium::Piece;
 
-/// Bytes that wait to be written, as rows.
+/// Largest size of a piece, in bytes.
+pub const MAX_PIECE: usize = 1024 * 1024;
+
+/// Bytes that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     rows: Vec<(u64, Vec<u8>)>,
@@ -28,16 +30,16 @@ impl Pieces {
     fn write_some(&mut self, at: u64, bytes: &[u8]) -> usize {
         if let Some((from, row)) = self.rows.last_mut()
             && *from + row.len() as u64 == at
-            && row.len() < PIECE
+            && row.len() < MAX_PIECE
         {
-            let taken = bytes.len().min(PIECE - row.len());
+            let taken = bytes.len().min(MAX_PIECE - row.len());
             row.extend_from_slice(&bytes[..taken]);
             self.bytes += taken;
             return taken;
         }
-        let taken = bytes.len().min(PIECE);
+        let taken = bytes.len().min(MAX_PIECE);
         let bytes = &bytes[..taken];
-        // No statement may have two rows with one key.
+        // No write may have two pieces at one offset.
         if let Some((_, row)) = self.rows.iter_mut().find(|(from, _)| *from == at) {
             let kept = row.len().min(taken);
             row[..kept].copy_from_slice(&bytes[..kept]);
@@ -50,9 +52,9 @@ impl Pieces {
         taken
     }
 
-    /// The rows, in the order in which they were written.
-    pub(crate) fn into_rows(self) -> Vec<(u64, Vec<u8>)> {
-        self.rows
+    /// The pieces, in the order in which they were written.
+    pub(crate) fn into_pieces(self) -> Vec<Piece> {
+        self.rows.into_iter().map(|(at, bytes)| Piece { at, bytes }).collect()
     }
 
     /// Puts what waits over what was read.
@@ -63,8 +65,8 @@ impl Pieces {
     }
 }
 
-/// Copies the part of a row that a buffer covers.
-pub(crate) fn lay_over(buffer: &mut [u8], at: u64, from: u64, row: &[u8]) {
+/// Copies the part of a piece at `from` that a buffer, of the bytes from `at` on, covers.
+pub fn lay_over(buffer: &mut [u8], at: u64, from: u64, row: &[u8]) {
     let end = at + buffer.len() as u64;
     let (begin, stop) = (from.max(at), (from + row.len() as u64).min(end));
     if begin >= stop {
@@ -83,16 +85,16 @@ mod tests {
     fn what_follows_is_joined_and_rows_are_bounded() {
         let mut pieces = Pieces::default();
         pieces.write(0, &[1; 10]);
-        pieces.write(10, &vec![2; PIECE]);
+        pieces.write(10, &vec![2; MAX_PIECE]);
         pieces.write(4_000_000, &[3; 5]);
         pieces.write(0, &[4; 12]);
-        assert_eq!(pieces.bytes(), 10 + PIECE + 5);
+        assert_eq!(pieces.bytes(), 10 + MAX_PIECE + 5);
         let mut read = vec![9; 20];
         pieces.lay_over(&mut read, 0);
         assert_eq!(read, [&[4; 12][..], &[2; 8]].concat());
-        let rows = pieces.into_rows();
-        let lengths: Vec<_> = rows.iter().map(|(at, row)| (*at, row.len())).collect();
-        assert_eq!(lengths, [(0, PIECE), (PIECE as u64, 10), (4_000_000, 5)]);
+        let pieces = pieces.into_pieces();
+        let lengths: Vec<_> = pieces.iter().map(|piece| (piece.at, piece.bytes.len())).collect();
+        assert_eq!(lengths, [(0, MAX_PIECE), (MAX_PIECE as u64, 10), (4_000_000, 5)]);
     }
 
     #[test]

@@ -6,24 +6,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use lru::LruCache;
 
+use crate::medium::FileId;
+
 /// Size of a block.
 pub(crate) const BLOCK: u64 = 64 * 1024;
 /// Number of blocks of a process: 32 MiB.
 const BLOCKS: usize = 512;
 
-/// Blocks by shard, file and number.
-pub(crate) struct BlockCache(Mutex<LruCache<(i32, i64, u64), Bytes>>);
+/// The blocks that the stores of a process share, by shard, file and number.
+pub struct BlockCache(Mutex<LruCache<(u32, FileId, u64), Bytes>>);
 
 impl BlockCache {
-    pub(crate) fn get(&self, shard: i32, file: i64, no: u64) -> Option<Bytes> {
+    pub(crate) fn get(&self, shard: u32, file: FileId, no: u64) -> Option<Bytes> {
         self.blocks().get(&(shard, file, no)).cloned()
     }
 
-    pub(crate) fn put(&self, shard: i32, file: i64, no: u64, block: Bytes) {
+    pub(crate) fn put(&self, shard: u32, file: FileId, no: u64, block: Bytes) {
         self.blocks().put((shard, file, no), block);
     }
 
-    fn blocks(&self) -> MutexGuard<'_, LruCache<(i32, i64, u64), Bytes>> {
+    fn blocks(&self) -> MutexGuard<'_, LruCache<(u32, FileId, u64), Bytes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,0 +1,400 @@
+//! The files of a shard on a medium: the disk of its log store.
+//!
+//! | the log store | here |
+//! |---|---|
+//! | writes to a file | the bytes wait in memory, as pieces |
+//! | syncs it | the pieces are written, if this owner still has the shard |
+//! | renames it | it gets its name; only new files are renamed |
+//! | reads it | pieces of the journal directly, blocks of other files through the cache |
+//! | takes the lock | the shard has been acquired |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use duewheel_core::Epoch;
+use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind};
+
+use crate::cache::{BLOCK, BlockCache};
+use crate::medium::{FileId, FileKind, Medium, NamedFile};
+use crate::pieces::{MAX_PIECE, Pieces};
+
+const JOURNAL: &str = "journal/";
+/// Files of this name are read by their writer alone.
+const SPILL: &str = ".spill.tmp";
+/// Pieces of a blob are sent when so many bytes wait.
+const SEND: usize = 4 * MAX_PIECE;
+/// A read of more than this is not kept in the cache: it belongs to a merge.
+const MAX_CACHED: usize = 512 * 1024;
+
+/// How long the end of a store waits for calls under way, so that what became of them is known.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The files of a shard, for its owner.
+pub(crate) struct MediumDisk(Arc<MediumFiles>);
+
+struct MediumFiles {
+    medium: Arc<dyn Medium>,
+    cache: Arc<BlockCache>,
+    shard: u32,
+    /// Files that have no name on the medium yet, by the name they have here.
+    unnamed: Mutex<BTreeMap<String, Arc<MediumFile>>>,
+    /// Numbers of files: each is given once, in this epoch and over all epochs.
+    given: AtomicU64,
+    sent: Arc<JournalSent>,
+}
+
+/// How far the journal was sent, counted in writes to it.
+#[derive(Debug, Default)]
+pub(crate) struct JournalSent {
+    /// Writes that wait or were sent.
+    written: AtomicU64,
+    /// Every write up to this one may be on the medium.
+    sent: AtomicU64,
+    /// The levels of calls that were not reported yet, each with the writes up to which it went.
+    levels: Mutex<VecDeque<(u64, Level)>>,
+    under_way: Mutex<CallsUnderWay>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct CallsUnderWay {
+    /// Calls that have not ended.
+    count: u64,
+    /// A call has failed, and may have been carried out.
+    is_unknown: bool,
+}
+
+impl JournalSent {
+    /// Writes so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(SeqCst)
+    }
+
+    /// The number of writes from which on certainly nothing is on the medium, once it takes no more; `None`: that is not
+    /// known. Waits for a while until the calls under way have ended.
+    pub(crate) fn nothing_from(&self) -> Option<u64> {
+        let under_way = locked(&self.under_way);
+        let waited = self.ended.wait_timeout_while(under_way, PATIENCE, |calls| calls.count > 0);
+        let (calls, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_known = calls.count == 0 && !calls.is_unknown;
+        is_known.then(|| self.sent.load(SeqCst))
+    }
+
+    /// The common level of the writes before this one that were not reported yet; `None` if all were.
+    pub(crate) fn level_before(&self, write: u64) -> Option<Level> {
+        let mut levels = locked(&self.levels);
+        let mut common: Option<Level> = None;
+        let mut and = |level: Level| common = Some(common.map_or(level, |common| common.and(level)));
+        while let Some((_, level)) = levels.pop_front_if(|(upto, _)| *upto <= write) {
+            and(level);
+        }
+        // A call may have taken more along than was waited for.
+        if let Some((_, level)) = levels.front() {
+            and(*level);
+        }
+        common
+    }
+
+    /// Makes a call that sends all writes so far of one file.
+    fn send(&self, upto: u64, call: impl FnOnce() -> Result<Level, StoreError>) -> Result<(), StoreError> {
+        locked(&self.under_way).count += 1;
+        let level = call();
+        if let Ok(level) = &level {
+            locked(&self.levels).push_back((upto, *level));
+            self.sent.fetch_max(upto, SeqCst);
+        }
+        let mut calls = locked(&self.under_way);
+        calls.count -= 1;
+        calls.is_unknown |= level.as_ref().is_err_and(|error| error.nothing_from().is_none());
+        self.ended.notify_all();
+        level.map(drop)
+    }
+}
+
+/// What a file is kept as.
+enum KeptAs {
+    /// It was opened by its name: a blob that never changes.
+    Whole,
+    /// It is written.
+    Pieces(FileKind),
+    /// A file of this machine, for its writer alone.
+    Here(File),
+}
+
+struct MediumFile {
+    files: Arc<MediumFiles>,
+    id: FileId,
+    kept: KeptAs,
+    /// Its length.
+    bytes: AtomicU64,
+    waiting: Mutex<Pieces>,
+}
+
+#[derive(Debug)]
+struct MediumLock;
+
+impl HeldLock for MediumLock {}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As the log store expects errors of its disk.
+fn io_error(error: &StoreError) -> io::Error {
+    match error.kind() {
+        ErrorKind::Fenced => io::Error::other(FencedOut(error.to_string())),
+        ErrorKind::Full => io::Error::new(io::ErrorKind::StorageFull, error.to_string()),
+        ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Closed => {
+            io::Error::other(error.to_string())
+        }
+    }
+}
+
+fn kind_of(name: &str) -> FileKind {
+    if name.starts_with(JOURNAL) { FileKind::Journal } else { FileKind::Blob }
+}
+
+impl MediumDisk {
+    pub(crate) fn new(medium: Arc<dyn Medium>, cache: Arc<BlockCache>, shard: u32) -> Self {
+        let given = AtomicU64::new(u64::from(medium.epoch().0) << 31);
+        let (unnamed, sent) = (Mutex::default(), Arc::default());
+        MediumDisk(Arc::new(MediumFiles { medium, cache, shard, unnamed, given, sent }))
+    }
+
+    pub(crate) fn sent(&self) -> Arc<JournalSent> {
+        Arc::clone(&self.0.sent)
+    }
+}
+
+impl MediumFiles {
+    fn next(&self) -> FileId {
+        FileId(self.given.fetch_add(1, SeqCst) + 1)
+    }
+
+    fn file(self: &Arc<Self>, id: FileId, kept: KeptAs, bytes: u64) -> Arc<MediumFile> {
+        let bytes = AtomicU64::new(bytes);
+        Arc::new(MediumFile { files: Arc::clone(self), id, kept, bytes, waiting: Mutex::default() })
+    }
+
+    /// Reads through the cache, in whole blocks.
+    fn read_cached(&self, file: FileId, at: u64, length: usize, size: u64) -> Result<Vec<u8>, StoreError> {
+        let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
+        let known: Vec<Option<Bytes>> =
+            (first..=last).map(|no| self.cache.get(self.shard, file, no)).collect();
+        let from = first * BLOCK;
+        let whole = if let Some(blocks) = known.into_iter().collect::<Option<Vec<Bytes>>>() {
+            blocks.concat()
+        } else {
+            let end = ((last + 1) * BLOCK).min(size);
+            let whole = self.medium.read(file, from, usize::try_from(end - from).unwrap_or(usize::MAX))?;
+            for (no, block) in (first..).zip(whole.chunks(usize::try_from(BLOCK).unwrap_or(usize::MAX))) {
+                self.cache.put(self.shard, file, no, Bytes::copy_from_slice(block));
+            }
+            whole
+        };
+        let skip = usize::try_from(at - from).unwrap_or(usize::MAX);
+        Ok(whole[skip..skip + length].to_vec())
+    }
+}
+
+impl Disk for MediumDisk {
+    fn make_dir(&self, _dir: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let folder = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let inside = |name: &str| name.strip_prefix(&*folder).map(str::to_owned);
+        let unnamed: Vec<String> = locked(&self.0.unnamed).keys().filter_map(|name| inside(name)).collect();
+        let named = self.0.medium.list(&folder).map_err(|error| io_error(&error))?;
+        let mut names: Vec<String> = named.iter().filter_map(|name| inside(name)).chain(unnamed).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn lock(&self, _name: &str, _hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
+        self.0.medium.check().map_err(|error| io_error(&error))?;
+        Ok(Box::new(MediumLock))
+    }
+
+    fn open(&self, name: &str, _access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some(file) = locked(&self.0.unnamed).get(name) {
+            return Ok(Arc::clone(file) as Arc<dyn DiskFile>);
+        }
+        match self.0.medium.find(name).map_err(|error| io_error(&error))? {
+            Some(NamedFile { id, bytes }) => {
+                let kept = match kind_of(name) {
+                    FileKind::Journal => KeptAs::Pieces(FileKind::Journal),
+                    FileKind::Blob => KeptAs::Whole,
+                };
+                Ok(self.0.file(id, kept, bytes))
+            }
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let kept = match name.ends_with(SPILL) {
+            true => KeptAs::Here(tempfile::tempfile()?),
+            false => KeptAs::Pieces(kind_of(name)),
+        };
+        let file = self.0.file(self.0.next(), kept, 0);
+        locked(&self.0.unnamed).insert(name.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        // The only names that change are those of new files.
+        let unnamed = locked(&self.0.unnamed).get(from).cloned();
+        let file = unnamed.ok_or(io::ErrorKind::NotFound)?;
+        file.sync_data()?;
+        let named = self.0.medium.give_name(to, file.id, kind_of(to), file.bytes.load(SeqCst));
+        named.map_err(|error| io_error(&error))?;
+        locked(&self.0.unnamed).remove(from);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let unnamed = locked(&self.0.unnamed).remove(name);
+        if let Some(file) = unnamed {
+            return match file.kept {
+                KeptAs::Here(_) => Ok(()),
+                KeptAs::Pieces(_) | KeptAs::Whole => {
+                    self.0.medium.discard(file.id).map_err(|error| io_error(&error))
+                }
+            };
+        }
+        match self.0.medium.remove(name).map_err(|error| io_error(&error))? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn sync_dir(&self, _dir: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.medium.free_bytes())
+    }
+
+    fn unique(&self) -> u64 {
+        // Without random bytes a number of this owner's own: it can be guessed, and is given once.
+        self.0.medium.unique().unwrap_or_else(|_| self.0.next().0)
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn least_epoch(&self) -> Epoch {
+        self.0.medium.epoch()
+    }
+}
+
+impl MediumFile {
+    /// Sends what waits.
+    fn send(&self, kind: FileKind) -> io::Result<()> {
+        let sent = &self.files.sent;
+        let (pieces, upto) = {
+            let mut waiting = locked(&self.waiting);
+            (std::mem::take(&mut *waiting).into_pieces(), sent.written())
+        };
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let write = || self.files.medium.write(self.id, kind, pieces);
+        let written = match kind {
+            FileKind::Journal => sent.send(upto, write),
+            FileKind::Blob => write().map(drop),
+        };
+        written.map_err(|error| io_error(&error))
+    }
+}
+
+impl DiskFile for MediumFile {
+    fn size(&self) -> io::Result<u64> {
+        match &self.kept {
+            KeptAs::Here(file) => Ok(file.metadata()?.len()),
+            KeptAs::Pieces(_) | KeptAs::Whole => Ok(self.bytes.load(SeqCst)),
+        }
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        if let KeptAs::Here(file) = &self.kept {
+            return file.read_exact_at(buffer, at);
+        }
+        let size = self.bytes.load(SeqCst);
+        if at.saturating_add(buffer.len() as u64) > size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let (files, length) = (&self.files, buffer.len());
+        let read = if matches!(self.kept, KeptAs::Whole) && length <= MAX_CACHED {
+            files.read_cached(self.id, at, length, size)
+        } else {
+            files.medium.read(self.id, at, length)
+        };
+        buffer.copy_from_slice(&read.map_err(|error| io_error(&error))?);
+        locked(&self.waiting).lay_over(buffer, at);
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        if let KeptAs::Here(file) = &self.kept {
+            return file.write_all_at(bytes, at);
+        }
+        self.bytes.fetch_max(at + bytes.len() as u64, SeqCst);
+        let waiting = {
+            let mut waiting = locked(&self.waiting);
+            waiting.write(at, bytes);
+            if matches!(self.kept, KeptAs::Pieces(FileKind::Journal)) {
+                self.files.sent.written.fetch_add(1, SeqCst);
+            }
+            waiting.bytes()
+        };
+        // A journal is sent when it is synced: at once if at all.
+        match self.kept {
+            KeptAs::Pieces(kind @ FileKind::Blob) if waiting >= SEND => self.send(kind),
+            _ => Ok(()),
+        }
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.bytes.fetch_max(bytes, SeqCst);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        match self.kept {
+            KeptAs::Pieces(kind) => self.send(kind),
+            KeptAs::Whole => self.send(FileKind::Blob),
+            KeptAs::Here(_) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for MediumDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MediumDisk").field("medium", &self.0.medium).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MediumFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MediumFile")
+            .field("shard", &self.files.shard)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,27 @@
+//! The log store over a medium: a server that keeps pieces of files for the owner of a shard.
+//!
+//! * [`Medium`] is what a medium does, and what it must hold to.
+//! * [`MediumStore`] is the store of one shard over it.
+//! * [`LeaseFence`] says whether the owner certainly still has the shard.
+//!
+//! `docs/stores.md` shows how to write a medium; `docs/adr/0037-one-store-over-any-medium.md` has the decisions.
+
+// Each public function that can fail lists its errors.
+#![warn(clippy::missing_errors_doc)]
+
+mod cache;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod disk;
+mod ended;
+mod fence;
+mod medium;
+mod pieces;
+mod store;
+
+pub use cache::BlockCache;
+pub use ended::EndedOwners;
+pub use fence::{LeaseFence, boot_ms, millis, random};
+pub use medium::{FileId, FileKind, Medium, NamedFile, Piece};
+pub use pieces::{MAX_PIECE, lay_over};
+pub use store::{Acquired, MediumStore};

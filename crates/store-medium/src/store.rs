@@ -1,0 +1,313 @@
+//! The store of a shard: a log store over a medium, and the lease that its owner holds.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
+use duewheel_core::store::{
+    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered,
+    Store, StoreError, Waker,
+};
+use duewheel_core::time::WallMs;
+use duewheel_core::{Lsn, MessageId};
+use duewheel_store_log::{Hands, LogStore, Options as LogOptions};
+
+use crate::cache::BlockCache;
+use crate::disk::{JournalSent, MediumDisk};
+use crate::fence::millis;
+use crate::medium::Medium;
+
+/// The clocks are noted at least so often while nothing is written, in ms: where two nodes' wall clocks disagree, a delay is
+/// late by as much at most when a shard passes from one to the other.
+const CLOCK_MS: u64 = 5_000;
+
+/// What acquiring a shard has shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Acquired {
+    /// The number of the shard.
+    pub shard: u32,
+    /// The number of shards, of which each gives every n-th id.
+    pub shards: u32,
+    /// Ids below this one may not be given; 0 if the journal alone decides.
+    pub first_id: u64,
+    /// Lease tokens continue from here.
+    pub tokens: u64,
+    /// The time since the journal was written last, by the clock of the medium, which all nodes share.
+    pub noted_ago: Option<Duration>,
+    /// The time of that answer, by this node's wall clock.
+    pub taken: SystemTime,
+}
+
+/// The store of one shard, while this process has the shard.
+///
+/// An error ends it, as every store; a lease that cannot be renewed in time does so, too, by a clock that goes on while
+/// the process is stopped.
+///
+/// # Dropping
+/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would; the medium is told, so that
+/// the same process need not wait for the lease to end.
+pub struct MediumStore {
+    medium: Arc<dyn Medium>,
+    store: LogStore,
+    sent: Arc<JournalSent>,
+    recovered: Recovered,
+    /// Groups that are not known to be durable, with the writes to the journal before them.
+    under_way: VecDeque<(u64, Lsn)>,
+    next_id: u64,
+    appended: Lsn,
+    /// As the last progress has shown.
+    durable: Lsn,
+    /// The level of what was reported last.
+    level: Level,
+    /// Whether the medium's clock and this node's disagreed about the time without an owner.
+    disagreements: u64,
+}
+
+impl MediumStore {
+    /// Opens the store of a shard that was acquired. `waker` is called when something became durable or a page was
+    /// loaded.
+    ///
+    /// # Errors
+    /// As of a [`LogStore`] that is opened; the medium is told that this owner has ended.
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        cache: Arc<BlockCache>,
+        log: LogOptions,
+        acquired: &Acquired,
+        waker: Waker,
+    ) -> Result<Self, StoreError> {
+        let disk = MediumDisk::new(Arc::clone(&medium), cache, acquired.shard);
+        let sent = disk.sent();
+        let log = LogOptions {
+            id_step: u64::from(acquired.shards.max(1)),
+            clock_ms: log.clock_ms.min(CLOCK_MS),
+            ..log
+        };
+        let opened = LogStore::open_on(Arc::new(disk), log, waker);
+        let mut store = opened.inspect_err(|error| medium.ended(error.clone()))?;
+        store.skip_ids(acquired.first_id);
+        let mut recovered = store.recovered();
+        recovered.tokens = acquired.tokens;
+        let mut disagreements = 0;
+        if let (Some(clock), Some(ago)) = (&mut recovered.clock, acquired.noted_ago) {
+            let (wall, agree) = wall_before(acquired, ago, clock.wall, millis(medium.lease()));
+            clock.wall = wall;
+            disagreements = u64::from(!agree);
+        }
+        let level = medium.level();
+        let appended = Lsn(recovered.next_lsn.0.saturating_sub(1));
+        Ok(MediumStore {
+            medium,
+            store,
+            sent,
+            under_way: VecDeque::new(),
+            next_id: recovered.next_id,
+            recovered,
+            appended,
+            durable: appended,
+            level,
+            disagreements,
+        })
+    }
+
+    /// The store's background work, for simulations with [`Workers::ByHand`](duewheel_store_log::Workers).
+    pub fn hands(&self) -> Hands {
+        self.store.hands()
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.medium.check().map_err(|error| self.judged(error))
+    }
+
+    /// The error of a store that has ended, with what is known of the groups under way: those that were not sent, or that
+    /// the medium has refused, are applied never.
+    fn judged(&self, error: StoreError) -> StoreError {
+        if error.nothing_from().is_some() || self.medium.check().is_ok() {
+            return error;
+        }
+        let Some(writes) = self.sent.nothing_from() else { return error };
+        let Some((_, first)) = self.under_way.iter().find(|(before, _)| *before >= writes) else {
+            return error;
+        };
+        let durable = self.store.synced();
+        let level = self.sent.level_before(writes).unwrap_or(self.level);
+        error.with_nothing_from(*first).with_reached(Progress { written: durable, durable, level })
+    }
+
+    /// Ends the ownership: what this process still answers is nothing.
+    fn end(&self) {
+        self.medium.ended(StoreError::new(ErrorKind::Closed, "the store is closed"));
+    }
+}
+
+/// The time by this node's wall clock at which the clocks were recorded, and whether the clocks agree. The time since then
+/// is the smaller of the difference by the medium's clock and the difference by the wall clocks of the two nodes: either
+/// may have been stepped, and nothing must be early. It is rounded so that the result is never too long.
+fn wall_before(acquired: &Acquired, ago: Duration, noted: WallMs, tolerance: u64) -> (WallMs, bool) {
+    // Rounded up, and one ms more for the delay of a reading.
+    let wall = WallMs(WallMs::from_system_time_up(acquired.taken).0.saturating_add(1));
+    let ago = millis(ago);
+    let by_wall = wall.0.saturating_sub(2).saturating_sub(noted.0);
+    let agree = ago.abs_diff(by_wall) <= tolerance;
+    if !agree {
+        tracing::warn!(
+            shard = acquired.shard,
+            by_medium_ms = ago,
+            by_wall_clock_ms = by_wall,
+            "the medium's clock and this node's disagree about how long a shard was without an owner; the shorter time counts"
+        );
+    }
+    (WallMs(wall.0.saturating_sub(ago.min(by_wall))), agree)
+}
+
+impl Drop for MediumStore {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Store for MediumStore {
+    fn recovered(&mut self) -> Recovered {
+        std::mem::take(&mut self.recovered)
+    }
+
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.check().map_err(|error| match error.nothing_from() {
+            Some(_) => error,
+            None => error.with_nothing_from(group.first),
+        })?;
+        for record in &group.records {
+            if let Record::Put { message, .. } = record {
+                self.next_id = self.next_id.max(message.id.0 + 1);
+            }
+        }
+        self.medium.note_id(MessageId(self.next_id));
+        let before = self.sent.written();
+        self.under_way.push_back((before, group.first));
+        self.store.append(group).map_err(|error| self.judged(error))?;
+        self.appended = group.last();
+        // It is sent without being asked for: nothing keeps it while this process ends.
+        self.store.sync().map_err(|error| self.judged(error))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.sync().map_err(|error| self.judged(error))
+    }
+
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.check()?;
+        let progress = self.store.progress().map_err(|error| self.judged(error))?;
+        // Changes that were durable while the lease was certain may be reported.
+        self.check()?;
+        self.durable = progress.durable;
+        while self.under_way.front().is_some_and(|(_, first)| *first <= self.durable) {
+            self.under_way.pop_front();
+        }
+        let before = self.under_way.front().map_or(u64::MAX, |(before, _)| *before);
+        if let Some(level) = self.sent.level_before(before) {
+            self.level = level;
+        }
+        Ok(Progress { written: progress.durable, level: self.level, ..progress })
+    }
+
+    fn room(&mut self) -> Capacity {
+        if self.check().is_err() || self.medium.free_bytes() == 0 {
+            return Capacity::SettleOnly;
+        }
+        self.store.room()
+    }
+
+    fn room_error(&self) -> Option<StoreError> {
+        self.store.room_error()
+    }
+
+    fn max_body_bytes(&self) -> usize {
+        self.store.max_body_bytes()
+    }
+
+    fn max_group_records(&self) -> usize {
+        self.store.max_group_records()
+    }
+
+    fn max_group_bytes(&self) -> usize {
+        self.store.max_group_bytes()
+    }
+
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.find_many(lookups, found)?;
+        self.check()
+    }
+
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.load(load)
+    }
+
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        let page = self.store.loaded()?;
+        Some(self.check().and(page))
+    }
+
+    fn forget(&mut self, ticket: u64) {
+        self.store.forget(ticket);
+    }
+
+    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
+        self.check()?;
+        self.store.read_events(asked)
+    }
+
+    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
+        let page = self.store.events_read()?;
+        Some(self.check().and(page))
+    }
+
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.idle(clock)
+    }
+
+    /// The next owner on this boot takes the time between the two from it, and one elsewhere from the medium's clock: the
+    /// mark that it writes says what that counts from.
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.anchor(clock, anchor)
+    }
+
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
+        self.check()?;
+        let closed = self.store.close(clock);
+        let level = self.sent.level_before(u64::MAX).unwrap_or(self.level);
+        let given = self.medium.give_back(closed.is_ok().then_some(MessageId(self.next_id)));
+        self.end();
+        let progress = closed?;
+        // The lease that could not be given back runs out.
+        match given {
+            Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
+            Ok(()) | Err(_) => Ok(Progress { level, ..progress }),
+        }
+    }
+
+    fn level(&self) -> Level {
+        self.medium.level()
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let mut figures = self.store.figures();
+        figures.push(("lease_left_ms", millis(self.medium.lease_left())));
+        figures.push(("unsent_records", self.appended.0.saturating_sub(self.durable.0)));
+        figures.push(("clock_disagreements_total", self.disagreements));
+        figures.extend(self.medium.figures());
+        figures
+    }
+}
+
+impl fmt::Debug for MediumStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MediumStore").field("medium", &self.medium).finish_non_exhaustive()
+    }
+}

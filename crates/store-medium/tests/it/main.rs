@@ -1,0 +1,87 @@
+//! The example of `docs/stores.md`, by both suites.
+
+mod directory;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use duewheel_core::store::conformance::{self, Fixture, Hook};
+use duewheel_core::store::{StoreError, Waker};
+use duewheel_store_log::Options;
+use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
+use duewheel_store_medium::{Medium, MediumStore};
+use tempfile::TempDir;
+
+use directory::Directory;
+
+struct Place {
+    folder: TempDir,
+    places: u32,
+}
+
+impl Place {
+    fn new() -> Self {
+        Place { folder: tempfile::tempdir().expect("a folder"), places: 0 }
+    }
+
+    fn shard(&self) -> PathBuf {
+        self.folder.path().join(self.places.to_string())
+    }
+}
+
+impl MediumFixture for Place {
+    fn clear(&mut self) {
+        self.places += 1;
+    }
+
+    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
+        Ok(Arc::new(Directory::acquire(&self.shard())?.0))
+    }
+
+    /// What was synced stays; the store's own suite of disks proves that.
+    fn lose_power(&mut self) -> Able {
+        Able::No
+    }
+}
+
+impl Fixture for Place {
+    type Store = MediumStore;
+
+    fn clear(&mut self) {
+        self.places += 1;
+    }
+
+    fn open(&mut self, waker: Waker) -> Result<MediumStore, StoreError> {
+        let (medium, acquired) = Directory::acquire(&self.shard())?;
+        // Memtables so small that they are flushed and merged.
+        let log = Options {
+            journal_bytes: 24 * 1024,
+            journal_records: 400,
+            small_runs: 3,
+            max_group_bytes: 256 * 1024,
+            segment_bytes: 1 << 20,
+            ..Options::default()
+        };
+        MediumStore::open(Arc::new(medium), Arc::default(), log, &acquired, waker)
+    }
+
+    fn damage(&mut self) -> Hook {
+        Hook::Unsupported
+    }
+}
+
+#[test]
+fn the_medium_of_the_example_conforms() {
+    of_medium::run(&mut Place::new());
+}
+
+#[test]
+fn the_store_over_it_conforms() {
+    conformance::run(&mut Place::new());
+}
+
+#[test]
+fn the_page_shows_what_is_tested() {
+    let page = include_str!("../../../../docs/stores.md");
+    assert!(page.contains(include_str!("directory.rs")), "docs/stores.md and the example differ");
+}

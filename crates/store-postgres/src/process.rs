@@ -1,0 +1,17 @@
+//! What the shards of a process share.
+
+use std::sync::Arc;
+
+use duewheel_store_medium::{BlockCache, EndedOwners};
+
+use crate::calls::Database;
+use crate::leases::PgLeases;
+
+/// What the shards of a process share.
+#[derive(Clone, Debug)]
+pub(crate) struct OfProcess {
+    pub(crate) database: Arc<Database>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) leases: Arc<PgLeases>,
+    pub(crate) ended: Arc<EndedOwners<i64>>,
+}
