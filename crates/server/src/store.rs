@@ -78,7 +78,7 @@ async fn open_redis(
     waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
     let node = node_options(settings, &redis.node, certificates)?;
-    let options = options_of(redis)?;
+    let options = options_of(redis)?.log(settings.log_options());
     let servers = options.servers();
     waits.send_replace(format!("opening the store in Redis at {servers}"));
     let redis_itself = Arc::new(RedisCoordinator::new(options));

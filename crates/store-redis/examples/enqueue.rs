@@ -15,7 +15,8 @@ use duewheel_core::store::Store;
 use duewheel_core::time::{Due, EngineMs, WallMs};
 use duewheel_core::{Key, Lsn, MessageId, QueueName, ShardId};
 use duewheel_redis_rig::{Appendonly, Redis, Settings};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_medium::MediumStore;
+use duewheel_store_redis::Options;
 
 const GROUP: u64 = 1_000;
 const BODY: &[u8] = &[b'x'; 150];
@@ -75,7 +76,7 @@ fn cpu(redis: &Redis) -> Result<f64, Failed> {
 /// New messages, then a grant of each, then an ack of each.
 fn ours(redis: &Redis, name: &str, messages: u64, keyed: Keyed) -> Result<(), Failed> {
     redis.command(&["FLUSHALL", "SYNC"])?;
-    let mut store = RedisStore::open(&Options::parse(&redis.url(0))?, ShardId(0), Arc::new(|| {}))?;
+    let mut store = duewheel_store_redis::open(&Options::parse(&redis.url(0))?, ShardId(0), Arc::new(|| {}))?;
     let Lsn(next) = store.recovered().next_lsn;
     let queue = QueueName::new("close-review")?;
     let put = |id| put(&queue, id, keyed);
@@ -105,7 +106,7 @@ fn ours(redis: &Redis, name: &str, messages: u64, keyed: Keyed) -> Result<(), Fa
     Ok(())
 }
 
-fn append(store: &mut RedisStore, groups: &[Group]) -> Result<Duration, Failed> {
+fn append(store: &mut MediumStore, groups: &[Group]) -> Result<Duration, Failed> {
     let start = Instant::now();
     for group in groups {
         store.append(group)?;

@@ -11,6 +11,7 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
+use duewheel_store_medium::{Acquired, Medium, millis, random};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
@@ -21,9 +22,8 @@ use crate::questions::Questions;
 use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
-use crate::store::RedisStore;
 use crate::wire::{self, HostPort, RedisReply, Servers, Slots, Wire, wait_for};
-use crate::{fault, script, value};
+use crate::{fault, open, script, value};
 
 /// The shortest time limit of a call, however short the lease.
 const LEAST: Duration = Duration::from_secs(1);
@@ -131,6 +131,26 @@ impl RedisCoordinator {
     pub fn end_rotation(&self) -> Result<(), StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.end_rotation().await })
+    }
+
+    /// Acquires a shard, without opening its store: its files in Redis, for their owner. `waker` is called when the lease
+    /// is lost.
+    ///
+    /// # Errors
+    /// As [`Coordinator::open`].
+    pub fn acquire(
+        &self,
+        node: &Node,
+        shard: ShardId,
+        waker: Waker,
+    ) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
+        let acquired = open::acquire(self.inner.servers.clone(), shard, self.claimant(node), waker);
+        acquired.map(|(files, acquired)| (Arc::new(files) as Arc<dyn Medium>, acquired))
+    }
+
+    fn claimant(&self, node: &Node) -> Claimant {
+        let Node { name, advertise, number } = node.clone();
+        Claimant { node: name, number, advertise, cluster: self.inner.joined() }
     }
 
     fn call(&self, call: Cmd) -> Result<Vec<Value>, StoreError> {
@@ -256,7 +276,7 @@ impl CoordinatorInner {
         let mut call = redis::cmd("EVAL");
         call.arg(script::node()).arg(2).arg(&self.cluster).arg(&self.nodes);
         call.arg(verb).arg(name).arg(number).arg(advertise);
-        call.arg(reign::millis(self.servers.0.lease)).arg(FORMAT).arg(FIRST_EPOCH);
+        call.arg(millis(self.servers.0.lease)).arg(FORMAT).arg(FIRST_EPOCH);
         call
     }
 
@@ -293,7 +313,7 @@ impl CoordinatorInner {
         let id = match id {
             Some(id) => id,
             // An earlier version has made the cluster.
-            None => reign::hex(&reign::random::<16>()?),
+            None => reign::hex(&random::<16>()?),
         };
         self.cluster_of(id, shards, secret, made.is_some()).map(Some)
     }
@@ -359,7 +379,7 @@ impl CoordinatorInner {
             return Ok(());
         }
         let mut call = redis::cmd("WAIT");
-        call.arg(options.wait).arg(reign::millis(options.wait_timeout));
+        call.arg(options.wait).arg(millis(options.wait_timeout));
         let have =
             value::number(value::some(self.of_cluster(call).await?.into_iter().next(), "WAIT")?, "WAIT")?;
         if have.unwrap_or(0) >= u64::from(options.wait) {
@@ -497,7 +517,7 @@ impl CoordinatorInner {
         let mut replies = self.send_each(master, ask).await?.into_iter();
         let mut next = || value::some(replies.next(), "owners").and_then(value::accepted);
         let now = server_ms(next()?)?;
-        let lease = reign::millis(self.options().lease);
+        let lease = millis(self.options().lease);
         let (mut leases, mut clamps) = (Vec::new(), Pipeline::new());
         for (place, key) in places {
             let found = next().and_then(|fields| owner(fields, now));
@@ -572,14 +592,14 @@ impl Coordinator for RedisCoordinator {
         let inner = &self.inner;
         let mut call = inner.node_call("join", name, 0, advertise);
         let if_new = ClusterIdentity {
-            id: reign::hex(&reign::random::<16>()?),
+            id: reign::hex(&random::<16>()?),
             shards: (*shards_if_new).max(1),
-            secret: reign::random::<32>()?,
+            secret: random::<32>()?,
             made: false,
         };
         let new = if inner.options().create == Create::Always { "new" } else { "" };
         inner.about(&mut call, Some(&if_new), new);
-        call.arg(reign::millis(*settle_delay));
+        call.arg(millis(*settle_delay));
         let of = "join";
         let mut words = self.call(call)?.into_iter();
         let mut next = || value::text(words.next().unwrap_or_default(), of);
@@ -619,7 +639,7 @@ impl Coordinator for RedisCoordinator {
                 let lease = next()?.unwrap_or_default();
                 let what = format_args!(
                     "the nodes that take part have --shard-lease {lease}ms, and this one {}ms: it must be the same at all",
-                    reign::millis(inner.options().lease)
+                    millis(inner.options().lease)
                 );
                 Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
             }
@@ -627,7 +647,7 @@ impl Coordinator for RedisCoordinator {
                 let delay = next()?.unwrap_or_default();
                 let what = format_args!(
                     "the nodes that take part have --settle-delay {delay}ms, and this one {}ms: it must be the same at all",
-                    reign::millis(*settle_delay)
+                    millis(*settle_delay)
                 );
                 Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
             }
@@ -694,9 +714,7 @@ impl Coordinator for RedisCoordinator {
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
-        let Node { name, advertise, number } = node.clone();
-        let claimant = Claimant { node: name, number, advertise, cluster: self.inner.joined() };
-        let store = RedisStore::open_as(self.inner.servers.clone(), shard, claimant, waker)?;
+        let store = open::open_as(self.inner.servers.clone(), shard, self.claimant(node), waker)?;
         Ok(Box::new(store))
     }
 

@@ -1,6 +1,5 @@
 //! Errors of Redis and of connections, as errors of a store.
 
-use duewheel_core::record::DecodeError;
 use duewheel_core::store::{ErrorKind, StoreError};
 use redis::{RedisError, ServerError};
 
@@ -68,7 +67,11 @@ pub(crate) fn of_script(text: &str) -> StoreError {
     match word {
         "FENCED" => StoreError::new(ErrorKind::Fenced, why),
         "MOVING" => StoreError::new(ErrorKind::Unavailable, why),
-        // The missing records were lost by a failover, or the former group was refused.
+        // The missing writes were lost by a failover.
+        "LOST" => StoreError::new(
+            ErrorKind::Corrupt,
+            format_args!("Redis has lost a part of the file {why}: a slot was moving when a master was lost"),
+        ),
         "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("{LOST_CHANGES}: {why}")),
         _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {text:?}")),
     }
@@ -105,7 +108,7 @@ impl FenceReason {
 }
 
 const OTHER_OWNER: &str = "the shard has another owner";
-pub(crate) const LEASE_OVER: &str = "the lease has run out";
+const LEASE_OVER: &str = "the lease has run out";
 const OTHER_MASTER: &str = "this master has been promoted";
 const LOST_CHANGES: &str = "Redis has lost changes";
 
@@ -117,11 +120,6 @@ pub(crate) fn odd(command: &str) -> StoreError {
 /// The error of a key with a value that this version does not know.
 pub(crate) fn damaged(key: &str, field: impl std::fmt::Display, what: &str) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format_args!("{key} {field} cannot be read: {what}"))
-}
-
-/// The error for a blob that this version cannot decode.
-pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: DecodeError) -> StoreError {
-    damaged(key, field, &error.to_string())
 }
 
 /// The error of a bug in this crate.
@@ -136,7 +134,7 @@ mod tests {
     #[test]
     fn each_fence_has_a_reason() {
         for (script, words) in [
-            (include_str!("scripts/apply.lua"), [OTHER_OWNER, LEASE_OVER, OTHER_MASTER]),
+            (include_str!("scripts/fence.lua"), [OTHER_OWNER, LEASE_OVER, OTHER_MASTER]),
             (include_str!("scripts/renew.lua"), [OTHER_OWNER, LEASE_OVER, OTHER_MASTER]),
         ] {
             for words in words {

@@ -12,9 +12,6 @@ use crate::wire::Wire;
 /// The first version of Redis with `WAITAOF`, and the first of Valkey.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// The default of the largest word of a command, in bytes.
-const USUAL_WORD: u64 = 512 << 20;
-
 /// A fact about a master's settings that its operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -63,8 +60,6 @@ pub(crate) struct Keeping {
     pub(crate) maxmemory: Option<u64>,
     pub(crate) policy: Option<String>,
     pub(crate) version: Option<(u32, u32)>,
-    /// The largest word of a command, in bytes (`proto-max-bulk-len`).
-    pub(crate) max_word: Option<u64>,
 }
 
 impl Keeping {
@@ -98,7 +93,7 @@ impl Keeping {
         });
         let mut ask = Pipeline::new();
         let config = ask.cmd("CONFIG").arg("GET").arg("appendonly").arg("appendfsync");
-        config.arg("no-appendfsync-on-rewrite").arg("min-replicas-to-write").arg("proto-max-bulk-len");
+        config.arg("no-appendfsync-on-rewrite").arg("min-replicas-to-write");
         if let Ok(replies) = wire.call(ask).await {
             let config = replies.into_iter().next().unwrap_or(Value::Nil);
             for (name, value) in value::pairs(config, "CONFIG GET")? {
@@ -120,16 +115,9 @@ impl Keeping {
                 }
             }
             b"no-appendfsync-on-rewrite" => self.no_sync_on_rewrite = flag(Some(value)),
-            b"proto-max-bulk-len" => self.max_word = value.parse().ok(),
             b"min-replicas-to-write" => self.min_replicas = value.parse().ok(),
             _ => {}
         }
-    }
-
-    /// The largest body: together with the first line of its message it is one word of a command.
-    pub(crate) fn max_body_bytes(&self) -> usize {
-        let word = self.max_word.unwrap_or(USUAL_WORD);
-        usize::try_from(word - word / 16).unwrap_or(usize::MAX)
     }
 
     /// The level of a change that only this master has. An unknown setting counts as the weaker one.
@@ -295,7 +283,6 @@ mod tests {
             maxmemory: Some(1),
             policy: None,
             version: Some((7, 0)),
-            max_word: None,
         }
     }
 

@@ -1,19 +1,22 @@
-//! The memory of a master, its capacity for new messages, and how safely it keeps changes.
+//! The memory of a master, how much of it is free, and how safely it keeps changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::store::{Capacity, Level};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_store_medium::{boot_ms, millis};
+use redis::Pipeline;
 
 use crate::keeping::Keeping;
-use crate::reign::{boot_ms, millis};
+use crate::value;
+use crate::wire::Wire;
 
 /// The memory reserved for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its
 /// memory.
 const MARGIN: u64 = 64 * 1024 * 1024;
-/// A new message takes about this many times its own bytes.
-const WEIGHS: u64 = 4;
+/// A written byte takes about as many: it is in the journal first, then in a run, and for a while in both.
+const WEIGHS: u64 = 3;
 /// The shortest time between two requests to a master for its settings.
 pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 
@@ -23,7 +26,7 @@ pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 pub(crate) struct Memory {
     used: AtomicU64,
     max: AtomicU64,
-    /// Bytes of new messages sent since the start of the process.
+    /// Bytes written since the start of the process.
     sent: AtomicU64,
     /// Of these, the bytes of groups that were answered.
     landed: AtomicU64,
@@ -73,19 +76,20 @@ impl Memory {
         self.landed.fetch_add(bytes, SeqCst);
     }
 
-    pub(crate) fn room(&self) -> Capacity {
+    /// Bytes that new messages may still take; 0: none are taken.
+    pub(crate) fn free(&self) -> u64 {
         let max = self.max.load(SeqCst);
         if max == 0 {
-            return Capacity::Enough;
+            return u64::MAX / 4;
         }
         let margin = MARGIN.min(max / 10);
         // A full server counts as full until a certain amount is free, or each message would change the state.
         let margin = if self.full.load(SeqCst) { margin + margin / 4 } else { margin };
         let put = self.sent.load(SeqCst).saturating_sub(self.counted.load(SeqCst));
         let used = self.used.load(SeqCst).saturating_add(put.saturating_mul(WEIGHS));
-        let full = used.saturating_add(margin) > max;
-        self.full.store(full, SeqCst);
-        if full { Capacity::SettleOnly } else { Capacity::Enough }
+        let free = max.saturating_sub(used.saturating_add(margin));
+        self.full.store(free == 0, SeqCst);
+        free
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -95,6 +99,27 @@ impl Memory {
     pub(crate) fn max(&self) -> u64 {
         self.max.load(SeqCst)
     }
+}
+
+/// The used and the largest memory; refuses a server that evicts keys.
+pub(crate) async fn ask(wire: &Wire) -> Result<(u64, u64), StoreError> {
+    let mut ask = Pipeline::new();
+    ask.cmd("INFO").arg("memory");
+    read(value::some(wire.call(ask).await?.into_iter().next(), "INFO")?)
+}
+
+/// Reads the reply of `INFO memory`.
+pub(crate) fn read(reply: redis::Value) -> Result<(u64, u64), StoreError> {
+    let info = value::some(value::text(reply, "INFO")?, "INFO")?;
+    let number = |field| value::info(&info, field).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let (used, max) = (number("used_memory"), number("maxmemory"));
+    let policy = value::info(&info, "maxmemory_policy").unwrap_or("noeviction");
+    if max > 0 && policy.starts_with("allkeys") {
+        let what = format_args!("maxmemory-policy is {policy}: it would throw messages away; set noeviction")
+            .to_string();
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    Ok((used, max))
 }
 
 #[cfg(test)]
@@ -107,23 +132,23 @@ mod tests {
     fn what_is_under_way_counts_until_it_is_in_what_the_server_uses() {
         let memory = Memory::default();
         memory.note(0, 1_000 * MIB, 0);
-        assert_eq!(memory.room(), Capacity::Enough);
+        assert!(memory.free() > 0);
         // Sixteen shards, each of which would find enough memory if it were alone.
-        (0..16).for_each(|_| memory.goes(15 * MIB));
-        assert_eq!(memory.room(), Capacity::SettleOnly);
+        (0..16).for_each(|_| memory.goes(20 * MIB));
+        assert_eq!(memory.free(), 0);
         // The report was requested before anything had landed, so it may not include these bytes.
         memory.note(100 * MIB, 1_000 * MIB, memory.landed());
-        assert_eq!(memory.room(), Capacity::SettleOnly);
-        (0..16).for_each(|_| memory.comes(15 * MIB));
-        assert_eq!(memory.room(), Capacity::SettleOnly, "not asked again yet");
+        assert_eq!(memory.free(), 0);
+        (0..16).for_each(|_| memory.comes(20 * MIB));
+        assert_eq!(memory.free(), 0, "not asked again yet");
         memory.note(400 * MIB, 1_000 * MIB, memory.landed());
-        assert_eq!(memory.room(), Capacity::Enough);
+        assert!(memory.free() > 0);
     }
 
     #[test]
     fn without_a_limit_there_is_room() {
         let memory = Memory::default();
         memory.goes(u64::MAX / 8);
-        assert_eq!(memory.room(), Capacity::Enough);
+        assert!(memory.free() > 0);
     }
 }

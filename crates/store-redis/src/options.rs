@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel_core::percent;
+use duewheel_store_log::{Options as LogOptions, SyncMode};
+use duewheel_store_medium::BlockCache;
 
 use crate::remembered::RememberedShards;
-use crate::span::SpanReadLimits;
 
 /// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
 ///
@@ -55,9 +56,9 @@ pub struct Options {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
-    pub(crate) tail_bytes: usize,
-    pub(crate) dense: usize,
-    pub(crate) reading: SpanReadLimits,
+    pub(crate) log: LogOptions,
+    /// Blocks of files of all its shards.
+    pub(crate) cache: Arc<BlockCache>,
     pub(crate) create: Create,
     pub(crate) remembered: Arc<RememberedShards>,
 }
@@ -128,9 +129,15 @@ impl std::error::Error for BadOption {}
 
 const PORT: u16 = 6379;
 const MAX_PREFIX: usize = 64;
-/// Smallest number of messages of a span that get a new list: a list, its span and its count take about as much memory
-/// as this many members of a sorted set, and less time.
-const DENSE: usize = 5;
+const MIB: u64 = 1024 * 1024;
+/// A group is one command: Redis serves no other client meanwhile, some 0.5 ms for each MiB.
+const GROUP: u64 = 4 * MIB;
+/// A segment is given back as a whole.
+const SEGMENT: u64 = 8 * MIB;
+/// The journal is in Redis beside the runs, and is read as a whole when a shard changes its owner.
+const MAX_JOURNAL: u64 = 32 * MIB;
+/// A merge takes as much memory again as its runs have: this bounds it.
+const RUN: u64 = 64 * MIB;
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
 
@@ -201,9 +208,8 @@ impl Options {
             lease: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(10),
-            tail_bytes: 1024 * 1024,
-            dense: DENSE,
-            reading: SpanReadLimits::USUAL,
+            log: fitting(LogOptions::default()),
+            cache: Arc::default(),
             create: Create::Always,
             remembered: Arc::default(),
         })
@@ -322,28 +328,10 @@ impl Options {
         Ok(self)
     }
 
-    /// Sets how many bytes of changes to the queues' books are kept before the books are written, by default 1 MiB.
-    /// Opening a shard reads and applies up to this amount.
+    /// Sets how each shard's log store works. Sizes of files are bounded by what suits the medium.
     #[must_use]
-    pub fn tail_bytes(mut self, bytes: usize) -> Self {
-        self.tail_bytes = bytes;
-        self
-    }
-
-    /// Sets the number of messages of a group, due within one span, from which on they go to its list. For tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn dense(mut self, messages: usize) -> Self {
-        self.dense = messages;
-        self
-    }
-
-    /// Sets the number of entries of lists that are read at once, and of positions that are kept between two pages. For
-    /// tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn reading(mut self, slice: usize, kept: usize) -> Self {
-        self.reading = SpanReadLimits { slice: slice.max(1), kept };
+    pub fn log(mut self, log: LogOptions) -> Self {
+        self.log = fitting(log);
         self
     }
 
@@ -354,6 +342,22 @@ impl Options {
                 Err(BadOption::new(field, "is for rediss:// and rediss-cluster://, which are TLS"))
             }
         }
+    }
+}
+
+/// Options of a log store whose files are in Redis.
+fn fitting(log: LogOptions) -> LogOptions {
+    let max_group_bytes = log.max_group_bytes.min(GROUP);
+    let segment_bytes = SEGMENT.min(log.segment_bytes).max(max_group_bytes.saturating_add(MIB));
+    LogOptions {
+        sync: SyncMode::Fsync,
+        max_group_bytes,
+        segment_bytes,
+        small_segment_bytes: segment_bytes,
+        journal_bytes: log.journal_bytes.min(MAX_JOURNAL),
+        run_bytes: log.run_bytes.min(RUN),
+        readers: 1,
+        ..log
     }
 }
 

@@ -1,16 +1,13 @@
-//! Ownership of a shard: acquiring it, renewing the lease, returning it, and whether the lease is certainly valid.
+//! Ownership of a shard: acquiring it, renewing the lease, returning it.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
+use duewheel_store_medium::{EndedOwners, boot_ms, millis, random};
 use redis::{Pipeline, Value};
-use ring::rand::{SecureRandom, SystemRandom};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::keys::Keys;
 use crate::options::{Create, Options};
@@ -18,7 +15,7 @@ use crate::wire::Wire;
 use crate::{fault, script, value};
 
 /// The format of the data in Redis.
-pub(crate) const FORMAT: &str = "2";
+pub(crate) const FORMAT: &str = "3";
 /// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
 /// The number of ids that are reserved at a time; new ones are reserved when half of them are used. When the server's
@@ -80,89 +77,16 @@ pub(crate) struct RedisReign {
     pub(crate) first_id: u64,
     /// Lease tokens continue from here.
     pub(crate) tokens: u64,
-    /// The incarnation of the former owner, if there was one.
-    pub(crate) before: String,
     /// The time since the clocks were recorded, by the server's clock, which all nodes share.
     pub(crate) noted_ago: Option<Duration>,
     /// The time of that answer, by this node's wall clock.
     pub(crate) taken: SystemTime,
 }
 
-/// Milliseconds of a clock that continues while the process or the machine sleeps.
-pub(crate) fn boot_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    secs * 1_000 + nanos / 1_000_000
-}
-
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The time until which the lease is certainly valid.
-#[derive(Debug)]
-pub(crate) struct Fence {
-    deadline: AtomicU64,
-    sure: u64,
-}
-
-impl Fence {
-    /// A lease that was requested at this time.
-    pub(crate) fn new(asked: u64, lease: Duration) -> Self {
-        // The server counts the lease from a later moment, when it has the request; a fiftieth is subtracted for clocks
-        // that run at different rates.
-        let sure = millis(lease) - millis(lease) / 50 - 1;
-        Fence { deadline: AtomicU64::new(asked + sure), sure }
-    }
-
-    /// Extends the fence after a renewal that was sent at this time.
-    pub(crate) fn renewed(&self, asked: u64) {
-        self.deadline.fetch_max(asked + self.sure, SeqCst);
-    }
-
-    /// The remaining time in milliseconds.
-    pub(crate) fn left(&self) -> u64 {
-        self.deadline.load(SeqCst).saturating_sub(boot_ms())
-    }
-
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
-        if self.left() > 0 {
-            return Ok(());
-        }
-        Err(StoreError::new(
-            ErrorKind::Fenced,
-            format_args!("{} before it could be renewed", fault::LEASE_OVER),
-        ))
-    }
-}
-
 /// Incarnations of this process that have certainly ended, so that none of them answers any more.
-static ENDED: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-
-/// Number of incarnations that are remembered.
-const REMEMBERED: usize = 4096;
-
-fn all_ended() -> std::sync::MutexGuard<'static, VecDeque<String>> {
-    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Records that an incarnation of this process has ended: its lease need not be awaited.
-pub(crate) fn ended(incarnation: &str) {
-    let mut ended = all_ended();
-    if !ended.iter().any(|known| known == incarnation) {
-        ended.push_back(incarnation.into());
-    }
-    if ended.len() > REMEMBERED {
-        ended.pop_front();
-    }
-}
-
-/// Random bytes.
-pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
-    let mut bytes = [0; BYTES];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
-    Ok(bytes)
+pub(crate) fn ended() -> &'static EndedOwners<String> {
+    static ENDED: OnceLock<EndedOwners<String>> = OnceLock::new();
+    ENDED.get_or_init(EndedOwners::default)
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -183,10 +107,10 @@ pub(crate) async fn acquire(
     {
         // The shard may have been acquired although this failed: the reply may be lost, or a replica may not know of
         // it. No answer of that reign is ever sent.
-        ended(&incarnation);
+        ended().note(incarnation.clone());
         let mut give_back = Pipeline::new();
         let mut call = script::call(script::renew(), keys);
-        call.arg("").arg(&incarnation).arg("").arg(0);
+        call.arg("").arg(&incarnation).arg("").arg(0).arg("");
         give_back.add_command(call);
         let _ = tokio::time::timeout(REPLICAS_KNOW, wire.call(give_back)).await; // or it runs out
     }
@@ -231,7 +155,6 @@ async fn acquire_as(
                 let replid = value::some(value::text(next(), of)?, of)?;
                 let replicas = value::some(value::number(next(), of)?, of)?;
                 let first_id = value::some(value::number(next(), of)?, of)?;
-                let before = value::some(value::text(next(), of)?, of)?;
                 let noted_ago = value::text(next(), of)?.filter(|ago| !ago.is_empty());
                 let noted_ago = noted_ago.map(|ago| ago.parse().map(Duration::from_millis)).transpose();
                 let noted_ago = noted_ago.map_err(|_| fault::odd(of))?;
@@ -241,8 +164,7 @@ async fn acquire_as(
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 options.remembered.note_epoch(keys, epoch);
                 let epoch = Epoch(epoch);
-                let reign =
-                    RedisReign { epoch, incarnation, replid, first_id, tokens, before, noted_ago, taken };
+                let reign = RedisReign { epoch, incarnation, replid, first_id, tokens, noted_ago, taken };
                 all_know(wire, replicas).await?;
                 return Ok((reign, asked));
             }
@@ -250,7 +172,7 @@ async fn acquire_as(
                 let node = value::text(next(), of)?.unwrap_or_default();
                 let left = value::number(next(), of)?.unwrap_or(0);
                 let holder = value::text(next(), of)?.unwrap_or_default();
-                if over != holder && all_ended().contains(&holder) {
+                if over != holder && ended().contains(&holder) {
                     over = holder;
                     continue;
                 }
@@ -313,10 +235,21 @@ async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
     Err(StoreError::new(ErrorKind::Unavailable, what))
 }
 
-/// The command that renews a lease, or gives it back when the length is zero.
+/// The command that renews a lease.
 pub(crate) fn renewal(keys: &Keys, reign: &RedisReign, lease: Duration) -> redis::Cmd {
     let mut cmd = script::call(script::renew(), keys);
-    cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(millis(lease));
+    cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(millis(lease)).arg("");
+    cmd
+}
+
+/// The command that gives a lease back; after an orderly end ids continue with the given one.
+pub(crate) fn giving_back(keys: &Keys, reign: &RedisReign, next_id: Option<u64>) -> redis::Cmd {
+    let mut cmd = script::call(script::renew(), keys);
+    cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(0);
+    match next_id {
+        Some(id) => cmd.arg(id),
+        None => cmd.arg(""),
+    };
     cmd
 }
 

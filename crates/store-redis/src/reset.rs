@@ -4,6 +4,7 @@ use std::fmt;
 
 use duewheel_core::ShardId;
 use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
+use duewheel_store_medium::random;
 use redis::Pipeline;
 
 use crate::coordinator::CoordinatorInner;
@@ -47,9 +48,9 @@ impl CoordinatorInner {
                 let known = heads.iter().find_map(|head| head.cluster.clone());
                 let (id, shards) = match known {
                     Some(known) => known,
-                    None => (reign::hex(&reign::random::<16>()?), shards),
+                    None => (reign::hex(&random::<16>()?), shards),
                 };
-                ClusterIdentity { id, shards, secret: reign::random::<32>()?, made: true }
+                ClusterIdentity { id, shards, secret: random::<32>()?, made: true }
             }
         };
         if cluster.shards != shards {
@@ -127,7 +128,8 @@ impl CoordinatorInner {
     async fn make_shard(&self, cluster: &ClusterIdentity, shard: ShardId) -> Result<(), StoreError> {
         let key = Keys::new(&self.options().prefix, shard).head;
         let mut ask = Pipeline::new();
-        let call = ask.cmd("HSET").arg(&key).arg("format").arg(FORMAT).arg("lsn").arg(0).arg("ids").arg(2);
+        let call =
+            ask.cmd("HSET").arg(&key).arg("format").arg(FORMAT).arg("journal").arg(0).arg("ids").arg(2);
         call.arg("cluster")
             .arg(&cluster.id)
             .arg("shards")

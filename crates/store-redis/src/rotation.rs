@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_medium::random;
 
 use crate::coordinator::{CoordinatorInner, unknown_format};
 use crate::reign::{self, FORMAT};
@@ -24,7 +25,7 @@ pub struct Rotation {
 impl CoordinatorInner {
     /// Writes a new secret; the former one stays valid beside it.
     pub(crate) async fn begin_rotation(&self) -> Result<Rotation, StoreError> {
-        let (is_new, wait) = self.rotate("begin", &reign::hex(&reign::random::<32>()?)).await?;
+        let (is_new, wait) = self.rotate("begin", &reign::hex(&random::<32>()?)).await?;
         self.replicas_know().await?;
         Ok(Rotation { is_new, wait })
     }

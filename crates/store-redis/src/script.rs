@@ -1,22 +1,30 @@
-//! The scripts, which only check the fence and apply. They are sent completely each time: the server recognises a known
+//! The scripts, which only check the fence and write. They are sent completely each time: the server recognises a known
 //! script by its hash, and a flush or restart of the server needs no special handling.
 
 use std::sync::OnceLock;
 
-use redis::Cmd;
+use duewheel_core::store::StoreError;
+use redis::{Cmd, Value};
 
 use crate::keys::Keys;
+use crate::{fault, value};
 
-/// Applies a group; refused by a server that has no memory left, before anything is changed.
-pub(crate) fn apply() -> &'static str {
+/// Writes pieces of a file, also when memory is short: what settles messages is written, too. New messages are refused
+/// before.
+pub(crate) fn write() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| format!("#!lua\n{}", bare(include_str!("scripts/apply.lua"))))
+    TEXT.get_or_init(|| fenced(include_str!("scripts/write.lua")))
 }
 
-/// Applies a group that puts nothing, also when memory is short: settling must continue.
-pub(crate) fn settle() -> &'static str {
+/// Names and removes files.
+pub(crate) fn files() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/apply.lua"))))
+    TEXT.get_or_init(|| fenced(include_str!("scripts/files.lua")))
+}
+
+/// A script of an owner.
+fn fenced(script: &str) -> String {
+    format!("#!lua flags=allow-oom\n{}{}", bare(include_str!("scripts/fence.lua")), bare(script))
 }
 
 /// Acquires a shard. Needs a few bytes, which are available because other data is released.
@@ -47,6 +55,16 @@ pub(crate) fn node() -> &'static str {
 pub(crate) fn rotate() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/rotate.lua"))))
+}
+
+/// What a script of an owner answers, if it was carried out.
+pub(crate) fn answered(replies: Vec<Value>) -> Result<String, StoreError> {
+    let of = "a script";
+    let text = value::some(value::text(value::some(replies.into_iter().next(), of)?, of)?, of)?;
+    match text.split(' ').next() {
+        Some("OK" | "NONE") => Ok(text),
+        _ => Err(fault::of_script(&text)),
+    }
 }
 
 /// A script without comments.

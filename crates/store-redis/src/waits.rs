@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_store_medium::millis;
 use redis::{Pipeline, Value};
 
 use crate::options::{Options, WaitFor};
@@ -29,7 +30,7 @@ pub(crate) struct ReplicationState {
 
 impl WaitRequirements {
     pub(crate) fn of(options: &Options) -> Self {
-        let timeout_ms = reign::millis(options.wait_timeout);
+        let timeout_ms = millis(options.wait_timeout);
         WaitRequirements { replicas: options.wait, wait_for: options.wait_for, timeout_ms }
     }
 

@@ -1,26 +1,19 @@
-//! Connections to Redis: requests of one connection are sent in order, without waiting for each other's replies, and
-//! none is ever sent twice.
+//! Connections to Redis. No request is ever sent twice.
 
 use std::collections::BTreeSet;
-use std::future::{Future, poll_fn};
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::future::Future;
 use std::sync::mpsc::sync_channel;
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
-use futures_util::StreamExt;
 use futures_util::future::select_ok;
-use futures_util::stream::FuturesOrdered;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Pipeline,
     RedisConnectionInfo, TlsCertificates, Value,
 };
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, unconstrained};
 
 use crate::fault;
 use crate::options::{Options, Topology, Transport};
@@ -32,10 +25,6 @@ const THREADS: usize = 2;
 const LEAST_TIME_LIMIT: Duration = Duration::from_millis(250);
 /// The delay before each further node is asked.
 const STAGGER: Duration = Duration::from_millis(50);
-/// The largest number of requests of one connection in flight; further ones wait before they are begun. The queue of
-/// the connection holds all of these, because requests that did not fit would wait inside it, and might leave it in
-/// another order.
-const MOST_UNDER_WAY: usize = 1024;
 /// Number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
@@ -112,8 +101,7 @@ impl Servers {
         let client = self.client(address).map_err(failed)?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.0.connect_timeout))
-            .set_response_timeout(Some(self.0.response_timeout))
-            .set_pipeline_buffer_size(MOST_UNDER_WAY + 1);
+            .set_response_timeout(Some(self.0.response_timeout));
         let mut connection =
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         if self.0.transport == Transport::Tls {
@@ -261,40 +249,13 @@ pub(crate) fn all_or_none(values: Vec<Value>) -> RedisReply {
     Ok(values)
 }
 
-/// Handles a reply, on a thread of the connections; must not block.
-type Done = Box<dyn FnOnce(RedisReply) + Send>;
-
-struct PipelinedRequest {
-    ask: Pipeline,
-    done: Done,
-}
-
-/// One connection, for callers on any thread. Dropping it ends the connection; unsent requests are not sent.
-#[derive(Debug)]
-pub(crate) struct Wire {
-    jobs: mpsc::UnboundedSender<PipelinedRequest>,
-    pump: JoinHandle<()>,
-}
+/// One connection, for callers on any thread. Dropping it ends the connection.
+pub(crate) struct Wire(Mutex<Option<MultiplexedConnection>>);
 
 impl Wire {
-    /// Takes over a connection. Must be called on a thread of the connections.
+    /// Takes over a connection.
     pub(crate) fn new(connection: MultiplexedConnection) -> Self {
-        let (jobs, queue) = mpsc::unbounded_channel();
-        Wire { jobs, pump: tokio::spawn(pump(connection, queue)) }
-    }
-
-    /// Sends commands, behind all that were sent before. Replies are passed on in the same order.
-    pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
-        self.post_each(ask, |reply| done(reply.and_then(all_or_none)));
-    }
-
-    /// Sends commands like [`Wire::post`]; a refusal is the value of its command ([`Value::ServerError`]).
-    fn post_each(&self, ask: Pipeline, done: impl FnOnce(RedisReply) + Send + 'static) {
-        if let Err(mpsc::error::SendError(job)) =
-            self.jobs.send(PipelinedRequest { ask, done: Box::new(done) })
-        {
-            (job.done)(Err(RequestFailure { error: gone(), begun: Begun::No }));
-        }
+        Wire(Mutex::new(Some(connection)))
     }
 
     /// Sends commands, and returns their replies.
@@ -310,55 +271,25 @@ impl Wire {
     /// # Cancel safety
     /// See [`Wire::call`].
     pub(crate) async fn call_each(&self, ask: Pipeline) -> RedisReply {
-        let (done, reply) = oneshot::channel();
-        self.post_each(ask, move |result| {
-            let _ = done.send(result); // nobody waits any more
-        });
-        reply.await.map_err(|_| gone())?
-    }
-
-    /// Ends the connection at once.
-    pub(crate) fn cut(&self) {
-        self.pump.abort();
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.cut();
-    }
-}
-
-pub(crate) fn gone() -> StoreError {
-    StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
-}
-
-/// Begins requests in order, and passes replies on in order.
-async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiver<PipelinedRequest>) {
-    let mut under_way = FuturesOrdered::new();
-    loop {
-        tokio::select! {
-            job = jobs.recv(), if under_way.len() < MOST_UNDER_WAY => {
-                let Some(PipelinedRequest { ask, done }) = job else { break };
-                let mut connection = connection.clone();
-                // The first poll hands the request to the connection, or queues it there, so it must happen here, in
-                // the order of the jobs; and it must not be put off, which the runtime does with a task that has worked
-                // for long enough.
-                let mut request = Box::pin(unconstrained(async move { (send(&mut connection, &ask).await, done) }));
-                let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
-                under_way.push_back(async move {
-                    match begun {
-                        Poll::Ready(reply) => reply,
-                        Poll::Pending => request.await,
-                    }
-                });
-            }
-            Some((reply, done)) = under_way.next(), if !under_way.is_empty() => done(reply),
+        let connection = self.connection().clone();
+        match connection {
+            Some(mut connection) => send(&mut connection, &ask).await,
+            None => Err(RequestFailure { error: gone(), begun: Begun::No }),
         }
     }
-    while let Some((reply, done)) = under_way.next().await {
-        done(reply);
+
+    /// Ends the connection, once the calls under way have ended.
+    pub(crate) fn cut(&self) {
+        *self.connection() = None;
     }
+
+    fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use duewheel_core::{
     Due, EngineMs, Epoch, LeaseToken, Lsn, MessageId, QueueName, SessionId, ShardId, WallMs,
 };
 use duewheel_judge::rng::scatter;
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_medium::MediumStore;
+use duewheel_store_redis::Options;
 
 /// Groups that are appended and not yet durable.
 const IN_FLIGHT: usize = 4;
@@ -38,7 +39,7 @@ pub(crate) enum Phase {
 
 /// The store of one shard, and what was put.
 pub(crate) struct Owner {
-    store: RedisStore,
+    store: MediumStore,
     queue: QueueName,
     body: usize,
     epoch: Epoch,
@@ -52,7 +53,7 @@ impl Owner {
         let owner = thread::current();
         let waker = Arc::new(move || owner.unpark());
         let options = Options::parse(url).map_err(io::Error::other)?;
-        let mut store = RedisStore::open(&options, ShardId(0), waker).map_err(io::Error::other)?;
+        let mut store = duewheel_store_redis::open(&options, ShardId(0), waker).map_err(io::Error::other)?;
         let recovered = store.recovered();
         let queue = QueueName::new("bench").map_err(|_| io::Error::other("a name"))?;
         Ok(Owner {

@@ -73,7 +73,7 @@ pub(super) fn of_cluster(name: &str) -> &'static str {
 }
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 38] = [
+const COUNTERS: [(&str, &str); 32] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -98,18 +98,12 @@ const COUNTERS: [(&str, &str); 38] = [
     ("merge_failures_total", "Merges that failed; each is tried again."),
     ("merge_microseconds_total", "Time that merges have taken."),
     ("merge_written_bytes_total", "Bytes that merges have written to runs."),
-    ("group_bytes_total", "Bytes of the groups appended to Redis."),
     (
         "append_microseconds_total",
-        "Time from sending a change to Redis until its answer, what it was waited for included.",
+        "Time from sending a write to the journal in Redis until its answer, what it was waited for included.",
     ),
-    ("appends_answered_total", "Changes that Redis has answered."),
-    ("finds_total", "Look-ups of messages in Redis."),
-    ("pages_total", "Pages of messages read from Redis."),
-    ("checkpoints_total", "Checkpoints written to Redis."),
+    ("appends_answered_total", "Writes to the journal that Redis has answered."),
     ("renewals_total", "Renewals of the lease on the shard."),
-    ("swept_total", "Purged messages removed from Redis."),
-    ("answers_forgotten_total", "Answers to dedupe ids removed from Redis after their window."),
     (
         "done_not_kept_total",
         "Messages that ended and could not be kept as done: no room, a store that is behind, or a limit.",
@@ -119,11 +113,11 @@ const COUNTERS: [(&str, &str); 38] = [
         "Done messages that were removed before their time, because of a limit or for want of room.",
     ),
     ("fences_total", "Reigns that ended because the shard was not this node's any more, by reason."),
-    ("wait_failures_total", "Changes that too few replicas had in time (--redis-wait)."),
+    ("wait_failures_total", "Writes to the journal that too few replicas had in time (--redis-wait)."),
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 20] = [
+const GAUGES: [(&str, &str); 19] = [
     ("done_messages", "Messages that have ended and are kept as done."),
     ("done_bytes", "Weight of the messages that are kept as done."),
     ("messages", "Unsettled messages in the store."),
@@ -142,8 +136,7 @@ const GAUGES: [(&str, &str); 20] = [
         "start_complete",
         "1 when all of the journal was proven durable at the start, as it is after a regular stop; else 0.",
     ),
-    ("under_way_bytes", "Bytes of changes that Redis has not answered yet."),
-    ("list_places", "Places in indexes of Redis that are kept in memory between two pages."),
+    ("under_way_bytes", "Bytes that were sent to Redis and not answered yet."),
     ("lease_left_ms", "Milliseconds until the lease on the shard ends."),
     ("server_memory_bytes", "Memory that the shard's Redis uses; shards of one server say the same."),
     (

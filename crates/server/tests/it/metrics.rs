@@ -198,17 +198,18 @@ impl Nodes<'_> {
         assert!(sum("duewheel_store_append_seconds_total") > 0.0);
         for shard in SHARDS {
             let of_shard = |name: &str| pages.iter().map(|page| page.of_shard(name, shard)).sum::<f64>();
-            let [records, groups, bytes] = ["records_total", "groups_total", "group_bytes_total"]
+            let [records, groups, bytes] = ["records_total", "groups_total", "journal_written_bytes_total"]
                 .map(|name| of_shard(&format!("duewheel_store_{name}")));
             assert!(
                 groups >= 1.0 && groups <= records,
                 "shard {shard}: {groups} groups of {records} records"
             );
             assert!(bytes >= records, "shard {shard}: {bytes} bytes of {records} records");
-            // Redis numbers the records of a shard from 1.
-            let head = redis.command(&["HGET", &format!("{{duewheel:{shard}}}:head"), "lsn"]);
+            // Redis numbers the writes to the journal of a shard from 1.
+            let head = redis.command(&["HGET", &format!("{{duewheel:{shard}}}:head"), "journal"]);
             let number = head.expect("a reply").number().expect("a number");
-            assert_eq!(records, number as f64, "shard {shard}: records over all nodes, and in Redis");
+            let writes = of_shard("duewheel_store_appends_answered_total");
+            assert_eq!(writes, number as f64, "shard {shard}: writes of all nodes, and in Redis");
         }
     }
 }

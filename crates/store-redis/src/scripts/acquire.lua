@@ -6,9 +6,8 @@
 --       how many ids are set aside at a time, how many belong to each second,
 --       the cluster's id ('' if none is known), its number of shards, version of placement, 'new' if the shard may be
 -- made ('' if not). Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given,
--- incarnation of the last owner ('' if none), ms since the clocks were noted if they were ('' if not), microseconds since
--- the first epoch}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
--- While the slot moves, keys that are not there (any more) cannot be touched, so the books cannot be read. This key is
+-- ms since the journal was written last ('' if never), microseconds since the first epoch}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
+-- While the slot moves, keys that are not there (any more) cannot be touched, so files cannot be read. This key is
 -- never there.
 local touched = redis.pcall('HLEN', KEYS[1] .. ':none')
 if type(touched) == 'table' then
@@ -51,7 +50,7 @@ epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV[2], 'number', ARGV[3],
   'advertise', ARGV[4], 'until', string.format('%.0f', now + lease), 'replid', replid, 'lease', ARGV[5])
 if not format then
-  redis.call('HSET', KEYS[2], 'format', ARGV[7], 'lsn', '0')
+  redis.call('HSET', KEYS[2], 'format', ARGV[7], 'journal', '0')
 end
 if ARGV[12] ~= '' and not of[1] then
   redis.call('HSET', KEYS[2], 'cluster', ARGV[12], 'shards', ARGV[13], 'placement', ARGV[14])
@@ -86,4 +85,4 @@ redis.call('HSET', KEYS[2], 'ids', string.format('%.0f', aside))
 first = string.format('%.0f', first)
 local noted = redis.call('HGET', KEYS[2], 'at')
 local since = noted and string.format('%.0f', math.max(0, now - tonumber(noted))) or ''
-return { 'OK', epoch, replid, tostring(replicas), first, owner[2] or '', since, string.format('%.0f', micros) }
+return { 'OK', epoch, replid, tostring(replicas), first, since, string.format('%.0f', micros) }

@@ -1,17 +1,22 @@
-//! The suite that every store runs, on one server and on a Redis Cluster.
+//! The suites that every store and every medium run, on one server and on a Redis Cluster.
+
+use std::sync::Arc;
 
 use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
-use duewheel_core::store::{StoreError, Waker};
+use duewheel_core::store::{Candidate, Coordinator, StoreError, Waker};
 use duewheel_redis_rig::{Redis, RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
+use duewheel_store_medium::{Medium, MediumStore};
+use duewheel_store_redis::{Options, RedisCoordinator};
 
-use crate::place::{PATIENCE, SHARD, of_cluster, options, server, until};
+use crate::place::{PATIENCE, SHARD, of_cluster, options, server, small, until};
 
 /// Where the shard is; each place is a prefix of its own.
 struct Servers {
     kind: Kind,
     places: u32,
     losses: u32,
+    acquired: u32,
     options: Options,
 }
 
@@ -24,13 +29,13 @@ impl Servers {
     fn single() -> Self {
         let redis = server();
         let options = options(&redis);
-        Servers { kind: Kind::Single(redis), places: 0, losses: 0, options }
+        Servers { kind: Kind::Single(redis), places: 0, losses: 0, acquired: 0, options }
     }
 
     fn cluster() -> Self {
         let cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
         let options = of_cluster(&cluster);
-        Servers { kind: Kind::Cluster(cluster), places: 0, losses: 0, options }
+        Servers { kind: Kind::Cluster(cluster), places: 0, losses: 0, acquired: 0, options }
     }
 
     /// The node that has the shard.
@@ -63,7 +68,7 @@ impl Servers {
 }
 
 impl Fixture for Servers {
-    type Store = RedisStore;
+    type Store = MediumStore;
 
     fn clear(&mut self) {
         self.command(&["FLUSHALL"]);
@@ -72,13 +77,11 @@ impl Fixture for Servers {
             Kind::Single(redis) => options(redis),
             Kind::Cluster(cluster) => of_cluster(cluster),
         };
-        // Small books, so that they are written now and then.
-        self.options =
-            options.tail_bytes(3_000).prefix(format!("place{}", self.places)).expect("a good prefix");
+        self.options = small(options.prefix(format!("place{}", self.places)).expect("a good prefix"));
     }
 
-    fn open(&mut self, waker: Waker) -> Result<RedisStore, StoreError> {
-        RedisStore::open(&self.options, SHARD, waker)
+    fn open(&mut self, waker: Waker) -> Result<MediumStore, StoreError> {
+        duewheel_store_redis::open(&self.options, SHARD, waker)
     }
 
     /// The server is killed; it syncs its append-only file before each reply.
@@ -103,8 +106,18 @@ impl Fixture for Servers {
     }
 
     fn damage(&mut self) -> Hook {
-        let books = self.key("books");
-        self.command(&["HSET", &books, "queue/0", "\u{1}nonsense"]);
+        let files = self.redis().command(&["HGETALL", &self.key("files")]).expect("a reply");
+        let journals = files.list().chunks(2).filter_map(|pair| {
+            let (name, entry) = (pair[0].text()?, pair[1].text()?);
+            name.starts_with("journal/").then(|| entry.split(' ').next().map(str::to_owned)).flatten()
+        });
+        // The frame of a group, behind the block of the segment's header.
+        let is_written = |block: &String| {
+            let at = self.redis().command(&["GETRANGE", block, "4156", "4156"]).expect("a reply").text();
+            at.is_some_and(|byte| !byte.is_empty() && byte != "\0")
+        };
+        let block = journals.map(|file| self.key(&format!("block:{file}:0"))).find(is_written);
+        self.command(&["SETRANGE", &block.expect("a segment with a group"), "4156", "nonsense"]);
         Hook::Done
     }
 
@@ -133,6 +146,43 @@ impl Fixture for Servers {
         }
         Hook::Done
     }
+}
+
+impl MediumFixture for Servers {
+    fn clear(&mut self) {
+        Fixture::clear(self);
+    }
+
+    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
+        self.command(&["HSET", &self.key("owner"), "until", "0"]);
+        let nodes = RedisCoordinator::new(self.options.clone());
+        let candidate = Candidate {
+            name: format!("node{}", self.acquired).into(),
+            advertise: "a:1".into(),
+            shards_if_new: SHARD.0 + 1,
+            settle_delay: std::time::Duration::ZERO,
+        };
+        self.acquired += 1;
+        let joined = nodes.join(&candidate)?;
+        nodes.acquire(&joined.node, SHARD, Arc::new(|| {})).map(|(medium, _)| medium)
+    }
+
+    fn lose_power(&mut self) -> Able {
+        match Fixture::lose_power(self) {
+            Hook::Done => Able::Yes,
+            Hook::Unsupported => Able::No,
+        }
+    }
+}
+
+#[test]
+fn a_medium_on_a_single_server_conforms() {
+    of_medium::run(&mut Servers::single());
+}
+
+#[test]
+fn a_medium_on_a_cluster_conforms() {
+    of_medium::run(&mut Servers::cluster());
 }
 
 #[test]

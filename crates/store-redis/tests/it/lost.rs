@@ -8,7 +8,7 @@ use duewheel_core::record::ClockPair;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Node, Store, StoreError};
 use duewheel_redis_rig::{Redis, Value};
-use duewheel_store_redis::{Create, Options, RedisCoordinator, RedisStore};
+use duewheel_store_redis::{Create, Options, RedisCoordinator};
 
 use crate::place::{SHARD, kind, open, options, server, until};
 
@@ -66,12 +66,12 @@ fn a_redis_that_was_emptied_is_no_new_one_to_whoever_knew_it() {
     let _ = store.append(&History::new(1).group(9)); // it may have found out already
     until("its reign is over", || store.progress().is_err());
     drop(store);
-    let said = refusal(RedisStore::open(&known, SHARD, Arc::new(|| {})));
+    let said = refusal(duewheel_store_redis::open(&known, SHARD, Arc::new(|| {})));
     assert!(said.contains("epoch") && said.contains("cluster reset"), "{said}");
     assert_eq!(ask(&redis, &["DBSIZE"]).number(), Some(0), "nothing was written");
     // A process that knows nothing can only be told.
     let never = options(&redis).create(Create::Never);
-    let said = refusal(RedisStore::open(&never, SHARD, Arc::new(|| {})));
+    let said = refusal(duewheel_store_redis::open(&never, SHARD, Arc::new(|| {})));
     assert!(said.contains("--redis-create never"), "{said}");
     assert_eq!(ask(&redis, &["DBSIZE"]).number(), Some(0));
 }
@@ -211,7 +211,7 @@ fn a_reset_leaves_no_shard_of_an_earlier_version_out() {
     let redis = server();
     // The cluster's own key is lost, and shards 2 and 6 with it.
     for shard in [0, 1, 3, 4, 5, 7] {
-        ask(&redis, &["HSET", &format!("{{duewheel:{shard}}}:head"), "format", "2", "lsn", "0"]);
+        ask(&redis, &["HSET", &format!("{{duewheel:{shard}}}:head"), "format", "3", "journal", "0"]);
     }
     let nodes = process(&redis, Create::Never);
     for shards in [1, 4, 7] {

@@ -13,4 +13,3 @@ mod moving;
 mod place;
 mod reigns;
 mod shard;
-mod spans;

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Found, Load, More, Sequence, Store, Table, Which};
 use duewheel_redis_rig::Redis;
-use duewheel_store_redis::RedisStore;
+use duewheel_store_medium::MediumStore;
 use proptest::prelude::*;
 
-use crate::place::{open, options, server, until};
-use crate::shard::number;
-use crate::spans::indexes_agree;
+use crate::place::{open, options, server, small, until, written};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -31,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..8)
 }
 
-pub(crate) fn same(store: &mut RedisStore, history: &History) -> Result<(), TestCaseError> {
+pub(crate) fn same(store: &mut MediumStore, history: &History) -> Result<(), TestCaseError> {
     let (mut found, mut expected) = (Found::default(), Found::default());
     let model = history.model();
     store.find_many(&history.lookups(), &mut found).expect("find_many");
@@ -54,7 +52,7 @@ pub(crate) fn same(store: &mut RedisStore, history: &History) -> Result<(), Test
     Ok(())
 }
 
-fn pages(store: &mut RedisStore, sequence: Sequence, which: &Which) -> Vec<duewheel_core::message::Row> {
+fn pages(store: &mut MediumStore, sequence: Sequence, which: &Which) -> Vec<duewheel_core::message::Row> {
     let which = which.clone();
     let mut load = Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows: 13, bytes: 2_000 };
     let mut rows = Vec::new();
@@ -80,18 +78,8 @@ fn of_model(model: &Table, sequence: Sequence, which: &Which) -> Vec<duewheel_co
     model.load(Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows, bytes }).rows
 }
 
-pub(crate) fn written(store: &mut RedisStore, history: &History) {
-    let last = history.model().applied();
-    until("it is durable", || store.progress().expect("it lives").durable >= last);
-}
-
 fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), TestCaseError> {
-    // Lists for all, for some, for none.
-    let dense = [1, 2, 8][usize::try_from(seed % 3).expect("small")];
-    // Slices and windows so small that lists are read in several steps, and again.
-    let (slice, kept) = [(10_000, 1 << 19), (7, 100), (3, 1)][usize::try_from(seed / 3 % 3).expect("small")];
-    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000);
-    let options = options.dense(dense).reading(slice, kept);
+    let options = small(options(redis).prefix(prefix).expect("a good prefix"));
     let mut history = History::new(seed).spread_ms(40 * 65_536);
     let mut store = open(&options);
     for step in steps {
@@ -116,8 +104,6 @@ fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), Tes
         prop_assert_eq!(recovered, expected);
     }
     same(&mut store, &history)?;
-    until("the sweeps have ended", || number(redis, &["HLEN", &format!("{{{prefix}:3}}:purges")]) == 0);
-    indexes_agree(redis, prefix, history.model());
     Ok(())
 }
 

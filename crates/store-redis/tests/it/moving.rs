@@ -8,11 +8,10 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Ownership, Store};
 use duewheel_core::{Lsn, ShardId};
 use duewheel_redis_rig::{RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisCoordinator, RedisStore};
+use duewheel_store_redis::{Options, RedisCoordinator};
 
-use crate::model::{same, written};
-use crate::place::{kind, of_cluster, open, until};
-use crate::spans::indexes_agree;
+use crate::model::same;
+use crate::place::{kind, of_cluster, open, small, until, written};
 
 fn cluster() -> RedisCluster {
     RedisCluster::start(3, 0, Settings::default()).expect("a cluster")
@@ -23,12 +22,11 @@ fn long_lease(cluster: &RedisCluster) -> Options {
 }
 
 /// Story: while a slot moves, Redis refuses a key that is not there, or there no more, when the script comes to it.
-/// What the script had done before stayed: a postponed message was in no index and never came, a key was free while its
-/// message lived. Found by three masters that moved slots under load.
+/// What the script had done before stayed: a group was applied in part. Found by three masters that moved slots under load.
 #[test]
 fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
     let cluster = cluster();
-    let options = long_lease(&cluster);
+    let options = small(long_lease(&cluster));
     let slot = cluster.slot_of_key("{duewheel:3}:owner").unwrap();
     let mut history = History::new(11).spread_ms(40 * 65_536);
     let mut refused = 0;
@@ -81,12 +79,6 @@ fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
     let mut store = open(&options);
     history.forget_after(Lsn(store.recovered().next_lsn.0 - 1));
     same(&mut store, &history).unwrap();
-    let master = cluster.master_of_slot(slot).unwrap();
-    until("the sweeps have ended", || {
-        let purges = cluster.node(master).command(&["HLEN", "{duewheel:3}:purges"]).unwrap();
-        purges.number() == Some(0)
-    });
-    indexes_agree(cluster.node(master), "duewheel", history.model());
 }
 
 /// Nothing of it is written either, so that the owner of before can go on where it was.
@@ -101,14 +93,14 @@ fn a_shard_is_not_taken_while_its_slot_moves() {
     drop(store);
     let master = cluster.master_of_slot(slot).unwrap();
     let moving = cluster.begin_move(slot, (master + 1) % 3).unwrap();
-    let refused = RedisStore::open(&options, crate::place::SHARD, std::sync::Arc::new(|| {}));
+    let refused = duewheel_store_redis::open(&options, crate::place::SHARD, std::sync::Arc::new(|| {}));
     let error = refused.map(drop).expect_err("the slot moves");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("moving"), "{error}");
     let stored = cluster.node(master).command(&["HGET", "{duewheel:3}:owner", "epoch"]).unwrap().number();
     assert_eq!(stored, Some(u64::from(epoch.0)));
     moving.take(&["{duewheel:3}:head".to_owned()]).unwrap();
-    let refused = RedisStore::open(&options, crate::place::SHARD, std::sync::Arc::new(|| {}));
+    let refused = duewheel_store_redis::open(&options, crate::place::SHARD, std::sync::Arc::new(|| {}));
     assert_eq!(kind(refused), Some(ErrorKind::Unavailable));
     moving.finish().unwrap();
     assert!(open(&options).recovered().epoch > epoch);

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel_core::ShardId;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_redis_rig::{Redis, RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_log::Options as LogOptions;
+use duewheel_store_medium::MediumStore;
+use duewheel_store_redis::Options;
 
 /// The shard that tests use when one is enough.
 pub(crate) const SHARD: ShardId = ShardId(3);
@@ -26,11 +29,28 @@ pub(crate) fn of_cluster(cluster: &RedisCluster) -> Options {
     Options::parse(&cluster.url()).expect("a good URL")
 }
 
+/// Memtables so small that they are flushed and merged.
+pub(crate) fn small(options: Options) -> Options {
+    options.log(LogOptions {
+        journal_bytes: 24 * 1024,
+        journal_records: 400,
+        small_runs: 3,
+        max_group_bytes: 256 * 1024,
+        ..LogOptions::default()
+    })
+}
+
+/// The records of the history are durable.
+pub(crate) fn written(store: &mut MediumStore, history: &History) {
+    let last = history.model().applied();
+    until("it is durable", || store.progress().expect("it lives").durable >= last);
+}
+
 /// Opens the shard; waits while the lease of an owner that is gone runs.
-pub(crate) fn open(options: &Options) -> RedisStore {
+pub(crate) fn open(options: &Options) -> MediumStore {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match RedisStore::open(options, SHARD, Arc::new(|| {})) {
+        match duewheel_store_redis::open(options, SHARD, Arc::new(|| {})) {
             Ok(store) => return store,
             Err(error) => {
                 let passes = matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Unavailable);

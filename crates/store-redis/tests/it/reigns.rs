@@ -8,14 +8,9 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_redis_rig::{Mode, Proxy, Redis, RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_redis::Options;
 
-use crate::place::{SHARD, kind, of_cluster, open, options, server, until};
-
-fn written(store: &mut RedisStore, history: &History) {
-    let last = history.model().applied();
-    until("it is durable", || store.progress().expect("it lives").durable >= last);
-}
+use crate::place::{SHARD, kind, of_cluster, open, options, server, until, written};
 
 fn head(redis: &Redis, field: &str) -> Option<u64> {
     redis.command(&["HGET", "{duewheel:3}:head", field]).expect("a reply").number()
@@ -125,7 +120,10 @@ fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
     let owner = |field| redis.command(&["HGET", "{duewheel:3}:owner", field]).unwrap();
     // A word of the script that takes a shard, and of no other.
     proxy.set(Mode::LoseReply("'HELD'"));
-    assert_eq!(kind(RedisStore::open(&options, SHARD, Arc::new(|| {}))), Some(ErrorKind::Unavailable));
+    assert_eq!(
+        kind(duewheel_store_redis::open(&options, SHARD, Arc::new(|| {}))),
+        Some(ErrorKind::Unavailable)
+    );
     let lost = owner("epoch").number().expect("it was carried out");
     assert!(owner("until").number() > Some(0), "nobody could give it back");
     proxy.heal();

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duewheel_core::id::{Epoch, LeaseToken, SessionId};
-use duewheel_core::message::{DeadReason, Died, Lease, Life, MessageContent, Row, Stage};
+use duewheel_core::message::{DeadReason, Died, Life, MessageContent, Stage};
 use duewheel_core::record::{ClockPair, Group, Record, Was};
-use duewheel_core::store::{Load, Loaded, More, Sequence, Store, Which};
+use duewheel_core::store::Store;
 use duewheel_core::time::{Due, EngineMs, WallMs};
 use duewheel_core::{Key, Lsn, MessageId, QueueName};
 use duewheel_redis_rig::{Redis, Value};
-use duewheel_store_redis::{Options, RedisStore};
+use duewheel_store_medium::MediumStore;
+use duewheel_store_redis::Options;
 
 use crate::place::{open, until};
 
@@ -51,13 +51,6 @@ pub(crate) fn parts(record: &Record) -> (&MessageContent, &Life, Was) {
     (message, life, Was { queue, kind: life.stage.kind(), due: life.due, weight })
 }
 
-pub(crate) fn leased(record: &Record, until: u64) -> Record {
-    let (message, _, was) = parts(record);
-    let token = LeaseToken { epoch: Epoch(1), counter: message.id.0 };
-    let lease = Lease { token, until: EngineMs(until), session: SessionId::NONE, granted_at: WallMs(5) };
-    Record::Granted { id: message.id, attempt: 1, lease, was }
-}
-
 pub(crate) fn dead(record: &Record, at: u64) -> Record {
     let (message, life, was) = parts(record);
     let at = Died::at(WallMs(at));
@@ -66,7 +59,7 @@ pub(crate) fn dead(record: &Record, at: u64) -> Record {
 }
 
 pub(crate) struct Shard {
-    pub(crate) store: RedisStore,
+    pub(crate) store: MediumStore,
     pub(crate) next: Lsn,
     pub(crate) clock: ClockPair,
 }
@@ -94,38 +87,4 @@ impl Shard {
         let figure = self.store.figures().into_iter().find(|(n, _)| *n == name);
         figure.expect("a figure").1
     }
-
-    /// All pages from here on.
-    pub(crate) fn pages(&mut self, mut load: Load) -> Vec<Row> {
-        let mut rows = Vec::new();
-        loop {
-            let page = self.load(load.clone());
-            rows.extend(page.rows);
-            match page.more {
-                More::Yes => load.after = page.upto,
-                More::No => return rows,
-            }
-        }
-    }
-
-    pub(crate) fn load(&mut self, load: Load) -> Loaded {
-        self.store.load(load).expect("load");
-        let mut page = None;
-        until("the page comes", || {
-            page = self.store.loaded();
-            page.is_some()
-        });
-        page.expect("a page").expect("loaded")
-    }
-}
-
-/// The same, due at an instant.
-pub(crate) fn at(ms: u64, record: Record) -> Record {
-    let Record::Put { message, was, .. } = record else { panic!("a put") };
-    Record::Put { message, life: Life::new(Due::At(WallMs(ms)), None), was }
-}
-
-/// Everything in a sequence, in small pages.
-pub(crate) fn all(sequence: Sequence, which: Which) -> Load {
-    Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows: 100, bytes: 1 << 20 }
 }

@@ -1,0 +1,307 @@
+//! The files of a shard in Redis: the medium of its log store.
+//!
+//! A file is a row of blocks, each a string of its own: a write is `SETRANGE`, a read `GETRANGE`. Names are a hash. Every
+//! change is a script that looks at the owner first, so one that was replaced changes nothing.
+//!
+//! **No gap.** Each write to the journal has a number, and requires that the one before it is there. All keys of a shard
+//! are in one slot, and a replica has a prefix of its master's changes: so a name never comes without its bytes.
+//!
+//! **Nothing is sent twice.** A call without an answer ends the owner; what it was may have been done. The next owner,
+//! perhaps of the same process, reads what is there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use duewheel_core::store::{Level, StoreError};
+use duewheel_core::{Epoch, MessageId};
+use duewheel_store_medium::{FileId, FileKind, Medium, NamedFile, Piece};
+use redis::{Cmd, Pipeline};
+
+use crate::fault::{self, FenceReason};
+use crate::owner::RedisOwner;
+use crate::reign::{self, IDS_ASIDE};
+use crate::wire::{self, RequestFailure};
+use crate::{script, value};
+
+/// Bytes of a block. A string of exactly 1 MiB takes a quarter more than its bytes, because of the allocator's classes
+/// (measured on Redis 7.0); with its header this one stays below.
+const BLOCK: u64 = 1024 * 1024 - 64;
+/// Blocks that a read asks for at once.
+const BLOCKS_AT_ONCE: usize = 8;
+
+/// The files of a shard, for its owner.
+pub(crate) struct RedisFiles(Arc<RedisFilesInner>);
+
+struct RedisFilesInner {
+    owner: Arc<RedisOwner>,
+    /// The number of the last write to the journal.
+    writes: AtomicU64,
+    /// Ids below this one are reserved.
+    aside: AtomicU64,
+    /// The greatest id that will be written.
+    newest: AtomicU64,
+}
+
+impl RedisFiles {
+    pub(crate) fn new(owner: Arc<RedisOwner>, writes: u64) -> Self {
+        let aside = AtomicU64::new(owner.reign.first_id.saturating_add(IDS_ASIDE));
+        RedisFiles(Arc::new(RedisFilesInner {
+            owner,
+            writes: AtomicU64::new(writes),
+            aside,
+            newest: AtomicU64::new(0),
+        }))
+    }
+
+    /// Runs calls to their end.
+    fn wait<T: Send + 'static, F>(
+        &self,
+        work: impl FnOnce(Arc<RedisFilesInner>) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        wire::wait_for(work(Arc::clone(&self.0)))
+    }
+}
+
+impl RedisFilesInner {
+    /// The call that writes pieces, and its bytes. `journal` is the number of the last write to the journal, if this is one.
+    fn write(&self, file: FileId, pieces: &[Piece], journal: Option<u64>, aside: Option<u64>) -> (Cmd, u64) {
+        let keys = &self.owner.keys;
+        let mut blocks = BTreeMap::new();
+        let mut parts = Vec::new();
+        for Piece { at, bytes } in pieces {
+            let (mut at, mut rest) = (*at, &bytes[..]);
+            while !rest.is_empty() {
+                let (block, from) = (at / BLOCK, at % BLOCK);
+                let taken = rest.len().min(usize::try_from(BLOCK - from).unwrap_or(usize::MAX));
+                blocks.entry(block).or_insert_with(|| keys.block(file, block));
+                parts.push((block, from, &rest[..taken]));
+                at += taken as u64;
+                rest = &rest[taken..];
+            }
+        }
+        let mut names: Vec<&str> = vec![&keys.blocks];
+        names.extend(blocks.values().map(String::as_str));
+        let mut call = self.owner.fenced(script::write(), &names);
+        for number in [journal, aside] {
+            call.arg(number.map_or_else(String::new, |n| n.to_string()));
+        }
+        call.arg(file.0).arg(blocks.keys().last().map_or(0, |last| last + 1));
+        let mut sum = 0;
+        for (block, from, bytes) in parts {
+            // Behind the owner, the head and the numbers of blocks, counted from one.
+            let key = 4 + blocks.range(..block).count();
+            call.arg(key).arg(from).arg(bytes);
+            sum += bytes.len() as u64;
+        }
+        (call, sum)
+    }
+
+    /// The next mark of ids, if it is time for one: ids are set aside before they are given.
+    fn next_aside(&self) -> Option<u64> {
+        let newest = self.newest.load(SeqCst);
+        let is_due = newest.saturating_add(IDS_ASIDE / 2) > self.aside.load(SeqCst);
+        is_due.then(|| newest.saturating_add(IDS_ASIDE))
+    }
+
+    async fn write_journal(&self, file: FileId, pieces: Vec<Piece>) -> Result<Level, StoreError> {
+        let (last, aside) = (self.writes.load(SeqCst), self.next_aside());
+        let (call, bytes) = self.write(file, &pieces, Some(last), aside);
+        let level = self.owner.write_journal(call, bytes).await?;
+        self.writes.store(last + 1, SeqCst);
+        if let Some(aside) = aside {
+            self.aside.store(aside, SeqCst);
+        }
+        Ok(level)
+    }
+
+    async fn write_blob(&self, file: FileId, pieces: Vec<Piece>) -> Result<Level, StoreError> {
+        let (call, bytes) = self.write(file, &pieces, None, None);
+        self.owner.call(call, bytes).await?;
+        Ok(self.owner.level())
+    }
+
+    /// Names, removes or discards a file. False if there was no such name.
+    async fn change(&self, verb: &str, words: Vec<String>) -> Result<bool, StoreError> {
+        let keys = &self.owner.keys;
+        let mut call = self.owner.fenced(script::files(), &[&keys.files, &keys.blocks]);
+        call.arg(&keys.block).arg(verb).arg(&words);
+        Ok(self.owner.call(call, 0).await? != "NONE")
+    }
+
+    /// Sends commands that change nothing.
+    async fn ask<T>(
+        &self,
+        ask: Pipeline,
+        read: impl FnOnce(Vec<redis::Value>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.owner
+            .answer(FileKind::Blob, async {
+                read(self.owner.files.call(ask).await?).map_err(RequestFailure::from)
+            })
+            .await
+    }
+
+    async fn find(&self, name: String) -> Result<Option<NamedFile>, StoreError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("HGET").arg(&self.owner.keys.files).arg(&name);
+        let entry =
+            self.ask(ask, |replies| value::text(value::some(replies.into_iter().next(), "HGET")?, "HGET"));
+        let Some(entry) = entry.await? else { return Ok(None) };
+        let numbers =
+            entry.split_once(' ').and_then(|(id, bytes)| Some((id.parse().ok()?, bytes.parse().ok()?)));
+        let Some((id, bytes)) = numbers else {
+            return Err(fault::damaged(&self.owner.keys.files, &name, "it is no file"));
+        };
+        Ok(Some(NamedFile { id: FileId(id), bytes }))
+    }
+
+    async fn list(&self, prefix: String) -> Result<Vec<String>, StoreError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("HKEYS").arg(&self.owner.keys.files);
+        let names = self.ask(ask, |replies| {
+            let names = value::list(value::some(replies.into_iter().next(), "HKEYS")?, "HKEYS")?;
+            names.into_iter().map(|name| value::some(value::text(name, "HKEYS")?, "HKEYS")).collect()
+        });
+        let names: Vec<String> = names.await?;
+        Ok(names.into_iter().filter(|name| name.starts_with(&prefix)).collect())
+    }
+
+    async fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = vec![0; length];
+        let end = at + length as u64;
+        let blocks: Vec<u64> = (at / BLOCK..end.div_ceil(BLOCK)).collect();
+        for some in blocks.chunks(BLOCKS_AT_ONCE) {
+            let mut ask = Pipeline::with_capacity(some.len());
+            for block in some {
+                let begin = block * BLOCK;
+                let (from, to) = (at.max(begin) - begin, end.min(begin + BLOCK) - begin);
+                ask.cmd("GETRANGE").arg(self.owner.keys.block(file, *block)).arg(from).arg(to - 1);
+            }
+            let parts = self.ask(ask, |replies| value::bytes_list(redis::Value::Array(replies), "GETRANGE"));
+            for (block, part) in some.iter().zip(parts.await?) {
+                let skip = usize::try_from(at.max(block * BLOCK) - at).unwrap_or(usize::MAX);
+                // A block that is shorter, or not there, was not written so far.
+                let part = part.unwrap_or_default();
+                bytes[skip..skip + part.len()].copy_from_slice(&part);
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn give_back(&self, next_id: Option<u64>) -> Result<(), StoreError> {
+        let mut give_back = Pipeline::new();
+        give_back.add_command(reign::giving_back(&self.owner.keys, &self.owner.reign, next_id));
+        let answer = self.owner.answer(FileKind::Blob, async {
+            let reply = self.owner.journal.call(give_back).await?;
+            Ok(reign::judge(value::some(reply.into_iter().next(), "renew")?)?)
+        });
+        answer.await
+    }
+}
+
+impl Medium for RedisFiles {
+    fn epoch(&self) -> Epoch {
+        self.0.owner.reign.epoch
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.0.owner.check()
+    }
+
+    fn lease_left(&self) -> Duration {
+        Duration::from_millis(self.0.owner.fence.left())
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.owner.options().lease
+    }
+
+    fn write(&self, file: FileId, kind: FileKind, pieces: Vec<Piece>) -> Result<Level, StoreError> {
+        match kind {
+            FileKind::Journal => self.wait(|files| async move { files.write_journal(file, pieces).await }),
+            FileKind::Blob => self.wait(|files| async move { files.write_blob(file, pieces).await }),
+        }
+    }
+
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.wait(|files| async move { files.read(file, at, length).await })
+    }
+
+    fn give_name(&self, name: &str, file: FileId, _kind: FileKind, bytes: u64) -> Result<(), StoreError> {
+        let words = vec![name.to_owned(), file.0.to_string(), bytes.to_string()];
+        self.wait(|files| async move { files.change("name", words).await.map(drop) })
+    }
+
+    fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        let words = vec![name.to_owned()];
+        self.wait(|files| async move { files.change("remove", words).await })
+    }
+
+    fn discard(&self, file: FileId) -> Result<(), StoreError> {
+        let words = vec![file.0.to_string()];
+        self.wait(|files| async move { files.change("discard", words).await.map(drop) })
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        let name = name.to_owned();
+        self.wait(|files| async move { files.find(name).await })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.wait(|files| async move { files.list(prefix).await })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.0.owner.memory.free()
+    }
+
+    fn level(&self) -> Level {
+        self.0.owner.level()
+    }
+
+    fn note_id(&self, id: MessageId) {
+        self.0.newest.fetch_max(id.0, SeqCst);
+    }
+
+    fn give_back(&self, next_id: Option<MessageId>) -> Result<(), StoreError> {
+        let next_id = next_id.map(|id| id.0.max(self.0.owner.reign.first_id));
+        self.wait(|files| async move { files.give_back(next_id).await })
+    }
+
+    fn ended(&self, why: StoreError) {
+        self.0.owner.end(why);
+        self.0.owner.cut();
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let owner = &*self.0.owner;
+        let fence = |reason: FenceReason| owner.counts.fences[reason as usize].load(SeqCst);
+        vec![
+            ("append_microseconds_total", owner.counts.append_micros.load(SeqCst)),
+            ("appends_answered_total", owner.counts.answered.load(SeqCst)),
+            ("under_way_bytes", owner.under_way()),
+            ("renewals_total", owner.counts.renewals.load(SeqCst)),
+            ("fences_total.other_owner", fence(FenceReason::Owner)),
+            ("fences_total.lease_ran_out", fence(FenceReason::Lease)),
+            ("fences_total.other_master", fence(FenceReason::Master)),
+            ("fences_total.lost_changes", fence(FenceReason::Gap)),
+            ("wait_failures_total", owner.counts.wait_failures.load(SeqCst)),
+            ("server_memory_bytes", owner.memory.used()),
+            ("server_memory_max_bytes", owner.memory.max()),
+        ]
+    }
+}
+
+impl fmt::Debug for RedisFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisFiles").field("owner", &self.0.owner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,23 @@
+-- Writes pieces of a file, if the caller still owns the shard. Gives 'OK' and how many replicas follow closely, or why not.
+--
+-- KEYS: the shard's owner, its head, the numbers of its blocks, then the blocks that are written.
+-- ARGV: as fence.lua; the number of the last write to the journal that the head must have ('' for another file), the mark of ids that
+--       the head gets ('' if none), the file, how many blocks it has then; then for each piece: the index of its block's key, the
+--       offset in the block, the bytes.
+if ARGV[4] ~= '' then
+  local last = redis.call('HGET', KEYS[2], 'journal') or '0'
+  if last ~= ARGV[4] then
+    return 'GAP the journal is at write ' .. last .. ', not at ' .. ARGV[4]
+  end
+  redis.call('HSET', KEYS[2], 'journal', string.format('%.0f', last + 1), 'at', string.format('%.0f', now))
+end
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[2], 'ids', ARGV[5])
+end
+if tonumber(ARGV[7]) > tonumber(redis.call('HGET', KEYS[3], ARGV[6]) or '0') then
+  redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
+end
+for i = 8, #ARGV, 3 do
+  redis.call('SETRANGE', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+end
+return 'OK ' .. replicas
