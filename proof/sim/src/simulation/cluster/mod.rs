@@ -1,13 +1,13 @@
 //! Three nodes of a cluster under a simulated store, network and clocks, from one seed.
 //!
 //! ```text
-//!   clients ──calls──▶ Router ─▶ Fleet ─▶ inbox ─▶ Runner::turn ─▶ SimStore ═▶ World: groups, leases, members
-//!                                  │                                  Keeper::turn ──▶ Way ─▲
+//!   clients ──calls──▶ Router ─▶ Fleet ─▶ inbox ─▶ Runner::turn ─▶ MediumStore ─▶ SimMedium ═▶ World: files, leases, members
+//!                                  │                                          Keeper::turn ──▶ Way ─▲
 //!                                  └─▶ Peer ═══ Net ═══▶ the owner's node
 //! ```
 //!
-//! Routing, forwarding, ownership, the frames between nodes, the runtime of shards and the engine are the real code.
-//! The store's server, the network and the clocks are simulated. Everything runs on one thread: each node's tasks have
+//! Routing, forwarding, ownership, the frames between nodes, the runtime of shards, the engine and the log store over a
+//! medium are the real code. The medium, the network and the clocks are simulated. Everything runs on one thread: each node's tasks have
 //! a runtime of their own, whose clock advances only when the simulation lets its time pass. A node that is killed is
 //! dropped with its runtime; one that is paused is not stepped, and its clocks run on. The same seed gives the same
 //! run, call by call.
@@ -34,6 +34,7 @@ use duewheel_judge::history::{
     Call, Downtime, Event, Fault, History, OpId, Rules, Shards, Stamp, Unanswered, What,
 };
 use duewheel_judge::rng::Rng;
+use duewheel_store_log::Options as LogOptions;
 
 use super::bounds::Bounds;
 use super::clients::{Gossip, Role, Stage};
@@ -56,6 +57,9 @@ const PATIENCE_NS: u64 = 120_000 * MS;
 /// The longest pause of a node, and the longest time that it is cut off.
 const LONGEST_MS: u64 = 2_500;
 
+/// How often the clocks of a shard are noted at rest.
+const NOTED_MS: u64 = 1_000;
+
 /// The promises to the clients of a run.
 const OF_CLUSTER: Rules = Rules {
     shards: Shards::Many,
@@ -65,8 +69,9 @@ const OF_CLUSTER: Rules = Rules {
     // arrive gets nothing.
     offer_ms: 11_000,
     slack_ms: 100,
-    // A shard's time stands still, each time it moves, for as long as its last change was on its way to the store.
-    move_ms: LONGEST_MS + 500,
+    // A shard's time stands still, each time it moves, for as long as its last change was on its way to the store; and,
+    // where the nodes' clocks disagree, since the clocks were noted.
+    move_ms: LONGEST_MS + 500 + NOTED_MS,
     downtime: Downtime::OfBoot,
     ..RULES
 };
@@ -82,11 +87,17 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 4] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 10] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
-    ("append without a fence", ClusterBug(Inside::World(WorldBug::AppendUnfenced))),
+    ("journal without a fence", ClusterBug(Inside::World(WorldBug::JournalUnfenced))),
+    ("names without a fence", ClusterBug(Inside::World(WorldBug::NamesUnfenced))),
+    ("an epoch that was there before", ClusterBug(Inside::World(WorldBug::EpochKept))),
+    ("lost write taken for done", ClusterBug(Inside::World(WorldBug::LostWriteAcked))),
+    ("lost pieces of a run taken for written", ClusterBug(Inside::World(WorldBug::LostBlobAcked))),
+    ("a name before its bytes", ClusterBug(Inside::World(WorldBug::NameFirst))),
+    ("unwritten bytes that are not zero", ClusterBug(Inside::World(WorldBug::UnwrittenNotZero))),
 ];
 
 /// The result of a run of a cluster.
@@ -226,6 +237,7 @@ impl Cluster {
                 ..style.policy.clone()
             },
             settle_delay: Duration::from_millis(rng.range(100, 800)),
+            log: LogOptions { clock_ms: NOTED_MS, ..style.options.clone() },
         };
         let people = style.roles.iter().map(|&role| Person { role, flight: None }).collect();
         Cluster {

@@ -12,6 +12,7 @@ use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::Admission;
 use duewheel_shard::shared::ThreadCommand;
+use duewheel_store_log::Options as LogOptions;
 use tokio::runtime::{Builder, Runtime};
 
 use super::network::{Caller, End, Net, address, lock};
@@ -69,6 +70,8 @@ pub(super) struct Recipe {
     pub(super) net: Net,
     pub(super) policy: Policy,
     pub(super) settle_delay: Duration,
+    /// The settings of each shard's store.
+    pub(super) log: LogOptions,
 }
 
 /// A process.
@@ -119,7 +122,8 @@ impl Process {
             .build()
             .expect("a runtime without I/O");
         let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
-        let coordinator = Way { world: recipe.world.clone(), place, clock: Arc::new(clock.clone()) };
+        let (world, log) = (recipe.world.clone(), recipe.log.clone());
+        let coordinator = Way { world, place, clock: Arc::new(clock.clone()), log };
         let mut options = FleetOptions::new(format!("node-{place}"));
         options.advertise = Some(address(place));
         options.shards_if_new = super::SHARDS;

@@ -1,24 +1,26 @@
-//! The store of a simulated cluster: a server that keeps groups, leases and members, and the stores of the nodes, whose
-//! messages to it are late, lost, or applied although their sender has given up.
+//! The medium of a simulated cluster: a server that keeps files, leases and members, and the owners of shards, whose
+//! calls to it are lost, late, or carried out although their sender has given up. The stores over it are the real ones.
 //!
-//! It fulfils the obligations of [`Coordinator`] and [`Store`] like the store on Redis: appends are fenced by the epoch
-//! and by their position, the owner counts a lease from before it was requested, and requests of an owner may arrive
-//! after its reign.
+//! It fulfils the obligations of [`Coordinator`] and [`Medium`] like Redis: changes are fenced by the epoch, the journal
+//! by the number of the write before, the owner counts a lease from before it was requested, and what a call without an
+//! answer has sent may arrive after its reign.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use duewheel::Clock;
-use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    Candidate, Capacity, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, Node, Owner,
-    Ownership, Progress, Recovered, Secrets, Store, StoreError, Table, Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, Secrets, Store, StoreError,
+    Waker,
 };
-use duewheel_core::{Epoch, Lsn, ShardId, WallMs};
+use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
 use duewheel_judge::rng::Rng;
+use duewheel_store_log::{Hands, Options as LogOptions};
+use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumStore, NamedFile, Piece};
 
+use super::super::process::HANDS;
 use super::facts::ClusterFacts;
 use super::network::lock;
 use super::{MS, NODES};
@@ -26,18 +28,30 @@ use super::{MS, NODES};
 /// Length of a lease of a shard.
 pub(super) const LEASE: Duration = Duration::from_millis(1_000);
 const LEASE_NS: u64 = 1_000 * MS;
-/// How long an owner waits for the answer to a group.
-const ANSWERED_WITHIN_NS: u64 = 400 * MS;
+/// Percent of its chances to work that a hand of a store takes.
+const WORKS: u64 = 60;
 
-/// A bug of the store, or of an owner's use of it.
+/// A bug of the medium, or of an owner's use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorldBug {
     /// A renewal gives the lease to its sender, whatever the epoch.
     RenewalWithoutEpoch,
     /// An owner continues when its lease has ended.
     DeadlineIgnored,
-    /// A group is applied whatever its epoch and position.
-    AppendUnfenced,
+    /// The journal is written whatever the epoch and the write before.
+    JournalUnfenced,
+    /// Files are named and removed whatever the epoch.
+    NamesUnfenced,
+    /// Each owner has the same epoch.
+    EpochKept,
+    /// A write to the journal that was lost is taken for one that arrived.
+    LostWriteAcked,
+    /// Pieces of a run that were lost are taken for such that arrived, so it gets a name without them.
+    LostBlobAcked,
+    /// What an owner has sent is done in another order: its names come before its pieces.
+    NameFirst,
+    /// A part of a file that was not written reads as what was there before.
+    UnwrittenNotZero,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -77,16 +91,44 @@ struct Member {
 }
 
 /// A shard in the server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Kept {
-    groups: Vec<Group>,
-    next: Lsn,
-    /// The clocks of the last group, and the time of its arrival.
-    clock: Option<(ClockPair, u64)>,
+    names: BTreeMap<String, NamedFile>,
+    bytes: BTreeMap<FileId, Vec<u8>>,
+    /// The number of the last write to the journal, and the time of its arrival.
+    journal: u64,
+    noted: Option<u64>,
     epoch: u32,
     lease: Option<Lease>,
     /// The last node that owned it.
     last: Option<u32>,
+}
+
+/// A change of a shard's files.
+#[derive(Clone, Debug)]
+enum Change {
+    Write {
+        file: FileId,
+        /// The number of the write to the journal before, if this is one.
+        journal: Option<u64>,
+        pieces: Vec<Piece>,
+    },
+    Name {
+        name: String,
+        file: NamedFile,
+    },
+    Remove(String),
+    Discard(FileId),
+}
+
+/// What a change has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    Done,
+    /// There was no such name.
+    Nothing,
+    /// The sender's reign is over.
+    Fenced,
 }
 
 #[derive(Debug)]
@@ -96,7 +138,7 @@ struct Lease {
     reign: Weak<Mutex<Reign>>,
 }
 
-/// An owner's store, and its connection to the server.
+/// An owner, and its connection to the server.
 #[derive(Debug)]
 struct Reign {
     me: Weak<Mutex<Reign>>,
@@ -107,30 +149,26 @@ struct Reign {
     clock: Arc<dyn Clock>,
     /// The end of its certain lease, by its own clock.
     until: Duration,
-    acked: Lsn,
-    /// Groups and renewals on their way to the server, in order, with the times of their arrival.
+    /// The number of its last write to the journal.
+    journal: u64,
+    /// Renewals, and changes whose sender has given up, on their way to the server, with the times of their arrival.
     there: VecDeque<(u64, Ask)>,
     /// Answers on their way back.
     back: VecDeque<(u64, Said)>,
-    /// The times at which unanswered groups were sent.
-    waits: VecDeque<u64>,
     renews_at: u64,
-    pages: VecDeque<(u64, Loaded)>,
+    hands: Option<Hands>,
     over: Option<StoreError>,
 }
 
 #[derive(Debug)]
 enum Ask {
-    Append(Group),
+    Change(Change),
     /// Sent at this time by the owner's clock.
     Renew(Duration),
 }
 
 #[derive(Debug)]
 enum Said {
-    Applied(Lsn),
-    /// Nothing from this position on was applied.
-    Refused(Lsn),
     Renewed(Duration),
     NotRenewed,
 }
@@ -146,14 +184,12 @@ impl fmt::Debug for Wakes {
 
 impl World {
     pub(super) fn new(seed: u64, shards: u32, latency_ms: u64, bug: Option<WorldBug>) -> Self {
-        let kept =
-            |_| Kept { groups: Vec::new(), next: Lsn(1), clock: None, epoch: 0, lease: None, last: None };
         World(Arc::new(Mutex::new(State {
             now: 0,
             rng: Rng::new(seed),
             bug,
             latency_ms,
-            shards: (0..shards).map(kept).collect(),
+            shards: (0..shards).map(|_| Kept::default()).collect(),
             members: BTreeMap::new(),
             last_number: 0,
             links: [Link::Fine; NODES],
@@ -193,7 +229,7 @@ impl World {
                 while reign.there.front().is_some_and(|(at, _)| *at <= now)
                     && let Some((_, ask)) = reign.there.pop_front()
                 {
-                    let said = state.serve(&reign, ask);
+                    let Some(said) = state.serve(&reign, ask) else { continue };
                     let at = state.arrival();
                     let at = reign.back.back().map_or(at, |(last, _)| at.max(*last));
                     reign.back.push_back((at, said));
@@ -205,6 +241,20 @@ impl World {
             }
         }
         self.look_for_two_owners(&reigns, still);
+        for reign in &reigns {
+            let (hands, place) = {
+                let reign = lock(reign);
+                (reign.hands.clone(), reign.place)
+            };
+            if let Some(hands) = hands.filter(|_| !still(place)) {
+                for hand in HANDS {
+                    let works = self.state().rng.percent(WORKS);
+                    if works {
+                        hand(&hands);
+                    }
+                }
+            }
+        }
     }
 
     /// An obligation that was not kept.
@@ -276,39 +326,78 @@ impl State {
         }
     }
 
-    fn serve(&mut self, reign: &Reign, ask: Ask) -> Said {
-        let (now, bug) = (self.now, self.bug);
-        let kept = &mut self.shards[reign.shard.0 as usize];
-        let is_owner = kept.epoch == reign.owner.epoch.0;
+    fn serve(&mut self, reign: &Reign, ask: Ask) -> Option<Said> {
         match ask {
-            Ask::Append(group) => {
-                let fenced = !is_owner || group.first != kept.next;
-                if fenced && bug != Some(WorldBug::AppendUnfenced) {
-                    self.facts.stale_writes_refused += 1;
-                    return Said::Refused(group.first);
+            Ask::Change(change) => {
+                match self.apply(reign, change) {
+                    Met::Fenced => self.facts.stale_writes_refused += 1,
+                    Met::Done | Met::Nothing => self.facts.late_writes += 1,
                 }
-                self.facts.late_writes += u64::from(reign.over.is_some());
-                let last = group.last();
-                kept.next = last.next();
-                kept.clock = Some((group.clock, now));
-                kept.groups.push(group);
-                Said::Applied(last)
+                None
             }
             Ask::Renew(asked) => {
-                let counts = is_owner || bug == Some(WorldBug::RenewalWithoutEpoch);
+                let (now, bug) = (self.now, self.bug);
+                let kept = &mut self.shards[reign.shard.0 as usize];
+                let counts = kept.is_of(reign) || bug == Some(WorldBug::RenewalWithoutEpoch);
                 match &mut kept.lease {
                     Some(lease) if counts => {
                         lease.owner = reign.owner.clone();
                         lease.reign = reign.me.clone();
                         lease.until = now + LEASE_NS;
-                        Said::Renewed(asked)
+                        Some(Said::Renewed(asked))
                     }
                     Some(_) | None => {
                         self.facts.stale_renewals_refused += 1;
-                        Said::NotRenewed
+                        Some(Said::NotRenewed)
                     }
                 }
             }
+        }
+    }
+
+    /// Carries a change out, if its sender still owns the shard.
+    fn apply(&mut self, reign: &Reign, change: Change) -> Met {
+        let (now, bug) = (self.now, self.bug);
+        let kept = &mut self.shards[reign.shard.0 as usize];
+        let is_owner = kept.is_of(reign);
+        match change {
+            Change::Write { file, journal, pieces } => {
+                if let Some(before) = journal {
+                    let is_next = is_owner && before == kept.journal;
+                    if !is_next && bug != Some(WorldBug::JournalUnfenced) {
+                        return Met::Fenced;
+                    }
+                    kept.journal += 1;
+                    kept.noted = Some(now);
+                }
+                let bytes = kept.bytes.entry(file).or_default();
+                for Piece { at, bytes: piece } in pieces {
+                    let (at, end) = (as_index(at), as_index(at) + piece.len());
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[at..end].copy_from_slice(&piece);
+                }
+                Met::Done
+            }
+            Change::Discard(file) => {
+                kept.bytes.remove(&file);
+                Met::Done
+            }
+            Change::Name { .. } | Change::Remove(_) if !is_owner && bug != Some(WorldBug::NamesUnfenced) => {
+                Met::Fenced
+            }
+            Change::Name { name, file } => {
+                if let Some(old) = kept.names.insert(name, file).filter(|old| old.id != file.id) {
+                    kept.bytes.remove(&old.id);
+                }
+                Met::Done
+            }
+            Change::Remove(name) => match kept.names.remove(&name) {
+                Some(file) => {
+                    kept.bytes.remove(&file.id);
+                    Met::Done
+                }
+                None => Met::Nothing,
+            },
         }
     }
 
@@ -324,7 +413,7 @@ impl State {
 }
 
 impl Reign {
-    /// Handles arrived requests, and sends answers.
+    /// Handles answers, and renews the lease.
     fn go_on(&mut self, world: &World, link: Link, now: u64) {
         let mut woken = false;
         while link != Link::Cut
@@ -333,24 +422,12 @@ impl Reign {
         {
             woken = true;
             match said {
-                Said::Applied(last) => {
-                    self.waits.pop_front();
-                    self.acked = self.acked.max(last);
-                }
-                Said::Refused(first) => {
-                    self.waits.pop_front();
-                    self.end(fenced("another owner has the shard").with_nothing_from(first));
-                }
                 Said::Renewed(asked) => self.until = self.until.max(asked + LEASE),
                 Said::NotRenewed => self.end(fenced("the lease is another owner's")),
             }
         }
         if self.over.is_none() {
             let _ = self.check(world); // an end of the lease is to be told
-            if self.waits.front().is_some_and(|sent| now >= sent + ANSWERED_WITHIN_NS) {
-                world.state().facts.unanswered_writes += 1;
-                self.end(away());
-            }
             woken |= self.over.is_some();
         }
         if self.over.is_none() && now >= self.renews_at {
@@ -358,7 +435,6 @@ impl Reign {
             let asked = self.clock.running();
             self.send(world, Ask::Renew(asked));
         }
-        woken |= self.pages.front().is_some_and(|(at, _)| *at <= now);
         if woken {
             (self.waker.0)();
         }
@@ -394,6 +470,7 @@ pub(super) struct Way {
     pub(super) world: World,
     pub(super) place: usize,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) log: LogOptions,
 }
 
 impl Coordinator for Way {
@@ -456,7 +533,7 @@ impl Coordinator for Way {
         let asked = self.clock.running();
         let mut state = self.world.state();
         state.reaches(self.place)?;
-        let now = state.now;
+        let (now, bug, shards) = (state.now, state.bug, state.shards.len());
         let kept = &mut state.shards[shard.0 as usize];
         if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
             // A process knows that an ended reign of its own answers no calls any more.
@@ -468,29 +545,37 @@ impl Coordinator for Way {
                 return Err(fenced("another lease runs"));
             }
         }
-        kept.epoch += 1;
+        if bug != Some(WorldBug::EpochKept) || kept.epoch == 0 {
+            kept.epoch += 1;
+        }
         let owner = Owner { node: node.clone(), epoch: Epoch(kept.epoch) };
         let moved = kept.last.replace(node.number).is_some_and(|last| last != node.number);
-        let mut table = Table::default();
-        for group in &kept.groups {
-            table.apply(group);
-        }
-        let recovered = kept.recovered(&table, now, self.clock.read().wall_ns / MS);
+        let named: Vec<FileId> = kept.names.values().map(|file| file.id).collect();
+        kept.bytes.retain(|file, _| named.contains(file));
+        let wall = Duration::from_nanos(self.clock.read().wall_ns);
+        let acquired = Acquired {
+            shard: shard.0,
+            shards: u32::try_from(shards).unwrap_or(u32::MAX),
+            first_id: 0,
+            tokens: 0,
+            noted_ago: kept.noted.map(|noted| Duration::from_nanos(now - noted)),
+            taken: SystemTime::UNIX_EPOCH + wall,
+        };
+        let journal = kept.journal;
         let reign = Arc::new_cyclic(|me| {
             Mutex::new(Reign {
                 me: me.clone(),
                 place: self.place,
                 shard,
                 owner: owner.clone(),
-                waker: Wakes(waker),
+                waker: Wakes(Arc::clone(&waker)),
                 clock: self.clock.clone(),
                 until: asked + LEASE,
-                acked: table.applied(),
+                journal,
                 there: VecDeque::new(),
                 back: VecDeque::new(),
-                waits: VecDeque::new(),
                 renews_at: now + LEASE_NS / 3,
-                pages: VecDeque::new(),
+                hands: None,
                 over: None,
             })
         });
@@ -500,8 +585,11 @@ impl Coordinator for Way {
         state.answered(self.place, ())?;
         state.reigns.push(reign.clone());
         drop(state);
-        let world = self.world.clone();
-        Ok(Box::new(SimStore { world, reign, table, recovered }))
+        let medium = SimMedium { world: self.world.clone(), reign: Arc::clone(&reign) };
+        let cache = Arc::default();
+        let store = MediumStore::open(Arc::new(medium), cache, self.log.clone(), &acquired, waker)?;
+        lock(&reign).hands = Some(store.hands());
+        Ok(Box::new(store))
     }
 
     fn lease(&self) -> Duration {
@@ -514,135 +602,184 @@ impl Coordinator for Way {
 }
 
 impl Kept {
-    /// The state for a new owner. The time since the last group is measured by the server's clock, and converted to the
-    /// owner's wall clock.
-    fn recovered(&self, table: &Table, now: u64, wall_ms: u64) -> Recovered {
-        let mut recovered = table.recovered(Epoch(self.epoch));
-        recovered.clock = self.clock.map(|(clock, came)| {
-            // Both ends are rounded, so one more millisecond would not be certain.
-            let passed = ((now - came) / MS).saturating_sub(1);
-            ClockPair { engine: clock.engine, wall: WallMs(wall_ms.saturating_sub(passed)) }
-        });
-        recovered
+    fn is_of(&self, reign: &Reign) -> bool {
+        self.epoch == reign.owner.epoch.0
     }
 }
 
-/// The store of an owner.
-struct SimStore {
+/// The files of a shard, for its owner.
+#[derive(Debug)]
+struct SimMedium {
     world: World,
     reign: Arc<Mutex<Reign>>,
-    /// The shard with everything that this owner has appended: its reads follow its appends.
-    table: Table,
-    recovered: Recovered,
 }
 
-impl SimStore {
+impl SimMedium {
     fn reign(&self) -> Result<MutexGuard<'_, Reign>, StoreError> {
         let mut reign = lock(&self.reign);
         reign.check(&self.world)?;
         Ok(reign)
     }
+
+    /// Sends a change. Without an answer the owner ends: what it was may have been done, or will be.
+    fn change(&self, change: Change) -> Result<Met, StoreError> {
+        let mut reign = self.reign()?;
+        let mut state = self.world.state();
+        let place = reign.place;
+        let is_lost = |state: &mut State| match state.links[place] {
+            Link::Fine => false,
+            Link::Cut => true,
+            Link::Lossy(percent) => state.rng.percent(percent),
+        };
+        if is_lost(&mut state) {
+            let bug = state.bug;
+            // It may be on its way still, and arrive when the cut ends.
+            let arrives = state.links[place] == Link::Cut || state.rng.percent(30);
+            drop(state);
+            match (&change, bug) {
+                (Change::Write { journal: Some(_), .. }, Some(WorldBug::LostWriteAcked))
+                | (Change::Write { journal: None, .. }, Some(WorldBug::LostBlobAcked)) => {
+                    return Ok(Met::Done);
+                }
+                _ => {}
+            }
+            if arrives {
+                reign.send(&self.world, Ask::Change(change));
+            }
+            self.world.state().facts.unanswered_writes += 1;
+            reign.end(away());
+            return Err(away());
+        }
+        if let (Change::Write { file, journal: None, .. }, Some(WorldBug::NameFirst)) = (&change, state.bug) {
+            // Its pieces come a little later.
+            state.shards[reign.shard.0 as usize].bytes.entry(*file).or_default();
+            drop(state);
+            reign.send(&self.world, Ask::Change(change));
+            return Ok(Met::Done);
+        }
+        let met = state.apply(&reign, change);
+        // The answer may be lost, too.
+        let is_heard = !is_lost(&mut state);
+        state.facts.unanswered_writes += u64::from(!is_heard);
+        state.facts.late_writes += u64::from(!is_heard && met == Met::Done);
+        state.facts.stale_writes_refused += u64::from(met == Met::Fenced);
+        drop(state);
+        if !is_heard {
+            reign.end(away());
+            return Err(away());
+        }
+        if met == Met::Fenced {
+            reign.end(fenced("another owner has the shard"));
+            return Err(fenced("another owner has the shard").with_nothing_from(Lsn(0)));
+        }
+        Ok(met)
+    }
+
+    /// Reads what the server has.
+    fn look<T>(&self, read: impl FnOnce(&Kept, Option<WorldBug>) -> T) -> Result<T, StoreError> {
+        let mut reign = self.reign()?;
+        let mut state = self.world.state();
+        if let Err(error) = state.reaches(reign.place) {
+            drop(state);
+            reign.end(error.clone());
+            return Err(error);
+        }
+        Ok(read(&state.shards[reign.shard.0 as usize], state.bug))
+    }
 }
 
-impl Store for SimStore {
-    fn recovered(&mut self) -> Recovered {
-        self.recovered.clone()
+impl Medium for SimMedium {
+    fn epoch(&self) -> Epoch {
+        lock(&self.reign).owner.epoch
     }
 
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        let mut reign = self.reign()?;
-        reign.send(&self.world, Ask::Append(group.clone()));
-        let now = self.world.state().now;
-        reign.waits.push_back(now);
-        drop(reign);
-        self.table.apply(group);
-        Ok(())
-    }
-
-    fn sync(&mut self) -> Result<(), StoreError> {
+    fn check(&self) -> Result<(), StoreError> {
         self.reign().map(drop)
     }
 
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        let acked = self.reign()?.acked;
-        Ok(Progress { written: acked, durable: acked, level: self.level() })
+    fn lease_left(&self) -> Duration {
+        let reign = lock(&self.reign);
+        reign.until.saturating_sub(reign.clock.running())
     }
 
-    fn room(&mut self) -> Capacity {
-        Capacity::Enough
+    fn lease(&self) -> Duration {
+        LEASE
     }
 
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        drop(self.reign()?);
-        self.table.find_many(lookups, found);
-        Ok(())
-    }
-
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        let page = self.table.load(load);
-        let mut reign = self.reign()?;
-        let at = self.world.state().arrival();
-        let at = reign.pages.back().map_or(at, |(last, _)| at.max(*last));
-        reign.pages.push_back((at, page));
-        Ok(())
-    }
-
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        let now = self.world.state().now;
-        let mut reign = match self.reign() {
-            Ok(reign) => reign,
-            Err(error) => return Some(Err(error)),
+    fn write(&self, file: FileId, kind: FileKind, pieces: Vec<Piece>) -> Result<Level, StoreError> {
+        let journal = match kind {
+            FileKind::Journal => Some(lock(&self.reign).journal),
+            FileKind::Blob => None,
         };
-        let is_there = reign.pages.front().is_some_and(|(at, _)| *at <= now);
-        if is_there { reign.pages.pop_front().map(|(_, page)| Ok(page)) } else { None }
+        self.change(Change::Write { file, journal, pieces })?;
+        if journal.is_some() {
+            lock(&self.reign).journal += 1;
+        }
+        Ok(Level::Buffered)
     }
 
-    fn idle(&mut self, _: ClockPair) -> Result<(), StoreError> {
-        self.reign().map(drop)
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.look(|kept, bug| {
+            let unwritten = if bug == Some(WorldBug::UnwrittenNotZero) { 0x5a } else { 0 };
+            let mut bytes = vec![unwritten; length];
+            let written =
+                kept.bytes.get(&file).map_or(&[][..], |bytes| &bytes[as_index(at).min(bytes.len())..]);
+            let there = written.len().min(length);
+            bytes[..there].copy_from_slice(&written[..there]);
+            bytes
+        })
     }
 
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        let mut state = self.world.state();
-        let place = lock(&self.reign).place;
-        let reached = state.reaches(place);
-        drop(state);
-        let mut reign = self.reign()?;
-        reached?;
-        // It waits until everything has arrived, which is now.
-        let (world, asks) = (self.world.clone(), std::mem::take(&mut reign.there));
-        let mut state = world.state();
-        for (_, ask) in asks {
-            if let Said::Refused(first) = state.serve(&reign, ask) {
-                reign.end(fenced("another owner has the shard").with_nothing_from(first));
-            }
-        }
-        let now = state.now;
-        let kept = &mut state.shards[reign.shard.0 as usize];
-        if kept.epoch == reign.owner.epoch.0 && reign.over.is_none() {
-            kept.lease = None;
-            kept.clock = Some((clock, now));
-        }
-        drop(state);
-        reign.over.clone().map_or(Ok(()), Err)?;
-        reign.end(StoreError::new(ErrorKind::Closed, "the store is closed"));
-        let last = self.table.applied();
-        Ok(Progress { written: last, durable: last, level: Level::Buffered })
+    fn give_name(&self, name: &str, file: FileId, _: FileKind, bytes: u64) -> Result<(), StoreError> {
+        let file = NamedFile { id: file, bytes };
+        self.change(Change::Name { name: name.to_owned(), file }).map(drop)
+    }
+
+    fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        Ok(self.change(Change::Remove(name.to_owned()))? == Met::Done)
+    }
+
+    fn discard(&self, file: FileId) -> Result<(), StoreError> {
+        self.change(Change::Discard(file)).map(drop)
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        self.look(|kept, _| kept.names.get(name).copied())
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        self.look(|kept, _| kept.names.keys().filter(|name| name.starts_with(prefix)).cloned().collect())
     }
 
     fn level(&self) -> Level {
         Level::Buffered
     }
 
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+    fn unique(&self) -> Result<u64, StoreError> {
+        Ok(self.world.state().rng.bits())
+    }
+
+    fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {
+        let reign = self.reign()?;
+        let mut state = self.world.state();
+        state.reaches(reign.place)?;
+        let kept = &mut state.shards[reign.shard.0 as usize];
+        if kept.is_of(&reign) {
+            kept.lease = None;
+        }
+        Ok(())
+    }
+
+    fn ended(&self, why: StoreError) {
+        // The lease is not renewed any more; earlier calls may still arrive.
+        let mut reign = lock(&self.reign);
+        reign.hands = None;
+        reign.end(why);
     }
 }
 
-impl Drop for SimStore {
-    fn drop(&mut self) {
-        // The lease is not renewed any more; earlier requests may still arrive.
-        lock(&self.reign).end(StoreError::new(ErrorKind::Closed, "its owner is gone"));
-    }
+fn as_index(n: u64) -> usize {
+    usize::try_from(n).expect("a small file")
 }
 
 fn fenced(why: &str) -> StoreError {
