@@ -36,6 +36,7 @@ mod signals;
 pub mod span;
 pub mod stop;
 mod store;
+mod stored;
 mod telemetry;
 pub mod tls;
 mod traces;

@@ -121,7 +121,7 @@ async fn prepare(database: &Arc<PostgresCoordinator>) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn node_error(error: StoreError) -> OpenError {
+pub(crate) fn node_error(error: StoreError) -> OpenError {
     OpenError::Node(FleetError::Store(error))
 }
 
@@ -284,7 +284,7 @@ fn is_away(why: &OpenError) -> bool {
     matches!(why, OpenError::Node(FleetError::Store(error)) if error.kind() == ErrorKind::Unavailable)
 }
 
-fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
+pub(crate) fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     let named = |option: &str| {
         let option = option.to_owned();
         move |error: BadOption| ConfigError::Value(format!("--{option}: {error}"))

@@ -1,6 +1,7 @@
 //! The log store over a medium: a server that keeps pieces of files for the owner of a shard.
 //!
 //! * [`Medium`] is what a medium does, and what it must hold to.
+//! * [`ReadOnlyFolder`] is a shard's folder to read, for checks and inspections.
 //! * [`MediumStore`] is the store of one shard over it.
 //! * [`LeaseFence`] says whether the owner certainly still has the shard.
 //!
@@ -17,11 +18,13 @@ mod ended;
 mod fence;
 mod medium;
 mod pieces;
+mod reading;
 mod store;
 
 pub use cache::BlockCache;
 pub use ended::EndedOwners;
 pub use fence::{LeaseFence, boot_ms, millis, random};
-pub use medium::{FileId, FileKind, Medium, NamedFile, Piece};
+pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 pub use pieces::{MAX_PIECE, lay_over};
+pub use reading::ReadOnlyFolder;
 pub use store::{Acquired, MediumStore};

@@ -39,6 +39,27 @@ pub struct NamedFile {
     pub bytes: u64,
 }
 
+/// The files of a shard on a medium, to read. Calls may block.
+pub trait MediumFiles: fmt::Debug + Send + Sync + 'static {
+    /// Reads bytes; those that were never written are zero.
+    ///
+    /// # Errors
+    /// The medium does not answer.
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError>;
+
+    /// The file with a name.
+    ///
+    /// # Errors
+    /// The medium does not answer.
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError>;
+
+    /// The names that begin with these letters.
+    ///
+    /// # Errors
+    /// The medium does not answer.
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError>;
+}
+
 /// The files of a shard on a medium, for the one owner that has acquired it. Calls may block; they are made by several
 /// threads, those that write the journal by one.
 ///
@@ -56,7 +77,7 @@ pub struct NamedFile {
 /// 5. **What was never written is zero**, up to the length that came with the name.
 ///
 /// The suite in `conformance` checks them as far as a program can.
-pub trait Medium: fmt::Debug + Send + Sync + 'static {
+pub trait Medium: MediumFiles {
     /// The epoch of this owner: higher than that of each earlier one, also of those that the medium has lost.
     fn epoch(&self) -> Epoch;
 
@@ -79,12 +100,6 @@ pub trait Medium: fmt::Debug + Send + Sync + 'static {
     /// was written, [`StoreError::nothing_from`] is set, to any position.
     fn write(&self, file: FileId, kind: FileKind, pieces: Vec<Piece>) -> Result<Level, StoreError>;
 
-    /// Reads bytes; those that were never written are zero.
-    ///
-    /// # Errors
-    /// The medium does not answer.
-    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError>;
-
     /// Gives a file a name. A file that had it is removed in the same step.
     ///
     /// # Errors
@@ -102,18 +117,6 @@ pub trait Medium: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`Medium::write`].
     fn discard(&self, file: FileId) -> Result<(), StoreError>;
-
-    /// The file with a name.
-    ///
-    /// # Errors
-    /// The medium does not answer.
-    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError>;
-
-    /// The names that begin with these letters.
-    ///
-    /// # Errors
-    /// The medium does not answer.
-    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError>;
 
     /// Bytes that may still be written, as far as is known without asking. With none, no new message is taken.
     fn free_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{Acquired, EndedOwners, Medium, MediumStore, millis, random};
+use duewheel_store_medium::{Acquired, EndedOwners, Medium, MediumFiles, MediumStore, millis, random};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
@@ -21,6 +21,7 @@ use crate::leases::PgLeases;
 use crate::options::Options;
 use crate::pool;
 use crate::process::OfProcess;
+use crate::reading::PgReader;
 use crate::reign::{self, FIRST_SECOND};
 use crate::schema::FORMAT;
 
@@ -203,6 +204,15 @@ impl PostgresCoordinator {
         let reign = Arc::new(reign);
         of_process.leases.add(&reign, waker);
         Ok((Arc::new(PgMedium::new(of_process, reign)), acquired))
+    }
+
+    /// The files of a shard, to read, whether it has an owner or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a number that no shard has.
+    pub fn read(&self, shard: ShardId) -> Result<Arc<dyn MediumFiles>, StoreError> {
+        let shard = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
+        Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
     }
 
     /// Makes calls of the cluster's tables, within a time limit for all of them together.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{FileId, FileKind, MAX_PIECE, Medium, NamedFile, Piece, boot_ms, lay_over};
+use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, boot_ms};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -27,6 +27,7 @@ use crate::calls::{Database, Param};
 use crate::fault::odd;
 use crate::pool;
 use crate::process::OfProcess;
+use crate::reading::{self, ReadStatements, RowsAsked, signed};
 use crate::reign::{self, PgReign};
 
 /// How long after a refusal the server's disk counts as full.
@@ -57,17 +58,12 @@ const REMOVE: &str = ", gone AS (DELETE FROM {s}.file USING fence WHERE file.sha
       AND NOT (p.file = $4 AND p.at = $5)) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM gone)";
 const FORGET: &str = "DELETE FROM {s}.piece WHERE shard = $1 AND file = ANY($2)";
-const LIST: &str = "SELECT name FROM {s}.file WHERE shard = $1 AND starts_with(name, $2) ORDER BY name";
-const FIND: &str = "SELECT id, bytes FROM {s}.file WHERE shard = $1 AND name = $2";
-const READ: &str = "SELECT greatest(at, $3), substring(body FROM (greatest($3 - at, 0) + 1)::int4 \
-      FOR ($4 - greatest(at, $3))::int4) FROM {s}.piece \
-    WHERE shard = $1 AND file = $2 AND at > $3 - $5 AND at < $4 ORDER BY seq";
-
 /// What the calls of an owner share.
 struct PgFiles {
     of_process: OfProcess,
     database: Arc<Database>,
     statements: FileStatements,
+    reads: ReadStatements,
     reign: Arc<PgReign>,
     /// Numbers of pieces: each is given once, in this epoch and over all epochs.
     given: AtomicI64,
@@ -86,9 +82,6 @@ struct FileStatements {
     name: String,
     remove: String,
     forget: String,
-    list: String,
-    find: String,
-    read: String,
 }
 
 impl FileStatements {
@@ -100,9 +93,6 @@ impl FileStatements {
             name: fenced(NAME),
             remove: fenced(REMOVE),
             forget: database.sql(FORGET),
-            list: database.sql(LIST),
-            find: database.sql(FIND),
-            read: database.sql(READ),
         }
     }
 }
@@ -208,11 +198,11 @@ impl PgFiles {
             (&last.0, Type::INT8),
             (&last.1, Type::INT8),
         ];
-        let found = self.find(name.clone()).await?;
+        let found = reading::find(self, name.clone()).await?;
         let sql = &self.statements.remove;
         let [_, _] = self.counts(&self.insist(sql, &params).await?)?;
-        let Some((id, _)) = found else { return Ok(false) };
-        self.forget(Some(id).filter(|id| *id == last.0)).await?;
+        let Some(file) = found else { return Ok(false) };
+        self.forget(Some(signed(file.id.0)).filter(|id| *id == last.0)).await?;
         Ok(true)
     }
 
@@ -233,39 +223,6 @@ impl PgFiles {
         self.insist(&self.statements.forget, &params).await?;
         Ok(())
     }
-
-    async fn find(&self, name: String) -> Result<Option<(i64, i64)>, StoreError> {
-        let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&name, Type::TEXT)];
-        let rows = self.insist(&self.statements.find, &params).await?;
-        let read = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
-        rows.first().map(read).transpose().map_err(|_: tokio_postgres::Error| odd("a file"))
-    }
-
-    async fn list(&self, folder: String) -> Result<Vec<String>, StoreError> {
-        let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&folder, Type::TEXT)];
-        let rows = self.insist(&self.statements.list, &params).await?;
-        rows.iter().map(|row| row.try_get(0).map_err(|_| odd("a list of files"))).collect()
-    }
-
-    /// Reads bytes of a file; what no piece covers is zero.
-    async fn read(&self, file: i64, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        let (from, end, piece) = (signed(at), signed(at + length as u64), MAX_PIECE as i64);
-        let params: [Param<'_>; 5] = [
-            (&self.reign.shard, Type::INT4),
-            (&file, Type::INT8),
-            (&from, Type::INT8),
-            (&end, Type::INT8),
-            (&piece, Type::INT8),
-        ];
-        let rows = self.insist(&self.statements.read, &params).await?;
-        let mut bytes = vec![0; length];
-        for row in &rows {
-            let from: i64 = row.try_get(0).map_err(|_| odd("a piece"))?;
-            let body: &[u8] = row.try_get(1).map_err(|_| odd("a piece"))?;
-            lay_over(&mut bytes, at, u64::try_from(from).unwrap_or(0), body);
-        }
-        Ok(bytes)
-    }
 }
 
 /// The files of a shard, for its owner.
@@ -277,6 +234,7 @@ impl PgMedium {
         let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
         PgMedium(Arc::new(PgFiles {
             statements: FileStatements::of(&of_process.database),
+            reads: ReadStatements::of(&of_process.database),
             database: Arc::clone(&of_process.database),
             of_process,
             reign,
@@ -296,17 +254,38 @@ impl PgMedium {
     }
 }
 
-/// Numbers of files, offsets and lengths are far below 2^63.
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-fn unsigned(n: i64) -> u64 {
-    u64::try_from(n).unwrap_or(0)
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RowsAsked for PgFiles {
+    fn shard(&self) -> &i32 {
+        &self.reign.shard
+    }
+
+    fn statements(&self) -> &ReadStatements {
+        &self.reads
+    }
+
+    async fn asked(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        self.insist(sql, params).await
+    }
+}
+
+impl MediumFiles for PgMedium {
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.wait(|files| async move { reading::read(&*files, file, at, length).await })
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        let name = name.to_owned();
+        self.wait(|files| async move { reading::find(&*files, name).await })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.wait(|files| async move { reading::list(&*files, prefix).await })
+    }
 }
 
 impl Medium for PgMedium {
@@ -335,10 +314,6 @@ impl Medium for PgMedium {
         Ok(self.0.database.level())
     }
 
-    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        self.wait(|files| async move { files.read(signed(file.0), at, length).await })
-    }
-
     fn give_name(&self, name: &str, file: FileId, _kind: FileKind, bytes: u64) -> Result<(), StoreError> {
         let name = name.to_owned();
         self.wait(|files| async move { files.name(name, signed(file.0), bytes).await })
@@ -351,17 +326,6 @@ impl Medium for PgMedium {
 
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
         self.wait(|files| async move { files.forget(Some(signed(file.0))).await })
-    }
-
-    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
-        let name = name.to_owned();
-        let found = self.wait(|files| async move { files.find(name).await })?;
-        Ok(found.map(|(id, bytes)| NamedFile { id: FileId(unsigned(id)), bytes: unsigned(bytes) }))
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let prefix = prefix.to_owned();
-        self.wait(|files| async move { files.list(prefix).await })
     }
 
     fn free_bytes(&self) -> u64 {

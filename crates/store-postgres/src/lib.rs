@@ -19,6 +19,7 @@ mod level;
 mod options;
 mod pool;
 mod process;
+mod reading;
 mod reign;
 mod schema;
 

@@ -11,7 +11,7 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{Acquired, Medium, millis, random};
+use duewheel_store_medium::{Acquired, Medium, MediumFiles, millis, random};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
@@ -19,6 +19,7 @@ use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::questions::Questions;
+use crate::reading::RedisReader;
 use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
@@ -146,6 +147,16 @@ impl RedisCoordinator {
     ) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
         let acquired = open::acquire(self.inner.servers.clone(), shard, self.claimant(node), waker);
         acquired.map(|(files, acquired)| (Arc::new(files) as Arc<dyn Medium>, acquired))
+    }
+
+    /// The files of a shard, to read, whether it has an owner or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when its master does not answer.
+    pub fn read(&self, shard: ShardId) -> Result<Arc<dyn MediumFiles>, StoreError> {
+        let servers = self.inner.servers.clone();
+        let reader = self.bounded(async move { RedisReader::connect(&servers, shard).await })?;
+        Ok(Arc::new(reader))
     }
 
     fn claimant(&self, node: &Node) -> Claimant {

@@ -18,20 +18,16 @@ use std::time::Duration;
 
 use duewheel_core::store::{Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{FileId, FileKind, Medium, NamedFile, Piece};
+use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 use redis::{Cmd, Pipeline};
 
-use crate::fault::{self, FenceReason};
+use crate::fault::FenceReason;
+use crate::keys::Keys;
 use crate::owner::RedisOwner;
+use crate::reading::{self, BLOCK, ShardAsked};
 use crate::reign::{self, IDS_ASIDE};
-use crate::wire::{self, RequestFailure};
+use crate::wire;
 use crate::{script, value};
-
-/// Bytes of a block. A string of exactly 1 MiB takes a quarter more than its bytes, because of the allocator's classes
-/// (measured on Redis 7.0); with its header this one stays below.
-const BLOCK: u64 = 1024 * 1024 - 64;
-/// Blocks that a read asks for at once.
-const BLOCKS_AT_ONCE: usize = 8;
 
 /// The files of a shard, for its owner.
 pub(crate) struct RedisFiles(Arc<RedisFilesInner>);
@@ -135,66 +131,6 @@ impl RedisFilesInner {
         Ok(self.owner.call(call, 0).await? != "NONE")
     }
 
-    /// Sends commands that change nothing.
-    async fn ask<T>(
-        &self,
-        ask: Pipeline,
-        read: impl FnOnce(Vec<redis::Value>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        self.owner
-            .answer(FileKind::Blob, async {
-                read(self.owner.files.call(ask).await?).map_err(RequestFailure::from)
-            })
-            .await
-    }
-
-    async fn find(&self, name: String) -> Result<Option<NamedFile>, StoreError> {
-        let mut ask = Pipeline::new();
-        ask.cmd("HGET").arg(&self.owner.keys.files).arg(&name);
-        let entry =
-            self.ask(ask, |replies| value::text(value::some(replies.into_iter().next(), "HGET")?, "HGET"));
-        let Some(entry) = entry.await? else { return Ok(None) };
-        let numbers =
-            entry.split_once(' ').and_then(|(id, bytes)| Some((id.parse().ok()?, bytes.parse().ok()?)));
-        let Some((id, bytes)) = numbers else {
-            return Err(fault::damaged(&self.owner.keys.files, &name, "it is no file"));
-        };
-        Ok(Some(NamedFile { id: FileId(id), bytes }))
-    }
-
-    async fn list(&self, prefix: String) -> Result<Vec<String>, StoreError> {
-        let mut ask = Pipeline::new();
-        ask.cmd("HKEYS").arg(&self.owner.keys.files);
-        let names = self.ask(ask, |replies| {
-            let names = value::list(value::some(replies.into_iter().next(), "HKEYS")?, "HKEYS")?;
-            names.into_iter().map(|name| value::some(value::text(name, "HKEYS")?, "HKEYS")).collect()
-        });
-        let names: Vec<String> = names.await?;
-        Ok(names.into_iter().filter(|name| name.starts_with(&prefix)).collect())
-    }
-
-    async fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        let mut bytes = vec![0; length];
-        let end = at + length as u64;
-        let blocks: Vec<u64> = (at / BLOCK..end.div_ceil(BLOCK)).collect();
-        for some in blocks.chunks(BLOCKS_AT_ONCE) {
-            let mut ask = Pipeline::with_capacity(some.len());
-            for block in some {
-                let begin = block * BLOCK;
-                let (from, to) = (at.max(begin) - begin, end.min(begin + BLOCK) - begin);
-                ask.cmd("GETRANGE").arg(self.owner.keys.block(file, *block)).arg(from).arg(to - 1);
-            }
-            let parts = self.ask(ask, |replies| value::bytes_list(redis::Value::Array(replies), "GETRANGE"));
-            for (block, part) in some.iter().zip(parts.await?) {
-                let skip = usize::try_from(at.max(block * BLOCK) - at).unwrap_or(usize::MAX);
-                // A block that is shorter, or not there, was not written so far.
-                let part = part.unwrap_or_default();
-                bytes[skip..skip + part.len()].copy_from_slice(&part);
-            }
-        }
-        Ok(bytes)
-    }
-
     async fn give_back(&self, next_id: Option<u64>) -> Result<(), StoreError> {
         let mut give_back = Pipeline::new();
         give_back.add_command(reign::giving_back(&self.owner.keys, &self.owner.reign, next_id));
@@ -203,6 +139,32 @@ impl RedisFilesInner {
             Ok(reign::judge(value::some(reply.into_iter().next(), "renew")?)?)
         });
         answer.await
+    }
+}
+
+impl ShardAsked for RedisFilesInner {
+    fn keys(&self) -> &Keys {
+        &self.owner.keys
+    }
+
+    async fn asked(&self, ask: Pipeline) -> Result<Vec<redis::Value>, StoreError> {
+        self.owner.answer(FileKind::Blob, self.owner.files.call(ask)).await
+    }
+}
+
+impl MediumFiles for RedisFiles {
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.wait(|files| async move { reading::read(&*files, file, at, length).await })
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        let name = name.to_owned();
+        self.wait(|files| async move { reading::find(&*files, name).await })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.wait(|files| async move { reading::list(&*files, prefix).await })
     }
 }
 
@@ -230,10 +192,6 @@ impl Medium for RedisFiles {
         }
     }
 
-    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        self.wait(|files| async move { files.read(file, at, length).await })
-    }
-
     fn give_name(&self, name: &str, file: FileId, _kind: FileKind, bytes: u64) -> Result<(), StoreError> {
         let words = vec![name.to_owned(), file.0.to_string(), bytes.to_string()];
         self.wait(|files| async move { files.change("name", words).await.map(drop) })
@@ -247,16 +205,6 @@ impl Medium for RedisFiles {
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
         let words = vec![file.0.to_string()];
         self.wait(|files| async move { files.change("discard", words).await.map(drop) })
-    }
-
-    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
-        let name = name.to_owned();
-        self.wait(|files| async move { files.find(name).await })
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let prefix = prefix.to_owned();
-        self.wait(|files| async move { files.list(prefix).await })
     }
 
     fn free_bytes(&self) -> u64 {

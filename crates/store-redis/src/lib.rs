@@ -21,6 +21,7 @@ mod open;
 mod options;
 mod owner;
 mod questions;
+mod reading;
 mod reign;
 mod remembered;
 mod reset;

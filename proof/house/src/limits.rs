@@ -20,12 +20,12 @@ pub(crate) fn loops(name: &str) -> usize {
 }
 
 /// The crates of the product from the lowest floor to the highest; a crate may only depend on those before it.
-pub(crate) const FLOORS: [&str; 11] = [
+pub(crate) const FLOORS: [&str; 12] = [
     "wheel",
     "core",
     "store-log",
-    "store-redis",
     "store-medium",
+    "store-redis",
     "store-postgres",
     "shard",
     "cluster",

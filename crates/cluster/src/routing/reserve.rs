@@ -7,7 +7,8 @@
 //!   probe are left out, too: the answer takes no longer when many shards hang than when one does. A probe takes
 //!   nothing, so nothing has to be returned. If the reserve got nothing, its answer is empty when at least one shard
 //!   has said so, and an error when no shard has answered or when one may have granted something that did not arrive.
-//! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is asked for where messages are.
+//! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is asked for where messages are. One
+//!   that waits for less time than that takes is served as if it did not wait first, and then waits for the rest.
 //! * Once it has something and its consumer wants more, only those shards are asked that have announced more, and those
 //!   of this node if the reserve does not wait: no message waits for a round through the cluster.
 //!
@@ -38,6 +39,9 @@ use crate::routing::sessions::MS;
 const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// How long one shard is awaited before the others are probed.
 const ALONE: Duration = Duration::from_millis(100);
+/// A reserve that waits for less than this, in ns, asks the shards first: until they have announced their messages its wait
+/// might be over.
+const SHORT_WAIT: u64 = 200 * MS;
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
 
@@ -58,7 +62,7 @@ impl Router {
         let soon = self.soon(&reserve, now);
         let deadline = now.saturating_add(reserve.wait_ms.saturating_mul(MS));
         let demand = WaitingReserve { reserve, answer: to, deadline, soon, state: DemandState::Waiting };
-        let waits = demand.deadline > now && !self.has_ended();
+        let waits = demand.deadline > now.saturating_add(SHORT_WAIT) && !self.has_ended();
         if waits && soon.is_none_or(|soon| soon > now) {
             return self.with_demands(|demands, now, out| demands.join(now, demand, out));
         }
@@ -75,7 +79,7 @@ impl Router {
         Some(self.sessions.first_end(reserve.session, now)?.saturating_sub(margin))
     }
 
-    /// Serves a demand that does not wait, or must not wait for long.
+    /// Serves a demand that does not wait, or not for long.
     async fn take_or_leave(self: Arc<Self>, mut demand: WaitingReserve) {
         let asked = self.sweep(&demand).await;
         let is_empty = matches!(&asked, Ok(Reserved::Grants(grants)) if grants.is_empty());
@@ -87,9 +91,9 @@ impl Router {
             }
             // A lease was extended or settled elsewhere.
             demand.soon = soon;
-            if demand.deadline > self.now() && !self.has_ended() {
-                return self.with_demands(|demands, now, out| demands.join(now, demand, out));
-            }
+        }
+        if is_empty && demand.deadline > self.now() && !self.has_ended() {
+            return self.with_demands(|demands, now, out| demands.join(now, demand, out));
         }
         self.answer_demand(demand.answer, asked);
     }

@@ -31,6 +31,7 @@ mod histogram;
 mod import;
 mod import_file;
 mod import_schedules;
+mod inspect;
 mod interrupt;
 mod invocation;
 mod lease;
@@ -129,8 +130,10 @@ enum CliCommand {
     Extend(lease::ExtendArgs),
     /// Run a command for each message of a queue
     Work(work::WorkArgs),
-    /// Check every byte of a data folder, without writing
-    Verify(verify::VerifyArgs),
+    /// Check every byte of a data folder, or of a shared store, without writing
+    Verify(Box<verify::VerifyArgs>),
+    /// Show what a data folder or a shared store holds, without a server and without writing
+    Inspect(Box<inspect::InspectArgs>),
     /// Write all queues, schedules and messages to a file, for another server or as a copy
     Export(export::ExportArgs),
     /// Take in the messages of such a file, or the jobs of a running beanstalkd
@@ -234,6 +237,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Store(args)) => args.run(),
         Some(CliCommand::Token(args)) => args.run(),
         Some(CliCommand::Verify(args)) => CommandEnd { json: args.json, result: args.run() },
+        Some(CliCommand::Inspect(args)) => args.run(),
         Some(CliCommand::Restore(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Salvage(args)) => CommandEnd { json: args.json, result: args.run() },
         Some(CliCommand::Completions(args)) => args.run(command).into(),

@@ -1,30 +1,53 @@
-//! `duewheel verify DATA-DIR`.
+//! `duewheel verify DATA-DIR`, and `duewheel verify --store URL`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use duewheel_store_log::{VerifyReport, verify};
+use duewheel::core::ShardId;
+use duewheel::core::store::{ErrorKind, StoreError};
+use duewheel_store_log::{Damage, VerifyReport, verify, verify_on};
 use serde_json::json;
 
 use super::CommandFailure;
 use super::table::counted;
+use crate::config::Options;
+use crate::stored::{self, StoredShards};
 
 #[derive(Args, Debug)]
 pub(super) struct VerifyArgs {
-    /// The data folder; no server may have it open
-    #[arg(value_name = "DATA-DIR")]
-    data: PathBuf,
+    /// The data folder; no server may have it open. With --store redis://… or postgres://… all shards there are checked, which
+    /// no node may own
+    #[arg(value_name = "DATA-DIR", required_unless_present_any = ["store", "config"])]
+    folder: Option<PathBuf>,
     /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
     pub(super) json: bool,
+    /// The TOML file of `serve`, for its store; flags and environment take precedence
+    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
 
 impl VerifyArgs {
     pub(super) fn run(self) -> Result<(), CommandFailure> {
-        let data = self.data.display();
-        let report = verify(&self.data)
-            .map_err(|error| CommandFailure::Failed(format!("cannot check {data}: {error}")))?;
+        let failed =
+            |data: &str, error: StoreError| CommandFailure::Failed(format!("cannot check {data}: {error}"));
+        let (data, report) = match &self.folder {
+            Some(folder) => {
+                let data = folder.display().to_string();
+                let report = verify(folder).map_err(|error| failed(&data, error))?;
+                (data, report)
+            }
+            None => {
+                let file = self.config.as_deref().map(Options::from_file).transpose()?;
+                let settings = self.options.over(file.unwrap_or_default()).settings()?;
+                let report =
+                    verify_shards(&stored::open(&settings)?).map_err(|error| failed("the store", error))?;
+                ("the store".to_owned(), report)
+            }
+        };
         let mut out = io::stdout().lock();
         if self.json {
             writeln!(out, "{}", as_json(&report))?;
@@ -53,6 +76,33 @@ impl VerifyArgs {
             n => Err(CommandFailure::Failed(format!("{data} is damaged: {n} problems"))),
         }
     }
+}
+
+/// Checks all shards of a store.
+fn verify_shards(shards: &StoredShards) -> Result<VerifyReport, StoreError> {
+    if let Some((shard, node)) = shards.owned()?.first() {
+        let what = format_args!("node {node:?} has shard {shard}: its files change; stop all nodes first");
+        return Err(StoreError::new(ErrorKind::Fenced, what));
+    }
+    let mut all = VerifyReport::default();
+    for shard in (0..shards.count()).map(ShardId) {
+        let disk = shards.disk(shard)?;
+        if disk.list("").is_ok_and(|names| names.is_empty()) {
+            continue; // it never had an owner
+        }
+        let VerifyReport { files, bytes, records, messages, unproven_groups, problems } = verify_on(&*disk)?;
+        all.files += files;
+        all.bytes += bytes;
+        all.records += records;
+        all.messages += messages;
+        all.unproven_groups += unproven_groups;
+        all.problems.extend(
+            problems
+                .into_iter()
+                .map(|damage| Damage { file: format!("shard {shard}: {}", damage.file), ..damage }),
+        );
+    }
+    Ok(all)
 }
 
 fn as_json(report: &VerifyReport) -> serde_json::Value {

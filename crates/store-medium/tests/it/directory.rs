@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, NamedFile, Piece};
+use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 
 /// How long an owner keeps the shard without saying so again. Here it is looked up each time, so nothing depends on it.
 const LEASE: Duration = Duration::from_secs(5);
 
 /// The files of a shard, for its owner.
 #[derive(Debug)]
-pub struct Directory {
+pub(crate) struct Directory {
     path: PathBuf,
     epoch: Epoch,
     over: OnceLock<StoreError>,
@@ -50,7 +50,7 @@ fn text(path: &Path) -> io::Result<Option<String>> {
 
 impl Directory {
     /// Acquires the shard, and deposes the owner before, if there is one.
-    pub fn acquire(path: &Path) -> Result<(Self, Acquired), StoreError> {
+    pub(crate) fn acquire(path: &Path) -> Result<(Self, Acquired), StoreError> {
         let taken = Self::take(path).map_err(failed)?;
         let noted = fs::metadata(path.join("noted")).and_then(|meta| meta.modified()).ok();
         let now = SystemTime::now();
@@ -119,6 +119,39 @@ impl Directory {
     }
 }
 
+impl MediumFiles for Directory {
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = vec![0; length];
+        let from = match File::open(self.file(file)) {
+            Err(error) if error.kind() == NotFound => return Ok(bytes), // nothing was written so far
+            from => from.map_err(failed)?,
+        };
+        let mut done = 0;
+        while done < length {
+            match from.read_at(&mut bytes[done..], at + done as u64).map_err(failed)? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        self.entry(name).map_err(failed)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path.join("names")).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_string_lossy().replace('%', "/");
+            if name.starts_with(prefix) && !name.ends_with(".tmp") {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+}
+
 impl Medium for Directory {
     fn epoch(&self) -> Epoch {
         self.epoch
@@ -159,22 +192,6 @@ impl Medium for Directory {
         Ok(Level::Fsync)
     }
 
-    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        let mut bytes = vec![0; length];
-        let from = match File::open(self.file(file)) {
-            Err(error) if error.kind() == NotFound => return Ok(bytes), // nothing was written so far
-            from => from.map_err(failed)?,
-        };
-        let mut done = 0;
-        while done < length {
-            match from.read_at(&mut bytes[done..], at + done as u64).map_err(failed)? {
-                0 => break,
-                read => done += read,
-            }
-        }
-        Ok(bytes)
-    }
-
     fn give_name(&self, name: &str, file: FileId, _: FileKind, bytes: u64) -> Result<(), StoreError> {
         self.change(|| {
             let old = self.entry(name)?;
@@ -197,21 +214,6 @@ impl Medium for Directory {
 
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
         self.change(|| self.remove_file(file))
-    }
-
-    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
-        self.entry(name).map_err(failed)
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(self.path.join("names")).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name().to_string_lossy().replace('%', "/");
-            if name.starts_with(prefix) && !name.ends_with(".tmp") {
-                names.push(name);
-            }
-        }
-        Ok(names)
     }
 
     fn level(&self) -> Level {

@@ -46,7 +46,9 @@ use duewheel_store_log::verify_on;
 
 use clients::{Gossip, Role, Stage};
 use clock::{SimClock, Source};
-pub use cluster::{CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, run_cluster};
+pub use cluster::{
+    CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, MEDIUM_BUGS, run_cluster, suite_of_media,
+};
 pub use facts::Facts;
 use faults::Down;
 use manager::Manager;

@@ -1,7 +1,11 @@
 //! Runs of three nodes on a simulated store and network, judged.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use duewheel_judge::checker::{Evidence, Fact, check};
-use duewheel_sim::simulation::{CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, Trace, run_cluster};
+use duewheel_sim::simulation::{
+    CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, MEDIUM_BUGS, Trace, run_cluster, suite_of_media,
+};
 
 use super::{ENOUGH, Judged, STARTS, all_clean, be_quiet, env, for_each};
 
@@ -47,6 +51,20 @@ fn runs_of_a_cluster_are_clean() {
             panic!("the runs prove too little: {missing}");
         }
     }
+}
+
+#[test]
+fn the_simulated_medium_conforms_and_the_suite_finds_its_bugs() {
+    suite_of_media(None);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {})); // they are to be caught
+    let missed: Vec<&str> = MEDIUM_BUGS
+        .iter()
+        .filter(|(_, bug)| catch_unwind(AssertUnwindSafe(|| suite_of_media(Some(*bug)))).is_ok())
+        .map(|(name, _)| *name)
+        .collect();
+    std::panic::set_hook(hook);
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
 #[test]

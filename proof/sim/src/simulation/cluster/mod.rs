@@ -17,6 +17,7 @@ mod faults;
 mod network;
 mod place;
 mod store;
+mod suite;
 mod survey;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +46,7 @@ use faults::{Blows, FaultKind};
 use network::Net;
 use place::{Fate, MachineClock, Process, Promise, Recipe};
 use store::{Link, World, WorldBug};
+pub use suite::{MEDIUM_BUGS, suite_of_media};
 use survey::Survey;
 
 const MS: u64 = 1_000_000;
@@ -87,17 +89,15 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 10] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 8] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
-    ("journal without a fence", ClusterBug(Inside::World(WorldBug::JournalUnfenced))),
-    ("names without a fence", ClusterBug(Inside::World(WorldBug::NamesUnfenced))),
     ("an epoch that was there before", ClusterBug(Inside::World(WorldBug::EpochKept))),
     ("lost write taken for done", ClusterBug(Inside::World(WorldBug::LostWriteAcked))),
     ("lost pieces of a run taken for written", ClusterBug(Inside::World(WorldBug::LostBlobAcked))),
     ("a name before its bytes", ClusterBug(Inside::World(WorldBug::NameFirst))),
-    ("unwritten bytes that are not zero", ClusterBug(Inside::World(WorldBug::UnwrittenNotZero))),
+    ("a name that shows what it had before", ClusterBug(Inside::World(WorldBug::StaleNames))),
 ];
 
 /// The result of a run of a cluster.

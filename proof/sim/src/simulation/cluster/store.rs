@@ -18,7 +18,7 @@ use duewheel_core::store::{
 use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Hands, Options as LogOptions};
-use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumStore, NamedFile, Piece};
+use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, MediumStore, NamedFile, Piece};
 
 use super::super::process::HANDS;
 use super::facts::ClusterFacts;
@@ -50,8 +50,8 @@ pub(super) enum WorldBug {
     LostBlobAcked,
     /// What an owner has sent is done in another order: its names come before its pieces.
     NameFirst,
-    /// A part of a file that was not written reads as what was there before.
-    UnwrittenNotZero,
+    /// A name shows the file that it had before.
+    StaleNames,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -94,6 +94,8 @@ struct Member {
 #[derive(Debug, Default)]
 struct Kept {
     names: BTreeMap<String, NamedFile>,
+    /// What names had before.
+    former: BTreeMap<String, NamedFile>,
     bytes: BTreeMap<FileId, Vec<u8>>,
     /// The number of the last write to the journal, and the time of its arrival.
     journal: u64,
@@ -386,8 +388,9 @@ impl State {
                 Met::Fenced
             }
             Change::Name { name, file } => {
-                if let Some(old) = kept.names.insert(name, file).filter(|old| old.id != file.id) {
+                if let Some(old) = kept.names.insert(name.clone(), file).filter(|old| old.id != file.id) {
                     kept.bytes.remove(&old.id);
+                    kept.former.insert(name, old);
                 }
                 Met::Done
             }
@@ -473,6 +476,73 @@ pub(super) struct Way {
     pub(super) log: LogOptions,
 }
 
+impl Way {
+    /// Acquires a shard: its files, for their owner.
+    pub(super) fn acquire(
+        &self,
+        node: &Node,
+        shard: ShardId,
+        waker: Waker,
+    ) -> Result<(SimMedium, Acquired), StoreError> {
+        let asked = self.clock.running();
+        let mut state = self.world.state();
+        state.reaches(self.place)?;
+        let (now, bug, shards) = (state.now, state.bug, state.shards.len());
+        let kept = &mut state.shards[shard.0 as usize];
+        if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
+            // A process knows that an ended reign of its own answers no calls any more.
+            let is_over = match lease.reign.upgrade() {
+                Some(reign) => lock(&reign).over.is_some(),
+                None => true,
+            };
+            if lease.owner.node.number != node.number || !is_over {
+                return Err(fenced("another lease runs"));
+            }
+        }
+        if bug != Some(WorldBug::EpochKept) || kept.epoch == 0 {
+            kept.epoch += 1;
+        }
+        let owner = Owner { node: node.clone(), epoch: Epoch(kept.epoch) };
+        let moved = kept.last.replace(node.number).is_some_and(|last| last != node.number);
+        let named: Vec<FileId> = kept.names.values().map(|file| file.id).collect();
+        kept.bytes.retain(|file, _| named.contains(file));
+        let wall = Duration::from_nanos(self.clock.read().wall_ns);
+        let acquired = Acquired {
+            shard: shard.0,
+            shards: u32::try_from(shards).unwrap_or(u32::MAX),
+            first_id: 0,
+            tokens: 0,
+            noted_ago: kept.noted.map(|noted| Duration::from_nanos(now - noted)),
+            taken: SystemTime::UNIX_EPOCH + wall,
+        };
+        let journal = kept.journal;
+        let reign = Arc::new_cyclic(|me| {
+            Mutex::new(Reign {
+                me: me.clone(),
+                place: self.place,
+                shard,
+                owner: owner.clone(),
+                waker: Wakes(Arc::clone(&waker)),
+                clock: self.clock.clone(),
+                until: asked + LEASE,
+                journal,
+                there: VecDeque::new(),
+                back: VecDeque::new(),
+                renews_at: now + LEASE_NS / 3,
+                hands: None,
+                over: None,
+            })
+        });
+        kept.lease = Some(Lease { owner, until: now + LEASE_NS, reign: Arc::downgrade(&reign) });
+        state.facts.reigns += 1;
+        state.facts.takeovers += u64::from(moved);
+        state.answered(self.place, ())?;
+        state.reigns.push(reign.clone());
+        drop(state);
+        Ok((SimMedium { world: self.world.clone(), reign }, acquired))
+    }
+}
+
 impl Coordinator for Way {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
         let mut state = self.world.state();
@@ -530,64 +600,9 @@ impl Coordinator for Way {
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
-        let asked = self.clock.running();
-        let mut state = self.world.state();
-        state.reaches(self.place)?;
-        let (now, bug, shards) = (state.now, state.bug, state.shards.len());
-        let kept = &mut state.shards[shard.0 as usize];
-        if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
-            // A process knows that an ended reign of its own answers no calls any more.
-            let is_over = match lease.reign.upgrade() {
-                Some(reign) => lock(&reign).over.is_some(),
-                None => true,
-            };
-            if lease.owner.node.number != node.number || !is_over {
-                return Err(fenced("another lease runs"));
-            }
-        }
-        if bug != Some(WorldBug::EpochKept) || kept.epoch == 0 {
-            kept.epoch += 1;
-        }
-        let owner = Owner { node: node.clone(), epoch: Epoch(kept.epoch) };
-        let moved = kept.last.replace(node.number).is_some_and(|last| last != node.number);
-        let named: Vec<FileId> = kept.names.values().map(|file| file.id).collect();
-        kept.bytes.retain(|file, _| named.contains(file));
-        let wall = Duration::from_nanos(self.clock.read().wall_ns);
-        let acquired = Acquired {
-            shard: shard.0,
-            shards: u32::try_from(shards).unwrap_or(u32::MAX),
-            first_id: 0,
-            tokens: 0,
-            noted_ago: kept.noted.map(|noted| Duration::from_nanos(now - noted)),
-            taken: SystemTime::UNIX_EPOCH + wall,
-        };
-        let journal = kept.journal;
-        let reign = Arc::new_cyclic(|me| {
-            Mutex::new(Reign {
-                me: me.clone(),
-                place: self.place,
-                shard,
-                owner: owner.clone(),
-                waker: Wakes(Arc::clone(&waker)),
-                clock: self.clock.clone(),
-                until: asked + LEASE,
-                journal,
-                there: VecDeque::new(),
-                back: VecDeque::new(),
-                renews_at: now + LEASE_NS / 3,
-                hands: None,
-                over: None,
-            })
-        });
-        kept.lease = Some(Lease { owner, until: now + LEASE_NS, reign: Arc::downgrade(&reign) });
-        state.facts.reigns += 1;
-        state.facts.takeovers += u64::from(moved);
-        state.answered(self.place, ())?;
-        state.reigns.push(reign.clone());
-        drop(state);
-        let medium = SimMedium { world: self.world.clone(), reign: Arc::clone(&reign) };
-        let cache = Arc::default();
-        let store = MediumStore::open(Arc::new(medium), cache, self.log.clone(), &acquired, waker)?;
+        let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
+        let reign = Arc::clone(&medium.reign);
+        let store = MediumStore::open(Arc::new(medium), Arc::default(), self.log.clone(), &acquired, waker)?;
         lock(&reign).hands = Some(store.hands());
         Ok(Box::new(store))
     }
@@ -609,7 +624,7 @@ impl Kept {
 
 /// The files of a shard, for its owner.
 #[derive(Debug)]
-struct SimMedium {
+pub(super) struct SimMedium {
     world: World,
     reign: Arc<Mutex<Reign>>,
 }
@@ -634,7 +649,7 @@ impl SimMedium {
         if is_lost(&mut state) {
             let bug = state.bug;
             // It may be on its way still, and arrive when the cut ends.
-            let arrives = state.links[place] == Link::Cut || state.rng.percent(30);
+            let arrives = state.links[place] == Link::Cut || state.rng.percent(50);
             drop(state);
             match (&change, bug) {
                 (Change::Write { journal: Some(_), .. }, Some(WorldBug::LostWriteAcked))
@@ -645,6 +660,11 @@ impl SimMedium {
             }
             if arrives {
                 reign.send(&self.world, Ask::Change(change));
+                // Some calls come so late that another node has the shard.
+                let mut state = self.world.state();
+                if let Some((at, _)) = reign.there.back_mut().filter(|_| state.rng.percent(50)) {
+                    *at += state.rng.range(300, 3_000) * MS;
+                }
             }
             self.world.state().facts.unanswered_writes += 1;
             reign.end(away());
@@ -688,6 +708,30 @@ impl SimMedium {
     }
 }
 
+impl MediumFiles for SimMedium {
+    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        self.look(|kept, _| {
+            let mut bytes = vec![0; length];
+            let written =
+                kept.bytes.get(&file).map_or(&[][..], |bytes| &bytes[as_index(at).min(bytes.len())..]);
+            let there = written.len().min(length);
+            bytes[..there].copy_from_slice(&written[..there]);
+            bytes
+        })
+    }
+
+    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
+        self.look(|kept, bug| {
+            let stale = kept.former.get(name).filter(|_| bug == Some(WorldBug::StaleNames));
+            stale.or(kept.names.get(name)).copied()
+        })
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        self.look(|kept, _| kept.names.keys().filter(|name| name.starts_with(prefix)).cloned().collect())
+    }
+}
+
 impl Medium for SimMedium {
     fn epoch(&self) -> Epoch {
         lock(&self.reign).owner.epoch
@@ -718,18 +762,6 @@ impl Medium for SimMedium {
         Ok(Level::Buffered)
     }
 
-    fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
-        self.look(|kept, bug| {
-            let unwritten = if bug == Some(WorldBug::UnwrittenNotZero) { 0x5a } else { 0 };
-            let mut bytes = vec![unwritten; length];
-            let written =
-                kept.bytes.get(&file).map_or(&[][..], |bytes| &bytes[as_index(at).min(bytes.len())..]);
-            let there = written.len().min(length);
-            bytes[..there].copy_from_slice(&written[..there]);
-            bytes
-        })
-    }
-
     fn give_name(&self, name: &str, file: FileId, _: FileKind, bytes: u64) -> Result<(), StoreError> {
         let file = NamedFile { id: file, bytes };
         self.change(Change::Name { name: name.to_owned(), file }).map(drop)
@@ -741,14 +773,6 @@ impl Medium for SimMedium {
 
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
         self.change(Change::Discard(file)).map(drop)
-    }
-
-    fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
-        self.look(|kept, _| kept.names.get(name).copied())
-    }
-
-    fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        self.look(|kept, _| kept.names.keys().filter(|name| name.starts_with(prefix)).cloned().collect())
     }
 
     fn level(&self) -> Level {

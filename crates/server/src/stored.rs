@@ -1,0 +1,95 @@
+//! What a store holds, read without a server: the folders of its shards, wherever they lie.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use duewheel::core::ShardId;
+use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
+use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::folders_in;
+use duewheel_store_medium::{MediumFiles, ReadOnlyFolder};
+use duewheel_store_postgres::PostgresCoordinator;
+use duewheel_store_redis::RedisCoordinator;
+
+use crate::config::{Settings, StoreChoice};
+use crate::serve::ServeError;
+use crate::store::{node_error, options_of, postgres_options};
+
+/// The shards of a store.
+pub(crate) enum StoredShards {
+    Folders(Vec<PathBuf>),
+    Redis(RedisCoordinator, u32),
+    Postgres(PostgresCoordinator, u32),
+}
+
+/// Finds the store of these settings. Nothing is locked, and nothing is written.
+///
+/// # Errors
+/// [`ServeError`] when the options are invalid, or the store cannot be reached.
+pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
+    let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
+    match &settings.store {
+        StoreChoice::Log { .. } => Ok(StoredShards::Folders(folders_in(&settings.data).map_err(failed)?)),
+        StoreChoice::Redis(redis) => {
+            let redis = RedisCoordinator::new(options_of(redis)?);
+            let shards = count(&redis).map_err(failed)?;
+            Ok(StoredShards::Redis(redis, shards))
+        }
+        StoreChoice::Postgres(postgres) => {
+            let database = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
+            let shards = count(&database).map_err(failed)?;
+            Ok(StoredShards::Postgres(database, shards))
+        }
+    }
+}
+
+fn count(nodes: &dyn Coordinator) -> Result<u32, StoreError> {
+    match u32::try_from(nodes.owners()?.len()) {
+        Ok(0) | Err(_) => {
+            Err(StoreError::new(ErrorKind::Corrupt, "there is no cluster: no node has taken part yet"))
+        }
+        Ok(shards) => Ok(shards),
+    }
+}
+
+impl StoredShards {
+    /// The number of shards.
+    pub(crate) fn count(&self) -> u32 {
+        match self {
+            StoredShards::Folders(folders) => u32::try_from(folders.len()).unwrap_or(u32::MAX),
+            StoredShards::Redis(_, shards) | StoredShards::Postgres(_, shards) => *shards,
+        }
+    }
+
+    /// The folder of a shard, to read.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub(crate) fn disk(&self, shard: ShardId) -> Result<Arc<dyn Disk>, StoreError> {
+        let of_medium = |files: Arc<dyn MediumFiles>| Arc::new(ReadOnlyFolder::new(files)) as Arc<dyn Disk>;
+        match self {
+            StoredShards::Folders(folders) => match folders.get(shard.0 as usize) {
+                Some(folder) => Ok(Arc::new(RealDisk::new(folder))),
+                None => Err(StoreError::new(ErrorKind::Corrupt, format_args!("there is no shard {shard}"))),
+            },
+            StoredShards::Redis(redis, _) => redis.read(shard).map(of_medium),
+            StoredShards::Postgres(database, _) => database.read(shard).map(of_medium),
+        }
+    }
+
+    /// The shards that have an owner at present: their files change while they are read.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub(crate) fn owned(&self) -> Result<Vec<(ShardId, String)>, StoreError> {
+        let owners = match self {
+            StoredShards::Folders(_) => Vec::new(),
+            StoredShards::Redis(redis, _) => redis.owners()?,
+            StoredShards::Postgres(database, _) => database.owners()?,
+        };
+        let owned = |(shard, owner): (u32, &duewheel::core::store::Ownership)| {
+            owner.owner().map(|owner| (ShardId(shard), owner.node.name.to_string()))
+        };
+        Ok((0..).zip(&owners).filter_map(owned).collect())
+    }
+}

@@ -1,0 +1,111 @@
+//! A shard's folder to read, without owning the shard.
+
+use std::io;
+use std::sync::Arc;
+
+use duewheel_core::store::StoreError;
+use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
+
+use crate::medium::{FileId, MediumFiles};
+
+/// The files of a shard as a disk that refuses every change: for [`verify_on`](duewheel_store_log::verify_on),
+/// [`inspect_on`](duewheel_store_log::inspect_on) and [`salvage_from`](duewheel_store_log::salvage_from).
+///
+/// While the shard has an owner its files change, and a file may be gone when it is read.
+#[derive(Clone, Debug)]
+pub struct ReadOnlyFolder(Arc<dyn MediumFiles>);
+
+#[derive(Debug)]
+struct ReadOnlyFile {
+    files: Arc<dyn MediumFiles>,
+    id: FileId,
+    bytes: u64,
+}
+
+impl ReadOnlyFolder {
+    /// The folder with these files.
+    pub fn new(files: Arc<dyn MediumFiles>) -> Self {
+        ReadOnlyFolder(files)
+    }
+}
+
+fn failed(error: StoreError) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+fn refused<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only read"))
+}
+
+impl Disk for ReadOnlyFolder {
+    fn make_dir(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let folder = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let names = self.0.list(&folder).map_err(failed)?;
+        Ok(names.iter().filter_map(|name| name.strip_prefix(&*folder).map(str::to_owned)).collect())
+    }
+
+    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
+        refused()
+    }
+
+    fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.0.find(name).map_err(failed)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(ReadOnlyFile { files: Arc::clone(&self.0), id: file.id, bytes: file.bytes }))
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        refused()
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn sync_dir(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+
+    fn unique(&self) -> u64 {
+        0
+    }
+}
+
+impl DiskFile for ReadOnlyFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.bytes)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        if at.saturating_add(buffer.len() as u64) > self.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !buffer.is_empty() {
+            buffer.copy_from_slice(&self.files.read(self.id, at, buffer.len()).map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        refused()
+    }
+}
