@@ -432,6 +432,9 @@ impl Engine {
                 Reply::Change(self.redrive(now, id, delay_ms, fx).map(Applied::from))
             }
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
+            Op::RemoveDead { id, died } => {
+                Reply::Change(self.remove_dead(now, id, died, fx).map(Applied::from))
+            }
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Recall { target } => Reply::View(self.recall(now, &target)),
             Op::Outline { id } => {

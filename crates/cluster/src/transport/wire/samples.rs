@@ -283,6 +283,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (name(), size()).prop_map(|(queue, max)| Op::FireMany { queue, max }),
         (id(), of(any::<u64>())).prop_map(|(id, delay_ms)| Op::Redrive { id, delay_ms }),
         (name(), size()).prop_map(|(queue, max)| Op::RedriveMany { queue, max }),
+        (id(), wall()).prop_map(|(id, died)| Op::RemoveDead { id, died }),
     ];
     let look = prop_oneof![
         target().prop_map(|target| Op::Get { target }),
@@ -317,7 +318,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (name(), hold()).prop_map(|(queue, how)| Op::LetGo { queue, how }),
         session().prop_map(|session| Op::SessionClosed { session }),
     ];
-    prop_oneof![5 => hand, 5 => settle, 6 => change, 11 => look, 7 => rule]
+    prop_oneof![5 => hand, 5 => settle, 7 => change, 11 => look, 7 => rule]
 }
 
 fn message() -> impl Strategy<Value = Arc<MessageContent>> {
