@@ -274,7 +274,7 @@ impl Engine {
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
-            queue.limiter = GrantLimiter::new(row.settings.limits, ids, now, None);
+            queue.limiter = GrantLimiter::recovered(row.settings.limits, ids, now);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
