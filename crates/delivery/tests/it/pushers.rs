@@ -192,7 +192,37 @@ async fn a_target_that_is_gone_is_paused_until_somebody_resumes_it() {
     assert!(is_empty(&wheel).await);
 }
 
-/// G18: a target that is away costs its messages no attempts beyond those that opened the breaker.
+/// Story: a single message whose target refused connections for longer than its attempts lasted was dead.
+#[tokio::test]
+async fn a_single_message_outlives_a_target_that_is_away() {
+    // A port that is taken, and where nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let taken = socket.local_addr().unwrap();
+    for max_attempts in [10, 1] {
+        let (wheel, clock) = virtual_wheel().await;
+        let settings = TargetSettings {
+            max_attempts: Some(max_attempts),
+            networks: Receiver::new(|_, _| status(200, "", "")).await.target().networks,
+            ..TargetSettings::new(format!("http://{taken}/"))
+        };
+        let pusher = push(&wheel, &settings);
+        enqueue(&wheel, 1).await;
+        until("it has failed more often than it has attempts", async || {
+            pass(&wheel, &clock).await;
+            pusher.counts().forgiven > 15
+        })
+        .await;
+        until("nothing is leased", async || leased(&wheel).await == 0).await;
+        let view = view(&wheel, "0").await.unwrap();
+        assert_eq!((view.state != State::Dead, view.attempt - view.forgiven), (true, 0), "{view:?}");
+        assert_eq!(view.history.last().map(|past| &*past.note), Some("connection_refused"));
+        assert!(matches!(pusher.stage(), BreakerStage::Open { .. }));
+        assert_eq!((pusher.counts().failed, pusher.counts().dead), (0, 0));
+    }
+}
+
+/// G18: a target that is away costs its messages no attempts.
 #[tokio::test]
 async fn while_a_target_is_away_its_messages_wait_unleased() {
     let away = Arc::new(AtomicBool::new(true));
@@ -222,7 +252,7 @@ async fn while_a_target_is_away_its_messages_wait_unleased() {
     let BreakerStage::Open { probes, .. } = pusher.stage() else { panic!() };
     assert!(receiver.requests().len() <= before + probes as usize + 1, "one request for each probe");
     let counts = pusher.counts();
-    assert!(counts.failed <= 4, "three opened it, and one was under way: {counts:?}");
+    assert_eq!(counts.failed, 0, "it has answered nothing");
     assert!(counts.forgiven >= 4, "{counts:?}");
 
     away.store(false, Ordering::SeqCst);
