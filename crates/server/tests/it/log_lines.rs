@@ -55,6 +55,40 @@ fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
     assert!(!third.contains("journal_records=0"), "{third}");
 }
 
+/// Story: over several shards the line said that nothing was recovered, and that the last end was unknown.
+#[test]
+fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {
+    let dir = TempDir::new().expect("dir");
+    let dir = dir.path();
+    let shards = ["--shards", "3"];
+    let enqueue = |server: &Process, keys: std::ops::Range<u32>| {
+        for n in keys {
+            let message = format!(r#"{{"body": "a", "delay": "1h", "key": "order-{n}"}}"#);
+            server.call("POST", "/v1/queues/q/messages", &message);
+        }
+    };
+    let mut server = start(dir, "first", &shards);
+    enqueue(&server, 0..12);
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let first = read(dir, "first");
+    assert!(first.contains("messages=0") && first.contains("the folder is new"), "{first}");
+    let data = format!("data={}", dir.join("data").display());
+    assert!(first.contains(&data) && first.contains("took_ms="), "{first}");
+    let server = start(dir, "second", &shards);
+    server.kill();
+    let second = read(dir, "second");
+    assert!(second.contains("messages=12") && second.contains("last_end=\"complete\""), "{second}");
+    let server = start(dir, "third", &shards);
+    enqueue(&server, 12..24);
+    server.kill();
+    let server = start(dir, "fourth", &shards);
+    server.kill();
+    let fourth = read(dir, "fourth");
+    assert!(fourth.contains("messages=24") && fourth.contains("last_end=\"cut off\""), "{fourth}");
+    assert!(!fourth.contains("journal_records=0"), "{fourth}");
+}
+
 /// All lines, the last error among them, have the same five words.
 #[test]
 fn every_line_is_json_if_that_is_asked_for() {
