@@ -142,6 +142,7 @@ impl Engine {
             settings: queue.settings.clone(),
             pause: queue.pause,
             done: self.done_in(&queue.name),
+            expired: queue.expired,
             lateness: queue.lateness.as_deref().copied().unwrap_or_default(),
             pause_left_ms: match queue.pause {
                 Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),

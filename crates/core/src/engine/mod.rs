@@ -82,7 +82,7 @@ pub use input::{
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
+    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant, HeldBack, Histogram,
     LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView, Rates, RecordedCounts,
     RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats,
     View, WheelView,
@@ -250,6 +250,7 @@ pub struct Engine {
     lease_expired: u64,
     lease_lost: u64,
     held_back: u64,
+    expired: ExpiredCounts,
     lateness: [u64; LATENESS_MS.len() + 1],
     lateness_sum_ms: u64,
     /// Whether the last step ended at a limit, so that there is more to do at once.
@@ -364,6 +365,7 @@ impl Engine {
             lease_expired: 0,
             lease_lost: 0,
             held_back: 0,
+            expired: ExpiredCounts::default(),
             lateness: [0; LATENESS_MS.len() + 1],
             lateness_sum_ms: 0,
             unfinished: false,

@@ -60,6 +60,27 @@ fn postpone(rig: &mut Rig, id: MessageId, delay_ms: u64) -> Reply {
     rig.call(Op::Postpone { target: Target::Id(id), edit, if_generation: None })
 }
 
+/// Story: only those that were dropped were counted.
+#[test]
+fn what_became_of_expired_messages_is_counted() {
+    let mut rig = Rig::new(Policy::default());
+    for (name, what, count) in [("a", OnExpiry::DeliverLate, 1), ("b", OnExpiry::Dead, 2), ("c", OnExpiry::Drop, 3)] {
+        on_expiry(&mut rig, name, what);
+        for _ in 0..count {
+            put_one(&mut rig, expiring(name, 0, Expiry::In(10)));
+        }
+    }
+    rig.pass(100);
+    let mut counts = Vec::new();
+    for name in ["a", "b", "c"] {
+        assert_eq!(rig.reserve(name, 9).len(), usize::from(name == "a"));
+        let Reply::Queues(queues) = rig.call(Op::Queue { queue: queue(name) }) else { panic!() };
+        counts.push((queues[0].expired.late, queues[0].expired.dead, queues[0].totals.expired));
+    }
+    assert_eq!(counts, [(1, 0, 0), (0, 2, 0), (0, 0, 3)]);
+    assert_eq!(rig.engine.expired_counts(), ExpiredCounts { late: 1, dead: 2 });
+}
+
 #[test]
 fn by_default_an_expired_message_is_granted_and_said_to_be_late() {
     let mut rig = Rig::new(Policy::default());

@@ -438,7 +438,7 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
     ];
     let attended = select(vec![Attended::Yes, Attended::No]);
     let first = (name(), counts(), any::<u64>(), of(wall()), size(), any::<[u32; 2]>());
-    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, (ms(), any::<u64>()));
+    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, (ms(), any::<[u64; 3]>()));
     (first, then).prop_map(|(first, then)| QueueView {
         name: first.0,
         counts: first.1,
@@ -453,7 +453,8 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
         settings: then.3,
         pause: then.4,
         pause_left_ms: then.5.0,
-        done: then.5.1,
+        done: then.5.1[0],
+        expired: ExpiredCounts { late: then.5.1[1], dead: then.5.1[2] },
         lateness: QueueLateness::default(),
     })
 }
