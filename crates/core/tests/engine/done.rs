@@ -242,6 +242,25 @@ fn the_oldest_of_the_queue_go_when_there_are_too_many() {
 }
 
 #[test]
+fn the_oldest_of_the_queue_go_when_they_are_too_large() {
+    let mut rig = Rig::new(Policy { max_done_bytes: 5_000, max_step: 4, ..Policy::default() });
+    keep(&mut rig, "q", Some(1_000_000));
+    let ids: Vec<MessageId> = (0..60)
+        .map(|_| {
+            let large = Enqueue { when: When::After(5_000), ..Enqueue::new(queue("q"), vec![7; 500]) };
+            let Reply::Enqueue(Ok(put)) = rig.call(Op::Enqueue(Box::new(large))) else { panic!() };
+            cancel(&mut rig, put.id);
+            put.id
+        })
+        .collect();
+    rig.settle();
+    let counts = rig.engine.done_counts();
+    assert!((3_000..=5_000).contains(&counts.bytes), "{counts:?}");
+    assert_eq!((counts.kept + counts.given_up, counts.not_kept), (60, 0), "{counts:?}");
+    assert_eq!(listed(&mut rig, "q", 7), ids[60 - counts.kept as usize..]);
+}
+
+#[test]
 fn done_messages_are_the_first_to_go_when_there_is_no_room() {
     let mut rig = Rig::new(Policy::default());
     for name in ["a", "b"] {

@@ -299,6 +299,22 @@ fn the_parts_of_all_shards_are_the_limit() {
     assert_eq!((leases, at_once), (6, 4));
 }
 
+/// Consumers of all shards together get the rate, and not each shard's own.
+#[test]
+fn the_rates_of_all_shards_add_up_to_the_rate() {
+    const SHARDS: u32 = 3;
+    let mut all = 0;
+    for shard in 0..SHARDS {
+        let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(shard), SHARDS));
+        limit(&mut rig, "q", rate(100, 3));
+        put(&mut rig, "q", 1_000);
+        rig.pass(1);
+        all += drain(&mut rig, "q", 100, 10_000).len();
+    }
+    // Each shard has a burst of at least one, and the last one of its part may be cut off.
+    assert!((997..=1_003).contains(&all), "{all} in ten seconds");
+}
+
 #[test]
 fn limits_that_cannot_be_are_refused_by_the_name_of_their_field() {
     let mut rig = Rig::new(Policy::default());
