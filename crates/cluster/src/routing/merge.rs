@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    Applied, Attended, Counts, ExpiredCounts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats, View, WheelView,
+    Applied, Attended, Counts, ExpiredCounts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats,
+    View, WheelView,
 };
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;

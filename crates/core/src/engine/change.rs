@@ -31,13 +31,7 @@ impl Engine {
 
     /// Removes a message that has died at `died` and is dead since. One that was redriven is another's again, also when it
     /// has died once more.
-    pub(super) fn remove_dead(
-        &mut self,
-        now: Now,
-        id: MessageId,
-        died: WallMs,
-        fx: &mut Effects,
-    ) -> Changed {
+    pub(super) fn remove_dead(&mut self, now: Now, id: MessageId, died: WallMs, fx: &mut Effects) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         match &self.rows.get(slot).life.stage {
             Stage::Dead { at, .. } if at.wall() == died => self.cancel(now, &Target::Id(id), fx),

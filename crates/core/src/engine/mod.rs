@@ -82,10 +82,10 @@ pub use input::{
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant, HeldBack, Histogram,
-    LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView, Rates, RecordedCounts,
-    RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats,
-    View, WheelView,
+    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant,
+    HeldBack, Histogram, LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView,
+    Rates, RecordedCounts, RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal,
+    Settled, ShardEvents, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};

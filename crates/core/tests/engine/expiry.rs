@@ -65,7 +65,9 @@ fn postpone(rig: &mut Rig, id: MessageId, delay_ms: u64) -> Reply {
 #[test]
 fn what_became_of_expired_messages_is_counted() {
     let mut rig = Rig::new(Policy::default());
-    for (name, what, count) in [("a", OnExpiry::DeliverLate, 1), ("b", OnExpiry::Dead, 2), ("c", OnExpiry::Drop, 3)] {
+    for (name, what, count) in
+        [("a", OnExpiry::DeliverLate, 1), ("b", OnExpiry::Dead, 2), ("c", OnExpiry::Drop, 3)]
+    {
         on_expiry(&mut rig, name, what);
         for _ in 0..count {
             put_one(&mut rig, expiring(name, 0, Expiry::In(10)));
@@ -320,7 +322,8 @@ fn a_spread_is_drawn_by_the_key_and_again_when_the_due_time_changes() {
 fn a_spread_is_drawn_by_key_dedupe_id_or_id() {
     let mut rig = Rig::new(Policy::default());
     let (name, order) = (queue("q"), key("order-1"));
-    let with = |key, dedupe: Option<&str>| Enqueue { key, dedupe_id: dedupe.map(Into::into), ..spread("q", 10_000) };
+    let with =
+        |key, dedupe: Option<&str>| Enqueue { key, dedupe_id: dedupe.map(Into::into), ..spread("q", 10_000) };
     for (e, by, again) in [
         (with(Some(order.clone()), Some("once")), DrawnBy::Key(&order), DrawnBy::Key(&order)),
         (with(None, Some("twice")), DrawnBy::DedupeId("twice"), DrawnBy::Id(MessageId(2))),

@@ -127,8 +127,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.lease == OnLease::EndsOwn), "delete");
     assert_eq!(those(|o| o.routing == Routing::Leases), "undelivered");
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
-    let message =
-        "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead";
+    let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead";
     assert_eq!(those(|o| o.routing == Routing::Shard), "events");
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }

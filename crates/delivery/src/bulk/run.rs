@@ -400,7 +400,9 @@ impl<'a> BulkRun<'a> {
         let mut judged: Vec<Judged> = Vec::with_capacity(copied.len());
         for ((_, copy), answer) in copied.iter().zip(removed) {
             judged.push(match answer {
-                Ok(Err(ChangeRefusal::NotDead)) => of_taken_back(client.ask(Op::cancel(Target::Id(*copy))).await),
+                Ok(Err(ChangeRefusal::NotDead)) => {
+                    of_taken_back(client.ask(Op::cancel(Target::Id(*copy))).await)
+                }
                 Ok(answer) => of_removal(answer.map(drop), true),
                 Err(error) => Err(error.to_string()),
             });

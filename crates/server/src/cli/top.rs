@@ -50,7 +50,11 @@ impl ClientCommand for TopArgs {
         // A wrong address or token is an error of the command, and no picture.
         let first = figures(&remote)?;
         if self.server.json {
-            writeln!(io::stdout(), "{}", json!({"stats": first.stats, "queues": first.queues, "more": first.more}))?;
+            writeln!(
+                io::stdout(),
+                "{}",
+                json!({"stats": first.stats, "queues": first.queues, "more": first.more})
+            )?;
             return Ok(());
         }
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {

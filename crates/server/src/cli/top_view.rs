@@ -217,7 +217,8 @@ fn head_lines(screen: &TopScreen, now: Instant) -> Vec<Line<'static>> {
         }
         (None, _) => {
             let n = screen.figures.queues.len();
-            let only = if screen.figures.more { format!(", below the first {n} by name") } else { String::new() };
+            let only =
+                if screen.figures.more { format!(", below the first {n} by name") } else { String::new() };
             Span::raw(format!("{} queues{only}", cell(&screen.figures.stats, "queues")))
         }
     };

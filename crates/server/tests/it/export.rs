@@ -132,7 +132,10 @@ fn a_queue_keeps_its_target_or_the_import_says_why_not() {
     let config = |queue: &str| to.json(&["config", queue, "--json"])["config"].take();
     let path = file.to_str().expect("path");
     let missing = to.fails(&["import", path], 1);
-    assert!(missing.contains("the target of b") && missing.contains("there is no target of this name"), "{missing}");
+    assert!(
+        missing.contains("the target of b") && missing.contains("there is no target of this name"),
+        "{missing}"
+    );
     assert_eq!((&config("a")["target"], &config("b")["target"]), (&json!("shop"), &Value::Null));
     assert_eq!(config("b")["lease_ms"], 60_000, "the other settings are set");
     assert_eq!((to.messages("a").len(), to.messages("b").len()), (1, 1));

@@ -49,7 +49,8 @@ fn a_command_that_vanishes_fails_a_worker_of_several_jobs() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let script = "#!/bin/sh\nrm job; touch gone; for i in $(seq 900); do test -e go && exit 0; sleep 0.1; done";
+    let script =
+        "#!/bin/sh\nrm job; touch gone; for i in $(seq 900); do test -e go && exit 0; sleep 0.1; done";
     std::fs::write(file("job"), script).expect("write");
     std::fs::set_permissions(file("job"), std::fs::Permissions::from_mode(0o700)).expect("chmod");
     let mut command = shell.command(&["work", "q", "--jobs", "2", "--", "./job"]);

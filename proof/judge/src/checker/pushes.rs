@@ -72,7 +72,9 @@ impl<'h> Judge<'_, 'h> {
                 );
                 self.blame(Check::PushAttempts, what);
             }
-            if n > life.max_attempts + put_off(life, pushed, push.read.idx) && !life.redriven(world, push.read.idx) {
+            if n > life.max_attempts + put_off(life, pushed, push.read.idx)
+                && !life.redriven(world, push.read.idx)
+            {
                 let what = format!("request of attempt {n} of at most {}", life.max_attempts);
                 self.blame(Check::DeadInexact, what);
             }

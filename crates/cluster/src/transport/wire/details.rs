@@ -21,8 +21,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use duewheel_core::engine::{
-    Attempt, ChangeRefusal, Enqueued, ExpiredCounts, Grant, HeldBack, Limit, Op, Page, QueueView, RefusedPart, Reply,
-    Reserved, SettingsRefusal, Settled, View,
+    Attempt, ChangeRefusal, Enqueued, ExpiredCounts, Grant, HeldBack, Limit, Op, Page, QueueView,
+    RefusedPart, Reply, Reserved, SettingsRefusal, Settled, View,
 };
 use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
 use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings, TraceMode};

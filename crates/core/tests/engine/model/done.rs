@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::message::{DeadReason, State};
 
 use super::messages::{DoneM, KEEP, S};
-use super::{KEYS, QUEUES, Case};
+use super::{Case, KEYS, QUEUES};
 use crate::harness::*;
 
 impl Case {

@@ -264,7 +264,8 @@ async fn a_reserve_over_several_queues_needs_the_permission_for_each() {
 async fn a_token_sees_the_quotas_of_its_queues_alone() {
     let shop = Shop::open().await;
     let prefixes = ["", "m", "mine/", "mine/vip", "theirs"];
-    let quota = |prefix: &str| Quota { messages: Some(9), ..Quota { prefix: prefix.into(), ..Quota::default() } };
+    let quota =
+        |prefix: &str| Quota { messages: Some(9), ..Quota { prefix: prefix.into(), ..Quota::default() } };
     shop.server.wheel.set_quotas(prefixes.map(quota).to_vec()).expect("quotas");
     let seen = async |token: &str| {
         let shown = shop.ok(token, "GET", "/v1/quotas", "").await;
