@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::fixture::PATIENCE;
 use crate::process::{Process, run, serve, text};
 
 fn start(dir: &Path, log: &str, more: &[&str]) -> Process {
@@ -87,6 +89,30 @@ fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {
     let fourth = read(dir, "fourth");
     assert!(fourth.contains("messages=24") && fourth.contains("last_end=\"cut off\""), "{fourth}");
     assert!(!fourth.contains("journal_records=0"), "{fourth}");
+}
+
+#[test]
+fn a_queue_from_which_nobody_reserves_is_told_once() {
+    let dir = TempDir::new().expect("dir");
+    let log = File::create(dir.path().join("log")).expect("log");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--virtual-clock"]).current_dir(dir.path());
+    let server = Process::spawn_logged(command, Stdio::from(log));
+    for queue in ["odrers", "orders"] {
+        server.call("POST", &format!("/v1/queues/{queue}/messages"), r#"{"body": "a", "delay": "0s"}"#);
+    }
+    server.call("POST", "/v1/queues/orders/reserve", "{}");
+    let said = || read(dir.path(), "log").matches("nobody has reserved from its queue").count();
+    let deadline = Instant::now() + PATIENCE;
+    while said() == 0 {
+        assert!(Instant::now() < deadline, "{}", read(dir.path(), "log"));
+        assert_eq!(server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#).0, 200);
+    }
+    for _ in 0..5 {
+        server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#);
+    }
+    let log = read(dir.path(), "log");
+    assert!(said() == 1 && log.contains("odrers") && !log.contains("queue=orders"), "{log}");
 }
 
 /// All lines, the last error among them, have the same five words.
