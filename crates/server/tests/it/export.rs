@@ -129,7 +129,7 @@ fn a_queue_keeps_its_target_or_the_import_says_why_not() {
     let file = from.export();
     let to = other();
     to.ok(&["target", "put", "shop", "https://shop.example/hook"]);
-    let config = |queue: &str| to.json(&["config", queue, "--json"])["config"].take();
+    let config = |queue: &str| to.json(&["config", queue, "--json"]);
     let path = file.to_str().expect("path");
     let missing = to.fails(&["import", path], 1);
     assert!(
