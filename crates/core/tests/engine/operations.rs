@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use duewheel_core::engine::{
-    Ask, Attempt, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply, Reserve,
-    Reserved, Routing, Target, WaiterId, When,
+    Ask, Attempt, ChangeRefusal, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply,
+    Reserve, Reserved, Routing, Target, WaiterId, When,
 };
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;

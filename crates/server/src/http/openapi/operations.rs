@@ -33,7 +33,8 @@ use crate::http::queue_config::{
     ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, EffectiveAnswer, RemovedAnswer, RemovedWord,
 };
 use crate::http::queue_view::{
-    BackoffAnswer, CountsAnswer, ExpiredAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer,
+    BackoffAnswer, CountsAnswer, ExpiredAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer,
+    TotalsAnswer,
 };
 use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
 use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveOfMany, ReserveRequest};
