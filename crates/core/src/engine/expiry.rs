@@ -83,13 +83,13 @@ impl Engine {
         GrantVerdict::Ended
     }
 
-    /// Counts what became of an expired message.
+    /// Counts an expired message.
     pub(super) fn count_expired(&mut self, idx: QueueIdx, what: ExpiredCounts) {
         self.expired.add(what);
         self.queues.get_mut(idx).expired.add(what);
     }
 
-    /// What became of expired messages that were not dropped, of all queues.
+    /// Counts of expired messages that were not dropped, of all queues.
     pub fn expired_counts(&self) -> ExpiredCounts {
         self.expired
     }

@@ -565,7 +565,7 @@ pub struct QueueView {
     /// Number of its messages that have ended and are kept as done.
     #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub done: u64,
-    /// What became of its expired messages that were not dropped.
+    /// Counts of its expired messages that were not dropped.
     #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub expired: ExpiredCounts,
     /// How late its messages were granted. Nodes do not tell each other: it is that of the shards here.
@@ -573,7 +573,7 @@ pub struct QueueView {
     pub lateness: QueueLateness,
 }
 
-/// What became of expired messages since the engine was made. Those that were dropped are in [`Totals::expired`].
+/// Counts of expired messages since the engine was made. Those that were dropped are in [`Totals::expired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ExpiredCounts {

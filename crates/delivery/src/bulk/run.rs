@@ -482,7 +482,7 @@ fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
     of_change(answer, unsure && is_gone)
 }
 
-/// What became of a message that was redriven by others while it was moved, given the answer to the removal of its copy.
+/// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
 fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
     match answer {
         Ok(Ok(_)) => Ok(BulkOutcome::Changed),
@@ -650,7 +650,7 @@ mod tests {
         (id, generation, record)
     }
 
-    /// Story: a job that was to remove dead messages removed those, too, that somebody had redriven after it had collected
+    /// Story: a job that was to remove dead messages removed those, too, that were redriven after it had collected
     /// them, and counted them as done.
     #[tokio::test]
     async fn a_dead_message_that_was_redriven_meanwhile_is_left_alone() {
@@ -686,7 +686,7 @@ mod tests {
         }
     }
 
-    /// Story: a dead message that somebody redrove between its copy and its removal was removed, or, with a consumer by then,
+    /// Story: a dead message that was redriven between its copy and its removal was removed, or, with a consumer by then,
     /// lived twice.
     #[tokio::test]
     async fn a_copy_is_taken_back_if_its_message_was_redriven_meanwhile() {

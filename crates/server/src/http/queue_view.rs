@@ -76,7 +76,7 @@ impl CountsAnswer {
     }
 }
 
-/// What became of messages that had expired, since the start. Those that were dropped are in the totals, as `expired`.
+/// Counts of messages that had expired, since the start. Those that were dropped are in the totals, as `expired`.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "ExpiredCounts")]
 pub(crate) struct ExpiredAnswer {

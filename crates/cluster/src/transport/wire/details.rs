@@ -10,7 +10,7 @@
 //! | a redrive | its delay | 6 |
 //! | a list | from which due time | 6 |
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
-//! | an answer with queues | the number of each that has any of these, its settings as above, how many of its messages are done, and what became of expired ones | 6 |
+//! | an answer with queues | the number of each that has any of these, its settings as above, how many of its messages are done, and its counts of expired ones | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
 //! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time
