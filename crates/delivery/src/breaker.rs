@@ -48,6 +48,8 @@ pub struct Breaker {
     latest: u64,
     /// How the latest failure ended, since the latest success.
     last_failure: Option<PushClass>,
+    /// Whether it has answered anything, an error too.
+    has_answered: bool,
 }
 
 /// The messages of the latest failures.
@@ -72,7 +74,7 @@ impl RequestMark {
     pub fn charge_apart(self, outcome: &PushOutcome) -> Charge {
         match outcome.verdict {
             PushVerdict::Snoozed(_) | PushVerdict::Slowed(_) | PushVerdict::Refused => Charge::Forgiven,
-            PushVerdict::Failed if self.probe.is_some() => Charge::Forgiven,
+            PushVerdict::Failed if self.probe.is_some() || outcome.class.is_unreachable() => Charge::Forgiven,
             PushVerdict::Delivered | PushVerdict::Dead | PushVerdict::Failed => Charge::Counted,
         }
     }
@@ -132,6 +134,17 @@ pub enum Permit {
     Paused,
 }
 
+/// What an end says of a target's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    /// It has answered.
+    No,
+    /// It has not, for the first time since an answer: it may be this message.
+    Once,
+    /// It has given no answer since the last one that was missing, or none at all: no message is to blame.
+    Away,
+}
+
 /// Whether an attempt is one of those after which a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
@@ -156,6 +169,7 @@ impl Breaker {
             slowed: None,
             latest: 0,
             last_failure: None,
+            has_answered: false,
         }
     }
 
@@ -212,6 +226,7 @@ impl Breaker {
 
     /// A request has ended, the one that `mark` was given for. `random` is any number; the same number gives the same pause.
     pub fn end(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
+        let silence = self.hear(outcome);
         let charge = match outcome.verdict {
             // A message that will never be taken was answered all the same: the target is well.
             PushVerdict::Delivered | PushVerdict::Snoozed(_) | PushVerdict::Dead => {
@@ -225,12 +240,14 @@ impl Breaker {
             PushVerdict::Slowed(after_this) => {
                 let until = after(now, after_this.min(MAX_SLOWED));
                 self.slowed = self.slowed.max(Some(until));
-                self.row = 0;
                 self.close();
                 Charge::Forgiven
             }
             PushVerdict::Refused => Charge::Forgiven,
-            PushVerdict::Failed => self.fail(now, mark, outcome, random),
+            PushVerdict::Failed => {
+                let charge = self.fail(now, mark, outcome, random);
+                if silence == Silence::Away { Charge::Forgiven } else { charge }
+            }
         };
         if outcome.disable {
             self.pause(format!("the target takes no more messages: {}", outcome.class));
@@ -255,8 +272,19 @@ impl Breaker {
         *self = Breaker { latest: self.latest, ..Breaker::new(timeout) };
     }
 
+    /// Notes whether the target has answered, and counts how often in a row it has not.
+    fn hear(&mut self, outcome: &PushOutcome) -> Silence {
+        if !outcome.class.is_unreachable() {
+            (self.row, self.has_answered) = (0, true);
+            return Silence::No;
+        }
+        self.row = self.row.saturating_add(1);
+        // Nobody could resume an origin, so its messages must be dead in the end.
+        let is_away = (self.row > 1 || !self.has_answered) && self.pause_after.is_some();
+        if is_away { Silence::Away } else { Silence::Once }
+    }
+
     fn succeed(&mut self, now: EngineMs) {
-        self.row = 0;
         self.recent.clear();
         self.failed = None;
         self.failing = None;
@@ -275,7 +303,6 @@ impl Breaker {
 
     fn fail(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
         self.last_failure = Some(outcome.class);
-        self.row = if outcome.class.is_unreachable() { self.row.saturating_add(1) } else { 0 };
         self.recent.push_back(now);
         if self.recent.len() > OPEN_LEAST {
             self.recent.pop_front();
@@ -397,7 +424,8 @@ mod tests {
         let mut it = Bench::new();
         it.succeeds(0);
         for n in 1..10 {
-            assert_eq!(it.unreachable(n), Charge::Counted);
+            let charge = if n == 1 { Charge::Counted } else { Charge::Forgiven };
+            assert_eq!(it.unreachable(n), charge, "{n}");
         }
         // An answer, even a bad one, ends the row.
         assert_eq!(it.fails(10), Charge::Counted);
@@ -405,7 +433,7 @@ mod tests {
             it.unreachable(n);
             assert_eq!(it.permit(n), Permit::Many, "{n}");
         }
-        assert_eq!(it.unreachable(20), Charge::Counted, "the tenth is what opens it");
+        assert_eq!(it.unreachable(20), Charge::Forgiven, "the tenth opens it, and ends no message");
         assert_eq!(it.permit(20), Permit::Until(EngineMs(20 + 5 * SECOND)));
         assert_eq!(it.unreachable(21), Charge::Forgiven);
     }
@@ -439,6 +467,32 @@ mod tests {
         assert_eq!(fails(2, 10 * MINUTE), (Charge::Counted, true));
         assert_eq!(fails(2, 14 * MINUTE), (Charge::Counted, true), "the first one failed long ago");
         assert_eq!(fails(1, 14 * MINUTE + 1), (Charge::Counted, false));
+    }
+
+    /// Story: one message alone, whose target was away for longer than its attempts lasted, was dead: the tenth failure
+    /// opened the breaker and was its last one, and each restart began the count of ten anew.
+    #[test]
+    fn what_gets_no_answer_uses_up_no_attempt_while_nothing_answers() {
+        let refused = outcome(PushVerdict::Failed, PushClass::ConnectionRefused);
+        let alone = RequestMark { message: MessageId(1), probe: None };
+        for _restart in 0..3 {
+            let mut it = Breaker::new(Duration::from_secs(30));
+            for n in 0..30 {
+                assert_eq!(it.end(EngineMs(n * DAY / 100), alone, &refused, MIDDLE), Charge::Forgiven, "{n}");
+                assert_eq!(matches!(it.stage(), BreakerStage::Open { .. }), n >= 9, "{n}");
+            }
+        }
+        // A message at which its target always hangs, and no other, is dead in the end.
+        let mut it = Bench::new();
+        for n in 0..20 {
+            it.succeeds(2 * n);
+            assert_eq!(it.end(2 * n + 1, PushVerdict::Failed, PushClass::Timeout), Charge::Counted, "{n}");
+        }
+        // So is one whose own URL leads nowhere: nobody could resume its origin.
+        let mut it = Breaker::of_origin(Duration::from_secs(30));
+        for n in 0..10 {
+            assert_eq!(it.end(EngineMs(n * DAY), alone, &refused, MIDDLE), Charge::Counted, "{n}");
+        }
     }
 
     /// Story: each restart of a server began the five days anew.
@@ -562,7 +616,9 @@ mod tests {
         assert_eq!((it.permit(11 * SECOND), it.0.last_failure()), (Permit::Many, None));
         let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
         assert_eq!(probe.charge_apart(&failed), Charge::Forgiven, "it was a probe");
-        assert_eq!(EARLIER.charge_apart(&failed), Charge::Counted);
+        assert_eq!(EARLIER.charge_apart(&failed), Charge::Forgiven, "it has not answered");
+        let answered = outcome(PushVerdict::Failed, PushClass::Status(500));
+        assert_eq!(EARLIER.charge_apart(&answered), Charge::Counted);
         for verdict in [PushVerdict::Refused, PushVerdict::Slowed(Duration::ZERO)] {
             let other = outcome(verdict, PushClass::Status(503));
             assert_eq!(EARLIER.charge_apart(&other), Charge::Forgiven);

@@ -224,6 +224,12 @@ mod tests {
         assert_eq!(it.wait(&origin(1), EngineMs(1_000)), None);
     }
 
+    /// docs/delivery.md says how many are remembered.
+    #[test]
+    fn a_node_remembers_ten_thousand_origins() {
+        assert_eq!(UrlGround::default().breakers().0.cap().get(), 10_000);
+    }
+
     /// Nobody could resume it.
     #[test]
     fn days_of_failures_pause_no_origin() {

@@ -23,6 +23,7 @@ class Live {
     this.controller = new AbortController();
     this.signal = this.controller.signal;
     this.looks = [];
+    this.troubles = new Map();
   }
 
   idle() { return paused || document.hidden; }
@@ -38,7 +39,7 @@ class Live {
       looking = true;
       while (stale && !this.signal.aborted && !(seen && this.idle())) {
         stale = false;
-        try { wait = (await look()) ?? ms; seen = true; this.trouble(null); } catch (error) { this.trouble(error); }
+        try { wait = (await look()) ?? ms; seen = true; this.trouble(null, again); } catch (error) { this.trouble(error, again); }
       }
       looking = false;
       if (!this.signal.aborted) timer = setTimeout(again, wait);
@@ -55,7 +56,7 @@ class Live {
         const end = () => part.abort();
         this.signal.addEventListener("abort", end);
         const watch = setInterval(() => { if (this.idle()) end(); }, 500);
-        try { await events(path, part.signal, (value) => { this.trouble(null); each(value); }); } catch (error) { if (!part.signal.aborted) this.trouble(error); }
+        try { await events(path, part.signal, (value) => { this.trouble(null, each); each(value); }); } catch (error) { if (!part.signal.aborted) this.trouble(error, each); }
         clearInterval(watch);
         this.signal.removeEventListener("abort", end);
       }
@@ -63,10 +64,13 @@ class Live {
     }
   }
 
-  trouble(error) {
+  // Each look has a trouble of its own: that one has succeeded says nothing of the others.
+  trouble(error, of = this) {
     if (this.signal.aborted || error?.name === "AbortError") return;
     if (error instanceof Problem && error.status === 401) { signIn(error.message); return; }
-    const text = error ? (error instanceof Problem ? error.message : t("unreachable")) : "";
+    if (error) this.troubles.set(of, error instanceof Problem ? error.message : t("unreachable"));
+    else this.troubles.delete(of);
+    const text = [...new Set(this.troubles.values())].join(" · ");
     const line = document.getElementById("trouble");
     if (line.textContent !== text) line.textContent = text;
   }

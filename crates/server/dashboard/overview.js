@@ -24,6 +24,15 @@ function percentile(columnsOf, edges, part) {
 
 const late = (ms) => (ms === null ? "–" : ms === Infinity ? t("over", { span: span(3_600_000) }) : ms === 0 ? t("on-time") : `≤ ${span(ms)}`);
 
+// The lateness of what was granted while these samples were taken. The counts begin anew with a server that has started since
+// the first of them: then what it has counted is all of it.
+function latenessIn(samples) {
+  const countsOf = (one) => one.lateness.counts;
+  const starts = samples.findLastIndex((one, n) => n > 0 && countsOf(one).some((count, k) => count < (countsOf(samples[n - 1])[k] ?? 0)));
+  const before = starts > 0 ? [] : countsOf(samples[0]);
+  return countsOf(samples.at(-1)).map((count, k) => count - (before[k] ?? 0));
+}
+
 export function overview(root, _, live) {
   const top = el("div", {});
   const drawings = el("div", {});
@@ -40,7 +49,7 @@ export function overview(root, _, live) {
         const seconds = (Date.parse(one.at) - Date.parse(seen[n].at)) / 1_000;
         return seconds > 0 ? Math.max(0, one.totals[name] - seen[n].totals[name]) / seconds : 0;
       });
-      const recent = stats.lateness.counts.map((n, k) => n - (seen[0].lateness.counts[k] ?? 0));
+      const recent = latenessIn(seen);
       const window = recent.some((n) => n > 0) ? recent : stats.lateness.counts;
       const { counts } = stats;
       show(top, figures([

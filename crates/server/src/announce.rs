@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use duewheel::Duewheel;
 use duewheel::core::engine::Op;
+use duewheel::{Duewheel, LocalShard};
 
 use crate::config::{LevelOption, Settings, StoreChoice};
 
@@ -17,41 +17,70 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
     let durability = wheel.client().level().as_str();
     match &settings.store {
         StoreChoice::Redis(redis) => {
-            tracing::info!(version, store = "redis", node = %redis.node.name, durability, took_ms, "started");
+            let (node, shards) = (&redis.node.name, wheel.client().shards());
+            tracing::info!(version, store = "redis", %node, shards, durability, took_ms, "started");
         }
         StoreChoice::Postgres(postgres) => {
-            tracing::info!(version, store = "postgres", node = %postgres.node.name, durability, took_ms, "started");
+            let (node, shards) = (&postgres.node.name, wheel.client().shards());
+            tracing::info!(version, store = "postgres", %node, shards, durability, took_ms, "started");
         }
         StoreChoice::Log { .. } if settings.durability == LevelOption::Memory => {
             tracing::info!(version, store = "memory", durability, took_ms, "started");
         }
         StoreChoice::Log { .. } => {
-            // An answer behind the request for figures means that these are as of now.
-            wheel.client().renew_store_figures();
-            let asked = tokio::time::timeout(FIGURES, wheel.client().ask(Op::stats())).await;
-            let figures = match asked {
-                Ok(Ok(_)) => wheel.client().store_figures(),
-                Ok(Err(_)) | Err(_) => Vec::new(),
-            };
-            let figure =
-                |name: &str| figures.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value);
-            let last_end = match (figure("epoch"), figure("start_complete")) {
-                (0, _) => "unknown",
-                (1, _) => "none: the folder is new",
-                (_, 0) => "cut off",
-                (_, _) => "complete",
-            };
+            let recovered = Recovery::of(wheel).await;
             tracing::info!(
                 version,
                 data = %settings.data.display(),
                 durability,
-                messages = figure("messages"),
-                journal_records = figure("start_records"),
+                messages = recovered.messages,
+                journal_records = recovered.journal_records,
                 took_ms,
-                last_end,
+                last_end = recovered.last_end,
                 "started"
             );
         }
+    }
+}
+
+/// What a start has found in a folder, in all of its shards.
+struct Recovery {
+    messages: u64,
+    journal_records: u64,
+    last_end: &'static str,
+}
+
+impl Recovery {
+    async fn of(wheel: &Duewheel) -> Recovery {
+        let shards = wheel.client().local_shards();
+        shards.iter().for_each(LocalShard::renew);
+        // An answer of each shard behind the request for figures means that these are as of now.
+        let asked = tokio::time::timeout(FIGURES, wheel.client().ask(Op::stats())).await;
+        match asked {
+            Ok(Ok(_)) => Recovery::told(&shards.iter().map(LocalShard::states).collect::<Vec<_>>()),
+            Ok(Err(_)) | Err(_) => Recovery::told(&[]),
+        }
+    }
+
+    /// By the figures of each shard.
+    fn told(shards: &[Vec<(&'static str, u64)>]) -> Recovery {
+        let figure = |shard: &[(&'static str, u64)], name: &str| {
+            shard.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
+        };
+        let sum = |name: &str| shards.iter().map(|shard| figure(shard, name)).sum();
+        let all = |is: &dyn Fn(u64, u64) -> bool| {
+            !shards.is_empty() && shards.iter().all(|s| is(figure(s, "epoch"), figure(s, "start_complete")))
+        };
+        let last_end = if !all(&|epoch, _| epoch > 0) {
+            "unknown"
+        } else if all(&|epoch, _| epoch == 1) {
+            "none: the folder is new"
+        } else if all(&|epoch, is_complete| epoch == 1 || is_complete > 0) {
+            "complete"
+        } else {
+            "cut off"
+        };
+        Recovery { messages: sum("messages"), journal_records: sum("start_records"), last_end }
     }
 }
 

@@ -577,8 +577,10 @@ impl<S: Store> Driver<S> {
         let stats = self.engine.stats(now);
         let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
         let mut store = self.store.figures();
-        let done = self.engine.done_counts();
+        let (done, expired) = (self.engine.done_counts(), self.engine.expired_counts());
         store.extend([
+            ("granted_expired_total", expired.late),
+            ("died_expired_total", expired.dead),
             ("done_messages", done.kept),
             ("done_bytes", done.bytes),
             ("done_not_kept_total", done.not_kept),

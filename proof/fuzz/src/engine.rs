@@ -145,6 +145,7 @@ impl Seen {
                 let (id, proof) = self.proof(c);
                 Op::Extend { id, proof, lease_ms: c.once_in(2).then(|| c.number()) }
             }
+            24 if c.once_in(4) => Op::RemoveDead { id: self.id(c), died: WallMs(c.number()) },
             24 => Op::Cancel { target: self.target(c) },
             25..=26 => Op::Postpone {
                 target: self.target(c),

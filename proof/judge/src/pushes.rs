@@ -53,8 +53,10 @@ pub struct PushSeen {
 pub enum PushAnswer {
     /// A success: the message is done.
     Accepted,
-    /// A failure that uses up an attempt. This includes no answer at all until the time-out.
+    /// A failure that uses up an attempt.
     Failed,
+    /// Nothing until the time-out: it uses up an attempt, or none if the target answers nothing else.
+    Nothing,
     /// Not before this time from now, and no attempt is used up.
     NotBefore {
         /// The time in ms.

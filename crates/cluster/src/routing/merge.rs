@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    Applied, Attended, Counts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats, View, WheelView,
+    Applied, Attended, Counts, ExpiredCounts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats,
+    View, WheelView,
 };
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -40,6 +41,7 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
         pause: Pause::Running,
         pause_left_ms: None,
         done: 0,
+        expired: ExpiredCounts::default(),
         lateness: QueueLateness::default(),
     }
 }
@@ -48,6 +50,7 @@ pub(crate) fn empty_queue(name: QueueName) -> QueueView {
 pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     into.counts = counts(into.counts, other.counts);
     into.done += other.done;
+    into.expired.add(other.expired);
     into.lateness.add(&other.lateness);
     into.urgent += other.urgent;
     into.oldest_ready = [into.oldest_ready, other.oldest_ready].into_iter().flatten().min();
@@ -307,6 +310,7 @@ mod tests {
             pause: until,
             pause_left_ms: Some(3),
             rates,
+            expired: ExpiredCounts { late: 1, dead: 2 },
             ..view("q", 1)
         };
         let b = QueueView {
@@ -317,6 +321,7 @@ mod tests {
             pause: until,
             pause_left_ms: Some(4),
             rates,
+            expired: ExpiredCounts { late: 3, dead: 4 },
             waiters: 9,
             ..view("q", 2)
         };
@@ -330,6 +335,7 @@ mod tests {
             pause: until,
             pause_left_ms: Some(4),
             rates: Rates { enqueued_milli: 10, granted_milli: 12, acked_milli: 14 },
+            expired: ExpiredCounts { late: 4, dead: 6 },
             waiters: 4,
             using: 1,
             watching: 2,

@@ -154,6 +154,11 @@ impl Op {
         Typed::new(Op::Cancel { target })
     }
 
+    /// [`Op::RemoveDead`]
+    pub fn remove_dead(id: MessageId, died: WallMs) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
+        Typed::new(Op::RemoveDead { id, died })
+    }
+
     /// [`Op::Postpone`]
     pub fn postpone(
         target: Target,

@@ -45,6 +45,11 @@ impl TokenBucket {
         TokenBucket { at: now, level: most, most, rate: per_second, one, arrears: 0 }
     }
 
+    /// Takes all that it holds.
+    pub(super) fn empty(&mut self) {
+        self.level = 0;
+    }
+
     /// Limits the fill to that of the former bucket.
     pub(super) fn filled_as(mut self, old: Option<TokenBucket>) -> Self {
         if let Some(mut old) = old {

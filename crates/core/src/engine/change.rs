@@ -1,4 +1,4 @@
-//! Changes by the producer: cancel, postpone, fire. Also redrive, for dead messages.
+//! Changes by the producer: cancel, postpone, fire. Also redrive and removal of dead messages.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::message::{Life, MessageContent, Stage, State};
 use crate::record::{Gone, Record};
 use crate::spread::{DrawnBy, offset_ms};
 use crate::store::Capacity;
-use crate::time::{Due, Now};
+use crate::time::{Due, Now, WallMs};
 
 use super::Engine;
 use super::effect::Effects;
@@ -27,6 +27,16 @@ impl Engine {
         let was = self.outline(now, slot);
         self.remove(slot, Gone::Cancelled, fx);
         Ok(Box::new(was))
+    }
+
+    /// Removes a message that has died at `died` and is dead since. One that was redriven is another's again, also when it
+    /// has died once more.
+    pub(super) fn remove_dead(&mut self, now: Now, id: MessageId, died: WallMs, fx: &mut Effects) -> Changed {
+        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
+        match &self.rows.get(slot).life.stage {
+            Stage::Dead { at, .. } if at.wall() == died => self.cancel(now, &Target::Id(id), fx),
+            Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
+        }
     }
 
     pub(super) fn postpone(

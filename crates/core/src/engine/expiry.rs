@@ -9,6 +9,7 @@ use crate::time::{Due, Now};
 use super::Engine;
 use super::effect::Effects;
 use super::index::QueueIdx;
+use super::reply::ExpiredCounts;
 use super::rows::RowIdx;
 
 /// What an expiry means for a message that would be granted.
@@ -67,6 +68,7 @@ impl Engine {
                 let at = self.dies(now);
                 let stage = Stage::Dead { reason: DeadReason::Expired, at };
                 self.change_life(now, slot, fx, |life| life.stage = stage);
+                self.count_expired(self.rows.get(slot).queue, ExpiredCounts { dead: 1, late: 0 });
                 self.notice_death(slot, fx);
             }
             OnExpiry::Drop => {
@@ -79,6 +81,17 @@ impl Engine {
             }
         }
         GrantVerdict::Ended
+    }
+
+    /// Counts an expired message.
+    pub(super) fn count_expired(&mut self, idx: QueueIdx, what: ExpiredCounts) {
+        self.expired.add(what);
+        self.queues.get_mut(idx).expired.add(what);
+    }
+
+    /// Counts of expired messages that were not dropped, of all queues.
+    pub fn expired_counts(&self) -> ExpiredCounts {
+        self.expired
     }
 
     /// What is kept of a due time that a message is given: its time by the wall clock, if that is behind the instant at

@@ -264,6 +264,13 @@ pub enum Op {
         /// they are kept for some seconds after a caller has asked for them.
         fired_after: Option<u64>,
     },
+    /// Removes a message if it is still the dead one that the caller has seen. Answer: [`super::Reply::Change`].
+    RemoveDead {
+        /// The message.
+        id: MessageId,
+        /// When it has died: with another time it was redriven meanwhile, and is refused as not dead.
+        died: WallMs,
+    },
 }
 
 /// A kind of interest in a queue.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{DeadReason, Kind, Life, MessageContent, Row, Stage, State};
+use crate::message::{DeadReason, Died, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
 use crate::tally::{DueCounts, FINEST_MS};
-use crate::time::{Class, Now, WallMs};
+use crate::time::{Class, EngineMs, Now, WallMs};
 
 use super::Engine;
 use super::change::asked_delay;
@@ -24,8 +24,21 @@ impl Engine {
     }
 
     pub(super) fn recall(&self, now: Now, target: &Target) -> Option<Box<View>> {
-        let slot = self.resolve(target).or_else(|| self.resolve_done(now, target))?;
+        let slot = match (self.resolve(target), self.resolve_done(now, target)) {
+            (Some(slot), Some(done)) if self.ended_at(slot) < self.ended_at(done) => done,
+            (Some(slot), _) | (None, Some(slot)) => slot,
+            (None, None) => return None,
+        };
         Some(Box::new(self.view(now, slot)))
+    }
+
+    /// When a message has died or ended, to be compared with others: engine time comes first, because steps of the wall
+    /// clock do not change it. What is neither is newer than all that is.
+    fn ended_at(&self, slot: RowIdx) -> (bool, Option<EngineMs>, Died) {
+        match self.rows.get(slot).life.stage {
+            Stage::Dead { at, .. } => (false, at.engine(), at),
+            Stage::Waiting { .. } | Stage::Leased(_) => (true, None, Died::default()),
+        }
     }
 
     pub(super) fn view(&self, now: Now, slot: RowIdx) -> View {
@@ -129,6 +142,7 @@ impl Engine {
             settings: queue.settings.clone(),
             pause: queue.pause,
             done: self.done_in(&queue.name),
+            expired: queue.expired,
             lateness: queue.lateness.as_deref().copied().unwrap_or_default(),
             pause_left_ms: match queue.pause {
                 Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),

@@ -67,6 +67,14 @@ impl GrantLimiter {
         }))
     }
 
+    /// The limiter of a queue that the store knows: it begins without tokens, because a former owner may have used them up
+    /// a moment ago.
+    pub(super) fn recovered(limits: GrantLimits, ids: Ids, now: Now) -> Option<Box<Self>> {
+        let mut limiter = GrantLimiter::new(limits, ids, now, None)?;
+        limiter.rate.iter_mut().chain(&mut limiter.catchup).for_each(TokenBucket::empty);
+        Some(limiter)
+    }
+
     /// Time in ms until the rates allow the grant of a message that has been due for `late_ms`; 0 for now.
     pub(super) fn wait_ms(&self, now: Now, late_ms: u64) -> u64 {
         self.buckets(now, late_ms).map(|bucket| bucket.next_ms()).max().unwrap_or(0)

@@ -82,10 +82,10 @@ pub use input::{
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
-    LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView, Rates, RecordedCounts,
-    RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats,
-    View, WheelView,
+    Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant,
+    HeldBack, Histogram, LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView,
+    Rates, RecordedCounts, RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal,
+    Settled, ShardEvents, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
@@ -250,6 +250,7 @@ pub struct Engine {
     lease_expired: u64,
     lease_lost: u64,
     held_back: u64,
+    expired: ExpiredCounts,
     lateness: [u64; LATENESS_MS.len() + 1],
     lateness_sum_ms: u64,
     /// Whether the last step ended at a limit, so that there is more to do at once.
@@ -274,7 +275,7 @@ impl Engine {
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
-            queue.limiter = GrantLimiter::new(row.settings.limits, ids, now, None);
+            queue.limiter = GrantLimiter::recovered(row.settings.limits, ids, now);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
@@ -364,6 +365,7 @@ impl Engine {
             lease_expired: 0,
             lease_lost: 0,
             held_back: 0,
+            expired: ExpiredCounts::default(),
             lateness: [0; LATENESS_MS.len() + 1],
             lateness_sum_ms: 0,
             unfinished: false,
@@ -432,6 +434,9 @@ impl Engine {
                 Reply::Change(self.redrive(now, id, delay_ms, fx).map(Applied::from))
             }
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
+            Op::RemoveDead { id, died } => {
+                Reply::Change(self.remove_dead(now, id, died, fx).map(Applied::from))
+            }
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Recall { target } => Reply::View(self.recall(now, &target)),
             Op::Outline { id } => {

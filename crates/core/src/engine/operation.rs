@@ -193,6 +193,7 @@ impl Op {
             Op::Quotas => (const { &row("quotas", All).settles().repeatable() }, Nothing),
             Op::Recall { target } => (const { &row("recall", Message).repeatable().recalls() }, target.into()),
             Op::Events { .. } => (const { &row("events", Shard).repeatable() }, Nothing),
+            Op::RemoveDead { id, .. } => (const { &row("remove_dead", Message).settles() }, Id(*id)),
         }
     }
 

@@ -21,7 +21,7 @@ use super::index::TenantIdx;
 use super::index::{GrantRank, RowIdx};
 use super::limiter::GrantLimiter;
 use super::quota::Quotas;
-use super::reply::{Attended, QueueLateness};
+use super::reply::{Attended, ExpiredCounts, QueueLateness};
 use super::share::{Scarce, Share};
 
 #[derive(Debug)]
@@ -69,6 +69,7 @@ pub(super) struct QueueState {
     pub(super) rates: [Rate; 3],
     /// Of a queue that has granted a message: most have not.
     pub(super) lateness: Option<Box<QueueLateness>>,
+    pub(super) expired: ExpiredCounts,
     pub(super) dead_check: Option<EngineMs>,
     /// Whether it has the done messages of another queue.
     pub(super) is_done: bool,
@@ -149,6 +150,7 @@ impl QueueState {
             holds: [0; 3],
             rates: Default::default(),
             lateness: None,
+            expired: ExpiredCounts::default(),
             dead_check: None,
             is_done: name.done_of().is_some(),
             name,

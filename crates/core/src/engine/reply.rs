@@ -28,8 +28,8 @@ pub enum Reply {
     Settle(Result<Applied<Settled>, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<Applied<WallMs>, SettleRefusal>),
-    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`] and
-    /// [`super::Op::Outline`]: the present state of the message (for a cancel: the former one).
+    /// To [`super::Op::Cancel`], [`super::Op::RemoveDead`], [`super::Op::Postpone`], [`super::Op::Fire`],
+    /// [`super::Op::Redrive`] and [`super::Op::Outline`]: the present state of the message (for a removal: the former one).
     Change(Result<Applied<Box<Outline>>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
     View(Option<Box<View>>),
@@ -565,9 +565,30 @@ pub struct QueueView {
     /// Number of its messages that have ended and are kept as done.
     #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub done: u64,
+    /// Counts of its expired messages that were not dropped.
+    #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
+    pub expired: ExpiredCounts,
     /// How late its messages were granted. Nodes do not tell each other: it is that of the shards here.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub lateness: QueueLateness,
+}
+
+/// Counts of expired messages since the engine was made. Those that were dropped are in [`Totals::expired`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ExpiredCounts {
+    /// Grants of expired messages.
+    pub late: u64,
+    /// Messages that are dead because they had expired; they are among [`Totals::died`], too.
+    pub dead: u64,
+}
+
+impl ExpiredCounts {
+    /// Adds those of another shard.
+    pub fn add(&mut self, other: ExpiredCounts) {
+        self.late = self.late.saturating_add(other.late);
+        self.dead = self.dead.saturating_add(other.dead);
+    }
 }
 
 /// How late messages of a queue were granted for the first time, since the engine was made. It has few columns, because

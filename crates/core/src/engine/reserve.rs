@@ -17,7 +17,9 @@ use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
 use super::limiter::AtLimit;
 use super::queue::{Event, QueueIdx};
-use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
+use super::reply::{
+    Attended, ChangeRefusal, ExpiredCounts, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved,
+};
 use super::rows::{GrantRank, RowIdx};
 use super::share::Scarce;
 use super::waiters::{LeaseTerms, Waiter};
@@ -548,6 +550,9 @@ impl Engine {
             late: verdict == GrantVerdict::Late,
         });
         self.use_rate(now, idx, lateness_ms);
+        if verdict == GrantVerdict::Late {
+            self.count_expired(idx, ExpiredCounts { late: 1, dead: 0 });
+        }
         self.put_in_place(now, slot, fx);
         let life = &self.rows.get(slot).life;
         let record = match limit {

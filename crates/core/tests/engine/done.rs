@@ -107,6 +107,48 @@ fn each_way_to_end_is_told_and_survives_a_restart() {
     assert_eq!(holder.state, State::Scheduled);
 }
 
+/// Story: an order that had died once was shown as dead by its key, although the same order was done since.
+#[test]
+fn a_key_shows_what_had_it_last() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(100_000));
+    let by_key = |rig: &mut Rig| match rig.call(Op::Recall { target: Target::Key(queue("q"), key("k")) }) {
+        Reply::View(view) => view.map(|view| (view.message.id, view.state)),
+        other => panic!("{other:?}"),
+    };
+    let bury = |rig: &mut Rig| {
+        let grant = rig.reserve("q", 1).pop().expect("a message");
+        let id = grant.message.id;
+        rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
+        id
+    };
+    rig.put("q", 0, Some("k"));
+    let first = ack_one(&mut rig, "q");
+    assert_eq!(by_key(&mut rig), Some((first, State::Done)));
+    rig.put("q", 0, Some("k"));
+    let second = ack_one(&mut rig, "q");
+    assert_eq!(by_key(&mut rig), Some((second, State::Done)), "the newer one of two");
+    rig.put("q", 0, Some("k"));
+    let dead = bury(&mut rig);
+    assert_eq!(by_key(&mut rig), Some((dead, State::Dead)));
+    rig.put("q", 0, Some("k"));
+    let third = ack_one(&mut rig, "q");
+    for _ in 0..2 {
+        assert_eq!(by_key(&mut rig), Some((third, State::Done)), "the dead one is older");
+        rig.restart();
+    }
+    // It comes back, and dies again, a moment later: within one millisecond a start does not keep the order.
+    rig.pass(1);
+    rig.call(Op::Redrive { id: dead, delay_ms: None });
+    assert_eq!(by_key(&mut rig), Some((dead, State::Ready)));
+    assert_eq!(bury(&mut rig), dead);
+    assert_eq!(by_key(&mut rig), Some((dead, State::Dead)));
+    // Changes mean the dead one all the same.
+    let target = Target::Key(queue("q"), key("k"));
+    assert!(matches!(rig.call(Op::Cancel { target }), Reply::Change(Ok(was)) if was.what.id == dead));
+    assert_eq!(by_key(&mut rig), Some((dead, State::Done)));
+}
+
 #[test]
 fn a_done_message_is_gone_for_every_other_operation() {
     let mut rig = Rig::new(Policy::default());
@@ -198,6 +240,25 @@ fn the_oldest_of_the_queue_go_when_there_are_too_many() {
     assert_eq!(listed(&mut rig, "q", 7), ids[40..]);
     let counts = rig.engine.done_counts();
     assert_eq!((counts.kept, counts.given_up, counts.not_kept), (20, 40, 0));
+}
+
+#[test]
+fn the_oldest_of_the_queue_go_when_they_are_too_large() {
+    let mut rig = Rig::new(Policy { max_done_bytes: 5_000, max_step: 4, ..Policy::default() });
+    keep(&mut rig, "q", Some(1_000_000));
+    let ids: Vec<MessageId> = (0..60)
+        .map(|_| {
+            let large = Enqueue { when: When::After(5_000), ..Enqueue::new(queue("q"), vec![7; 500]) };
+            let Reply::Enqueue(Ok(put)) = rig.call(Op::Enqueue(Box::new(large))) else { panic!() };
+            cancel(&mut rig, put.id);
+            put.id
+        })
+        .collect();
+    rig.settle();
+    let counts = rig.engine.done_counts();
+    assert!((3_000..=5_000).contains(&counts.bytes), "{counts:?}");
+    assert_eq!((counts.kept + counts.given_up, counts.not_kept), (60, 0), "{counts:?}");
+    assert_eq!(listed(&mut rig, "q", 7), ids[60 - counts.kept as usize..]);
 }
 
 #[test]

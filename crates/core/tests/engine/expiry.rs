@@ -4,6 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::message::{DeadReason, Expiry, Options, State};
 use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
+use duewheel_core::spread::{DrawnBy, offset_ms};
 use duewheel_core::time::WallMs;
 
 use crate::harness::*;
@@ -58,6 +59,29 @@ fn nack(rig: &mut Rig, grant: &Grant, delay_ms: u64) {
 fn postpone(rig: &mut Rig, id: MessageId, delay_ms: u64) -> Reply {
     let edit = Box::new(Edit::due(When::After(delay_ms)));
     rig.call(Op::Postpone { target: Target::Id(id), edit, if_generation: None })
+}
+
+/// Story: only those that were dropped were counted.
+#[test]
+fn what_became_of_expired_messages_is_counted() {
+    let mut rig = Rig::new(Policy::default());
+    for (name, what, count) in
+        [("a", OnExpiry::DeliverLate, 1), ("b", OnExpiry::Dead, 2), ("c", OnExpiry::Drop, 3)]
+    {
+        on_expiry(&mut rig, name, what);
+        for _ in 0..count {
+            put_one(&mut rig, expiring(name, 0, Expiry::In(10)));
+        }
+    }
+    rig.pass(100);
+    let mut counts = Vec::new();
+    for name in ["a", "b", "c"] {
+        assert_eq!(rig.reserve(name, 9).len(), usize::from(name == "a"));
+        let Reply::Queues(queues) = rig.call(Op::Queue { queue: queue(name) }) else { panic!() };
+        counts.push((queues[0].expired.late, queues[0].expired.dead, queues[0].totals.expired));
+    }
+    assert_eq!(counts, [(1, 0, 0), (0, 2, 0), (0, 0, 3)]);
+    assert_eq!(rig.engine.expired_counts(), ExpiredCounts { late: 1, dead: 2 });
 }
 
 #[test]
@@ -290,6 +314,27 @@ fn a_spread_is_drawn_by_the_key_and_again_when_the_due_time_changes() {
     }
     let below = drawn.iter().filter(|ms| **ms < 5_000).count();
     assert!((10..=40).contains(&below), "{drawn:?}");
+}
+
+/// The words of `docs/limits.md`: the key, or else the dedupe id, or else the id; and the key or else the id when the due
+/// time is changed.
+#[test]
+fn a_spread_is_drawn_by_key_dedupe_id_or_id() {
+    let mut rig = Rig::new(Policy::default());
+    let (name, order) = (queue("q"), key("order-1"));
+    let with =
+        |key, dedupe: Option<&str>| Enqueue { key, dedupe_id: dedupe.map(Into::into), ..spread("q", 10_000) };
+    for (e, by, again) in [
+        (with(Some(order.clone()), Some("once")), DrawnBy::Key(&order), DrawnBy::Key(&order)),
+        (with(None, Some("twice")), DrawnBy::DedupeId("twice"), DrawnBy::Id(MessageId(2))),
+        (with(None, None), DrawnBy::Id(MessageId(3)), DrawnBy::Id(MessageId(3))),
+    ] {
+        let id = put_one(&mut rig, e);
+        let due = |rig: &mut Rig| view(rig, id).expect("there").due_at.0 - WALL;
+        assert_eq!(due(&mut rig), 1_000 + offset_ms(&name, by, 10_000), "{by:?}");
+        postpone(&mut rig, id, 5_000);
+        assert_eq!(due(&mut rig), 5_000 + offset_ms(&name, again, 10_000), "{again:?}");
+    }
 }
 
 #[test]

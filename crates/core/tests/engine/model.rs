@@ -16,10 +16,12 @@ use duewheel_core::time::{Due, EngineMs, Now, WallMs};
 use crate::harness::*;
 
 // By its path, because the fuzz targets take this file in by its own.
+#[path = "model/done.rs"]
+mod done;
 #[path = "model/messages.rs"]
 mod messages;
 
-use messages::{DoneM, KEEP, M, Model, S};
+use messages::{KEEP, M, Model, S};
 
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
@@ -186,7 +188,7 @@ impl Case {
                 S::Leased(_, _, session) if session != SessionId::NONE => {
                     if m.attempt - m.forgiven >= m.max {
                         died += 1;
-                        S::Dead(now.wall.0)
+                        S::Dead(now.engine.0)
                     } else if now.is_due(m.due) {
                         S::Ready(now.wall_of(m.due).0, None)
                     } else {
@@ -450,7 +452,7 @@ impl Case {
         m.forgiven += u32::from(attempt == Attempt::NotYet);
         if m.attempt - m.forgiven >= m.max {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts).into()));
-            m.stage = S::Dead(now.wall.0);
+            m.stage = S::Dead(now.engine.0);
             self.model.died += 1;
             return;
         }
@@ -471,7 +473,7 @@ impl Case {
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
-                self.model.live[at].stage = S::Dead(self.rig.now.wall.0);
+                self.model.live[at].stage = S::Dead(self.rig.now.engine.0);
                 self.model.died += 1;
             }
             None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
@@ -663,7 +665,7 @@ impl Case {
                 continue;
             }
             if m.attempt - m.forgiven >= m.max {
-                m.stage = S::Dead(now.wall.0);
+                m.stage = S::Dead(now.engine.0);
                 self.model.died += 1;
             } else {
                 self.model.place(at, now);
@@ -687,53 +689,6 @@ impl Case {
             Some(at) => self.compare_view(&self.model.live[at], &view.expect("it is there")),
         }
         self.recall(target);
-    }
-
-    /// A recall shows what a look shows, or else what has ended.
-    fn recall(&mut self, target: Target) {
-        let Reply::View(view) = self.rig.call(Op::Recall { target: target.clone() }) else { panic!() };
-        match (self.model.resolve(&target), self.model.recall(&target, self.rig.now)) {
-            (Some(at), _) => self.compare_view(&self.model.live[at], &view.expect("it is there")),
-            (None, Some(done)) => self.compare_done(done, &view.expect("it is kept")),
-            (None, None) => assert_eq!(view, None),
-        }
-    }
-
-    fn compare_done(&self, done: &DoneM, view: &View) {
-        let m = &done.m;
-        assert_eq!((view.message.id, view.message.queue.as_str()), (m.id, QUEUES[m.queue]));
-        assert_eq!(view.message.key.as_ref().map(|key| key.as_str()), m.key.map(|key| KEYS[key]));
-        assert_eq!((view.state, &view.message.body[..]), (State::Done, &[m.body][..]));
-        assert!(view.message.headers.is_empty(), "as they were");
-        assert_eq!((view.attempt, view.generation, view.priority), (m.attempt, m.generation, m.priority));
-        let (reason, at) = view.dead.expect("how and when it ended");
-        assert_eq!(reason, DeadReason::Done(done.outcome));
-        // A clock that goes back by less than an hour does not change the order.
-        assert!(at.0 >= done.wall);
-    }
-
-    /// What has ended, by id, by key and as a list, and nothing else.
-    fn compare_all_done(&mut self) {
-        for done in self.model.done.clone() {
-            self.recall(Target::Id(done.m.id));
-            if let Some(key_at) = done.m.key {
-                self.recall(Target::Key(queue(QUEUES[done.m.queue]), key(KEYS[key_at])));
-            }
-        }
-        for (q, name) in QUEUES.iter().enumerate() {
-            let (state, limit) = (Some(State::Done), usize::MAX);
-            let list = Op::List { queue: queue(name), state, after: None, limit, from: None };
-            let Reply::Page(page) = self.rig.call(list) else { panic!() };
-            assert_eq!(page.next, None);
-            let now = self.rig.now.engine.0;
-            let kept = self.model.done.iter().filter(|done| done.m.queue == q && done.engine + KEEP > now);
-            let mut kept: Vec<&DoneM> = kept.collect();
-            assert_eq!(page.views.len(), kept.len(), "{:?}", page.views);
-            kept.sort_by_key(|done| done.m.id);
-            let mut views: Vec<&View> = page.views.iter().collect();
-            views.sort_by_key(|view| view.message.id);
-            views.iter().zip(kept).for_each(|(view, done)| self.compare_done(done, view));
-        }
     }
 
     fn compare_view(&self, m: &M, view: &View) {

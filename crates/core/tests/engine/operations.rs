@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use duewheel_core::engine::{
-    Ask, Attempt, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply, Reserve,
-    Reserved, Routing, Target, WaiterId, When,
+    Ask, Attempt, ChangeRefusal, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply,
+    Reserve, Reserved, Routing, Target, WaiterId, When,
 };
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;
@@ -85,6 +85,7 @@ fn one_of_each() -> Vec<Op> {
         Op::Quotas,
         Op::Recall { target: keyed() },
         Op::Events { shard: ShardId(2), after: None, limit: 1, fired_after: None },
+        Op::RemoveDead { id: ID, died: WallMs(1) },
     ]
 }
 
@@ -103,13 +104,13 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_a_row_of_its_own() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 37);
+    assert_eq!(names.len(), 38);
 }
 
 #[test]
 fn what_the_table_says_of_each_operation() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
-                   session_closed quotas";
+                   session_closed quotas remove_dead";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
                       session_closed session_deadline next_due quotas recall events";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
@@ -126,8 +127,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.lease == OnLease::EndsOwn), "delete");
     assert_eq!(those(|o| o.routing == Routing::Leases), "undelivered");
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
-    let message =
-        "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall";
+    let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead";
     assert_eq!(those(|o| o.routing == Routing::Shard), "events");
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }
@@ -214,6 +214,7 @@ fn typed_operations_get_the_answer_that_their_type_says() {
     assert_eq!(ask(&mut rig, Op::session_deadline(SessionId(3))), Some(grant.lease_ms));
     ask(&mut rig, Op::bury(id, grant.token, "no use")).unwrap();
     assert_eq!(ask(&mut rig, Op::peek(q(), State::Dead)).unwrap().message.id, id);
+    assert_eq!(ask(&mut rig, Op::remove_dead(id, WallMs(1))), Err(ChangeRefusal::NotDead));
     ask(&mut rig, Op::redrive(id)).unwrap();
     assert_eq!(ask(&mut rig, Op::redrive_many(q(), 9)).what, 0);
     assert_eq!(ask(&mut rig, Op::fire_many(q(), 9)).what, 0);

@@ -34,8 +34,8 @@ pub(super) struct PartEntry {
     pub(super) id: MessageId,
     /// Its generation; [`LEASED`] if a consumer had it.
     pub(super) generation: u32,
-    /// When it was due, in ms since 1970.
-    pub(super) due: u64,
+    /// When it was due, or has died if it was dead, in ms since 1970.
+    pub(super) at: u64,
 }
 
 /// Stands for the generation of a message that a consumer had: it is not changed, also when another walk meets it without
@@ -69,7 +69,7 @@ impl Part {
         for entry in &self.entries {
             bytes.put_u64_le(entry.id.0);
             bytes.put_u32_le(entry.generation);
-            bytes.put_u64_le(entry.due);
+            bytes.put_u64_le(entry.at);
         }
         bytes.freeze()
     }
@@ -84,8 +84,8 @@ impl Part {
         }
         let mut entries = Vec::with_capacity(rest.len() / ENTRY);
         while rest.has_remaining() {
-            let (id, generation, due) = (MessageId(rest.get_u64_le()), rest.get_u32_le(), rest.get_u64_le());
-            entries.push(PartEntry { id, generation, due });
+            let (id, generation, at) = (MessageId(rest.get_u64_le()), rest.get_u32_le(), rest.get_u64_le());
+            entries.push(PartEntry { id, generation, at });
         }
         Some(Part { walk, entries })
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_part_comes_back() {
-        let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, due: u64::MAX - n };
+        let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, at: u64::MAX - n };
         for position in [None, Some("5.7_-".to_owned())] {
             let walk = PartWalk { position, leased: 3 };
             let part = Part { walk, entries: (0..3).map(entry).collect() };

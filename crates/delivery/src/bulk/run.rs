@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Op, Outline, Past, Target, Typed, View, When,
+    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Enqueued, Op, Outline, Past, Target, Typed, View,
+    When,
 };
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
@@ -300,6 +301,9 @@ impl<'a> BulkRun<'a> {
         match self.jobs.jobs.client.ask_many(ask).await {
             Ok(answers) => {
                 let judge = |(n, answer): (usize, Result<Result<_, _>, CallError>)| match answer {
+                    Ok(answer) if matches!(self.record.action, BulkAction::Cancel) => {
+                        of_removal(answer.map(drop), is_unsure(n))
+                    }
                     Ok(answer) => of_change(answer.map(drop), is_unsure(n)),
                     Err(error) => Err(error.to_string()),
                 };
@@ -309,12 +313,18 @@ impl<'a> BulkRun<'a> {
         }
     }
 
+    /// Whether the job is about dead messages alone, and knows when each has died.
+    fn is_of_dead(&self) -> bool {
+        self.record.action.lists(&self.record.filter) == Some(State::Dead)
+    }
+
     /// The change of one message within its queue.
     fn op(&self, entry: &PartEntry) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         // With its generation: one that was moved before a crash is not moved again.
         let move_to =
             |when| Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation));
         match &self.record.action {
+            BulkAction::Cancel if self.is_of_dead() => Op::remove_dead(entry.id, WallMs(entry.at)),
             BulkAction::Cancel => Op::cancel(Target::Id(entry.id)),
             BulkAction::Postpone(to) => move_to(self.when(*to, entry)),
             BulkAction::Fire => move_to(When::After(0)),
@@ -345,7 +355,7 @@ impl<'a> BulkRun<'a> {
                 Err(error) => Err(error.to_string()),
                 Ok(None) if is_unsure(n) => Ok(BulkOutcome::Done),
                 Ok(None) => Ok(BulkOutcome::Changed),
-                Ok(Some(view)) if view.state != State::Dead => Ok(BulkOutcome::Changed),
+                Ok(Some(view)) if died(&view) != Some(entries[n].at) => Ok(BulkOutcome::Changed),
                 Ok(Some(view)) if !self.may_move(&view) => Ok(BulkOutcome::Refused),
                 Ok(Some(view)) => {
                     copies.push(self.copy(&view, to, delay_ms));
@@ -359,31 +369,45 @@ impl<'a> BulkRun<'a> {
             Ok(entered) => entered,
             Err(error) => return vec![Err(error.to_string())],
         };
-        let mut removes = Vec::new();
-        let mut removed = Vec::new();
+        let (mut copied, mut copied_of) = (Vec::new(), Vec::new());
         for (n, answer) in of.into_iter().zip(entered) {
             match answer.map_err(|error| error.to_string()) {
                 // With the same id it is there since before a crash.
-                Ok(Ok(_) | Err(EnqueueRefusal::DedupeMismatch(_))) => {
-                    removes.push(Op::cancel(Target::Id(entries[n].id)));
-                    removed.push(n);
+                Ok(Ok(Enqueued { id, .. }) | Err(EnqueueRefusal::DedupeMismatch(id))) => {
+                    copied.push((&entries[n], id));
+                    copied_of.push(n);
                 }
                 Ok(Err(refusal)) => judged[n] = of_enqueue(&refusal),
                 Err(error) => judged[n] = Err(error),
             }
         }
-        match client.ask_many(removes).await {
-            Ok(answers) => {
-                for (n, answer) in removed.into_iter().zip(answers) {
-                    judged[n] = match answer {
-                        Ok(answer) => of_change(answer.map(drop), true),
-                        Err(error) => Err(error.to_string()),
-                    };
+        match self.remove_moved(&copied).await {
+            Ok(removed) => {
+                for (n, outcome) in copied_of.into_iter().zip(removed) {
+                    judged[n] = outcome;
                 }
                 judged
             }
             Err(error) => vec![Err(error.to_string())],
         }
+    }
+
+    /// Removes dead messages of which there are copies now. Where one was redriven meanwhile its copy is taken back.
+    async fn remove_moved(&self, copied: &[(&PartEntry, MessageId)]) -> Result<Vec<Judged>, CallError> {
+        let client = &self.jobs.jobs.client;
+        let removes = copied.iter().map(|(entry, _)| Op::remove_dead(entry.id, WallMs(entry.at))).collect();
+        let removed = client.ask_many(removes).await?;
+        let mut judged: Vec<Judged> = Vec::with_capacity(copied.len());
+        for ((_, copy), answer) in copied.iter().zip(removed) {
+            judged.push(match answer {
+                Ok(Err(ChangeRefusal::NotDead)) => {
+                    of_taken_back(client.ask(Op::cancel(Target::Id(*copy))).await)
+                }
+                Ok(answer) => of_removal(answer.map(drop), true),
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        Ok(judged)
     }
 
     /// Whether a dead message may enter another queue: one with a URL only if that was allowed when the job began.
@@ -417,7 +441,7 @@ impl<'a> BulkRun<'a> {
     fn when(&self, to: BulkMove, entry: &PartEntry) -> When {
         match to {
             BulkMove::Delay(ms) => Self::at(self.record.created.saturating_add(ms)),
-            BulkMove::Shift(ms) => Self::at(entry.due.saturating_add_signed(ms)),
+            BulkMove::Shift(ms) => Self::at(entry.at.saturating_add_signed(ms)),
         }
     }
 
@@ -443,7 +467,30 @@ impl<'a> BulkRun<'a> {
 /// A message as a walk has met it.
 fn part_entry(view: &View) -> PartEntry {
     let generation = if view.lease_until.is_some() { LEASED } else { view.generation };
-    PartEntry { id: view.message.id, generation, due: view.due_at.0 }
+    let at = view.dead.map_or(view.due_at, |(_, died)| died).0;
+    PartEntry { id: view.message.id, generation, at }
+}
+
+/// When a dead message has died, in ms since 1970.
+fn died(view: &View) -> Option<u64> {
+    view.dead.filter(|_| view.state == State::Dead).map(|(_, died)| died.0)
+}
+
+/// What the answer to a removal says: what is still there was not removed before.
+fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+    let is_gone = matches!(answer, Err(ChangeRefusal::NotFound));
+    of_change(answer, unsure && is_gone)
+}
+
+/// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
+fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
+    match answer {
+        Ok(Ok(_)) => Ok(BulkOutcome::Changed),
+        // A consumer of the other queue was quicker.
+        Ok(Err(ChangeRefusal::NotFound | ChangeRefusal::Leased)) => Ok(BulkOutcome::Done),
+        Ok(Err(refusal)) => Err(format!("{refusal:?}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// What the answer to a change says. `unsure`: this change may have been made before.
@@ -483,8 +530,9 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
 #[cfg(test)]
 mod tests {
     use duewheel::core::Policy;
-    use duewheel::core::engine::{Attempt, Limit};
-    use duewheel::{Duewheel, VirtualClock};
+    use duewheel::core::engine::{Attempt, InitialState, Limit};
+    use duewheel::core::id::SessionId;
+    use duewheel::{Client, Duewheel, VirtualClock};
 
     use super::super::filter::BulkFilter;
     use super::super::record::BulkCounts;
@@ -576,6 +624,101 @@ mod tests {
                 assert_eq!(view.due_at.0, now + 9_000_000, "{id}");
             }
         }
+    }
+
+    /// Dead messages of the queue `orders`, of an in-memory library.
+    async fn some_dead(client: &Client, n: usize) -> Vec<MessageId> {
+        let mut ids = Vec::new();
+        for _ in 0..n {
+            let order = Enqueue::new(QueueName::new("orders").unwrap(), b"".to_vec());
+            let order = Enqueue { begins: InitialState::Dead, ..order };
+            ids.push(client.ask(order).await.unwrap().unwrap().id);
+        }
+        ids
+    }
+
+    /// Lets a message die once more.
+    async fn bury(client: &Client, id: MessageId) {
+        let grant = client.ask(Op::reserve_one(id, SessionId::NONE, None)).await.unwrap().unwrap();
+        client.ask(Op::bury(id, grant.token, "no use")).await.unwrap().unwrap();
+    }
+
+    async fn job(jobs: &BulkJobs, filter: BulkFilter, action: BulkAction) -> (MessageId, u32, BulkRecord) {
+        let record = BulkRecord::new("orders".into(), filter, action, None, jobs.jobs.now());
+        assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
+        let ShelfRow { id, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
+        (id, generation, record)
+    }
+
+    /// Story: a job that was to remove dead messages removed those, too, that were redriven after it had collected
+    /// them, and counted them as done.
+    #[tokio::test]
+    async fn a_dead_message_that_was_redriven_meanwhile_is_left_alone() {
+        let move_to = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
+        for action in [BulkAction::Cancel, move_to] {
+            let clock = VirtualClock::at_2026();
+            let memory = Duewheel::builder().in_memory().clock(clock.clone());
+            let wheel = memory.open().await.unwrap();
+            let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+            let ids = some_dead(client, 3).await;
+            let dead = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
+            let (row, generation, record) = job(&jobs, dead, action.clone()).await;
+            let (_keep, stop) = watch::channel(false);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+            run.collect().await.unwrap();
+            assert_eq!((run.record.phase, run.record.counts.matched), (BulkPhase::Running, 3));
+            clock.advance(Duration::from_secs(1));
+            for id in &ids[..2] {
+                client.ask(Op::redrive(*id)).await.unwrap().unwrap();
+            }
+            // Dead as it is now, it is another matter.
+            bury(client, ids[1]).await;
+            // Also where a node that has died may have come so far.
+            run.unsure = 3;
+            assert!(matches!(run.go().await, RunEnd::Over));
+            let counts = jobs.get("job").await.unwrap().counts;
+            assert_eq!((counts.done, counts.changed), (1, 2), "{action:?}");
+            let mut states = Vec::new();
+            for id in ids {
+                states.push(client.ask(Op::get(Target::Id(id))).await.unwrap().map(|view| view.state));
+            }
+            assert_eq!(states, [Some(State::Ready), Some(State::Dead), None], "{action:?}");
+        }
+    }
+
+    /// Story: a dead message that was redriven between its copy and its removal was removed, or, with a consumer by then,
+    /// lived twice.
+    #[tokio::test]
+    async fn a_copy_is_taken_back_if_its_message_was_redriven_meanwhile() {
+        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
+        let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+        let ids = some_dead(client, 3).await;
+        let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
+        let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+        let (_keep, stop) = watch::channel(false);
+        let run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+        let (mut entries, mut copies) = (Vec::new(), Vec::new());
+        for id in &ids {
+            let view = client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();
+            entries.push(part_entry(&view));
+            let copy = run.copy(&view, &QueueName::new("others").unwrap(), None);
+            copies.push(client.ask(copy).await.unwrap().unwrap().id);
+        }
+        for id in &ids[..2] {
+            client.ask(Op::redrive(*id)).await.unwrap().unwrap();
+        }
+        let lease = |id| Op::reserve_one(id, SessionId::NONE, None);
+        client.ask(lease(ids[0])).await.unwrap().unwrap();
+        // The copy of the second one has a consumer already.
+        client.ask(lease(copies[1])).await.unwrap().unwrap();
+        let copied: Vec<_> = entries.iter().zip(copies.iter().copied()).collect();
+        let judged = run.remove_moved(&copied).await.unwrap();
+        assert_eq!(judged, [BulkOutcome::Changed, BulkOutcome::Done, BulkOutcome::Done].map(Ok));
+        let mut there = Vec::new();
+        for id in ids.into_iter().chain(copies) {
+            there.push(client.ask(Op::get(Target::Id(id))).await.unwrap().is_some());
+        }
+        assert_eq!(there, [true, true, false, false, true, true], "the messages, and their copies");
     }
 
     #[test]

@@ -39,7 +39,7 @@ struct RotateSecretArgs {
     options: Options,
 }
 
-/// The options of `serve` for the address of Redis; the others are not used.
+/// The options of `serve` for the address of Redis, which alone is reset; the others are not used.
 #[derive(Args, Debug)]
 struct ResetArgs {
     /// Confirm that missing shards are given up permanently

@@ -192,9 +192,11 @@ impl<W: Write> Exporter<W> {
 
     /// Writes the settings of one queue. Returns its priority.
     fn queue(&mut self, name: &QueueName) -> Result<u32, CommandFailure> {
-        let mut seen = self.remote.get(&path(name))?;
+        let seen = self.remote.get(&path(name))?;
         let mut line = ExportedQueue::new(name.clone());
-        if let Value::Object(config) = seen["config"].take() {
+        // That of the queue itself is without its target.
+        let mut settings = self.remote.get(&format!("{}/config", path(name)))?;
+        if let Value::Object(config) = settings["config"].take() {
             line.config = config.into_iter().filter(|(_, value)| !value.is_null()).collect();
         }
         line.paused = seen["paused"] == true;

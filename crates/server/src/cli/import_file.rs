@@ -487,22 +487,62 @@ impl<'a> FileImporter<'a> {
         }
     }
 
-    /// The settings and the pause of a queue, before its messages. Settings that the queue has here stay.
+    /// The settings, the pause and the target of a queue, before its messages. Settings that the queue has here stay.
     fn settings(&mut self, line: u64, queue: &ExportedQueue) -> Result<(), CommandFailure> {
         if queue.config.is_empty() && !queue.paused {
             return Ok(());
         }
         let name = self.name(line, &queue.queue.0)?;
-        let path = path(&name);
+        let mut config = queue.config.clone();
+        let target = config.remove("target");
+        self.own_settings(line, &name, queue, &config)?;
+        target.map_or(Ok(()), |target| self.target(line, &name, &target))
+    }
+
+    /// The target that a queue has in the file, where it has none here. Targets themselves are in no file.
+    fn target(&mut self, line: u64, name: &QueueName, target: &Value) -> Result<(), CommandFailure> {
+        let path = format!("{}/config", path(name));
+        let set = self.patiently(|| {
+            let here = self.remote.get(&path)?.pointer("/config/target").cloned().unwrap_or_default();
+            if here.is_null() {
+                self.remote.patch(&path, &json!({"target": target}))?;
+            }
+            Ok(here)
+        });
+        match set {
+            Ok(here) if here.is_null() || here == *target => Ok(()),
+            Ok(_) => {
+                let told = self.settings_left.entry(name.to_string());
+                told.or_insert_with(|| "has another target here, which stays".to_owned());
+                Ok(())
+            }
+            Err(trouble) if may_pass(&trouble) => Err(self.unfinished(trouble)),
+            Err(trouble) => {
+                self.settings_failed += 1;
+                let told = refused_line(Some(line), &format!("the target of {name}"), &trouble);
+                self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+                Ok(())
+            }
+        }
+    }
+
+    fn own_settings(
+        &mut self,
+        line: u64,
+        name: &QueueName,
+        queue: &ExportedQueue,
+        of_file: &Map<String, Value>,
+    ) -> Result<(), CommandFailure> {
+        let path = path(name);
         let here = match self.patiently(|| self.remote.get(&path)) {
             Ok(here) => here,
-            Err(trouble) => return self.not_set(line, &name, queue.paused, trouble),
+            Err(trouble) => return self.not_set(line, name, queue.paused, trouble),
         };
-        let mut wanted = queue.config.clone();
+        let mut wanted = of_file.clone();
         let window = wanted.remove("dedupe_window_ms");
         let mut config: Map<String, Value> = here["config"].as_object().cloned().unwrap_or_default();
-        config.retain(|_, value| !value.is_null());
-        let has_all = config == queue.config;
+        config.retain(|name, value| !value.is_null() && name != "target");
+        let has_all = config == *of_file;
         if !config.is_empty() && !has_all && config != wanted {
             let what = "has settings of its own here, which stay";
             let pause = if queue.paused && here["paused"] != true { ", and was not paused" } else { "" };
@@ -514,7 +554,7 @@ impl<'a> FileImporter<'a> {
             let length = Value::Object(length.into_iter().collect());
             let paused = self.patiently(|| self.remote.post(&format!("{path}/pause"), &length));
             if let Err(trouble) = paused {
-                return self.not_set(line, &name, true, trouble);
+                return self.not_set(line, name, true, trouble);
             }
         }
         if has_all {
@@ -526,7 +566,7 @@ impl<'a> FileImporter<'a> {
             && wanted != json!({})
             && let Err(trouble) = self.patiently(|| self.remote.patch(&format!("{path}/config"), &wanted))
         {
-            return self.not_set(line, &name, false, trouble);
+            return self.not_set(line, name, false, trouble);
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ enum CliCommand {
     Health(health::HealthArgs),
     /// Move the clock of a server that was started for tests
     Clock(clock::ClockArgs),
-    /// Show or manage a cluster of nodes on Redis
+    /// Show or manage a cluster of nodes on Redis or PostgreSQL
     Cluster(cluster::ClusterArgs),
     /// Prepare the store that nodes share
     Store(store::StoreArgs),

@@ -50,7 +50,11 @@ impl ClientCommand for TopArgs {
         // A wrong address or token is an error of the command, and no picture.
         let first = figures(&remote)?;
         if self.server.json {
-            writeln!(io::stdout(), "{}", json!({"stats": first.stats, "queues": first.queues}))?;
+            writeln!(
+                io::stdout(),
+                "{}",
+                json!({"stats": first.stats, "queues": first.queues, "more": first.more})
+            )?;
             return Ok(());
         }
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -71,11 +75,12 @@ impl ClientCommand for TopArgs {
 fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
     let stats = remote.get("/v1/stats")?;
     let mut queues = remote.get(&format!("/v1/queues?limit={QUEUES}"))?;
+    let more = queues["next"].is_string();
     let queues = match queues["queues"].take() {
         Value::Array(queues) => queues,
         _ => Vec::new(),
     };
-    Ok(TopFigures { stats, queues })
+    Ok(TopFigures { stats, queues, more })
 }
 
 /// A thread that asks the server again and again: a server that does not answer stops no key.

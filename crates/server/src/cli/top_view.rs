@@ -30,6 +30,8 @@ const KEYS: &str = "q end  p pause  s sort  d dead only  h span  ↑↓ scroll";
 pub(super) struct TopFigures {
     pub(super) stats: Value,
     pub(super) queues: Vec<Value>,
+    /// Whether there are queues behind these.
+    pub(super) more: bool,
 }
 
 /// Colours, or none.
@@ -213,7 +215,12 @@ fn head_lines(screen: &TopScreen, now: Instant) -> Vec<Line<'static>> {
         (None, Some(back)) if now.saturating_duration_since(back) < BACK => {
             Span::styled("the server is back", palette.style(Color::Green).add_modifier(Modifier::BOLD))
         }
-        (None, _) => Span::raw(format!("{} queues", cell(&screen.figures.stats, "queues"))),
+        (None, _) => {
+            let n = screen.figures.queues.len();
+            let only =
+                if screen.figures.more { format!(", below the first {n} by name") } else { String::new() };
+            Span::raw(format!("{} queues{only}", cell(&screen.figures.stats, "queues")))
+        }
     };
     let counts = &screen.figures.stats["counts"];
     let mut second = Vec::new();
@@ -436,7 +443,7 @@ mod tests {
                 "rates": {"enqueued": 1.5, "acked": 2},
             })
         };
-        TopFigures { stats, queues: vec![queue("orders", 17, 0), queue("sms\u{1b}[2J", 0, 3)] }
+        TopFigures { stats, queues: vec![queue("orders", 17, 0), queue("sms\u{1b}[2J", 0, 3)], more: false }
     }
 
     fn screen(palette: Palette) -> TopScreen {
@@ -509,6 +516,18 @@ mod tests {
         assert!(first(&mut screen).contains("the server is back"));
         screen.is_paused = true;
         assert!(first(&mut screen).contains("paused; p goes on"));
+    }
+
+    /// Story: of more than a thousand queues the others were missing without a word.
+    #[test]
+    fn queues_that_are_left_out_are_told() {
+        let mut screen = screen(Palette::Plain);
+        let first = |screen: &mut TopScreen| drawn(screen, 120, 24).0[0].trim_end().to_owned();
+        assert!(first(&mut screen).ends_with("2 queues"));
+        let mut stats = figures().stats;
+        stats["queues"] = json!(1_234);
+        screen.take(Ok(TopFigures { stats, more: true, ..figures() }), screen.seen);
+        assert!(first(&mut screen).ends_with("1234 queues, below the first 2 by name"));
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl ClientCommand for WorkArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let slots = Arc::new(JobSlots::default());
+        let slots = Arc::new(JobSlots { is_json: self.server.json, ..JobSlots::default() });
         watch_signals(slots.clone())?;
         let worker = WorkJobs {
             left: self.count.map(AtomicU64::new),
@@ -76,7 +76,7 @@ impl ClientCommand for WorkArgs {
             slots,
             waits: Mutex::default(),
         };
-        let results: Vec<Result<(), CommandFailure>> = thread::scope(|scope| {
+        let ended: Vec<thread::Result<()>> = thread::scope(|scope| {
             let jobs: Vec<_> = (0..usize::from(self.jobs))
                 .map(|job| {
                     scope.spawn({
@@ -85,10 +85,12 @@ impl ClientCommand for WorkArgs {
                     })
                 })
                 .collect();
-            let lost = || Err(CommandFailure::failed("a thread of this command panicked"));
-            jobs.into_iter().map(|job| job.join().unwrap_or_else(|_| lost())).collect()
+            jobs.into_iter().map(|job| job.join()).collect()
         });
-        results.into_iter().collect()
+        if ended.iter().any(Result::is_err) {
+            return Err(CommandFailure::failed("a thread of this command panicked"));
+        }
+        worker.slots.failure().map_or(Ok(()), Err)
     }
 }
 
@@ -113,8 +115,14 @@ enum NextMessage {
 }
 
 impl WorkJobs<'_> {
-    /// Handles one message after the other until it is told to stop.
-    fn job(&self, job: usize) -> Result<(), CommandFailure> {
+    /// Handles one message after the other until it is told to stop, or fails.
+    fn job(&self, job: usize) {
+        if let Err(failure) = self.messages(job) {
+            self.slots.fail(failure);
+        }
+    }
+
+    fn messages(&self, job: usize) -> Result<(), CommandFailure> {
         let mut turn = job;
         while self.claim() {
             let message = match self.next(&mut turn)? {
@@ -125,13 +133,7 @@ impl WorkJobs<'_> {
                 // It arrived while the last message was being finished.
                 return WorkLease::new(&self.remote, &message).map(|lease| lease.not_yet("the worker stops"));
             }
-            let result = self.handle(&message);
-            self.slots.end();
-            if result.is_err() {
-                // Every other message would fail like this one.
-                self.slots.stop();
-            }
-            result?;
+            self.slots.end(self.handle(&message));
         }
         Ok(())
     }
@@ -319,12 +321,24 @@ impl<'a> WorkLease<'a> {
 struct JobSlots {
     state: Mutex<WorkState>,
     children: Children,
+    /// Whether a failure is told in JSON.
+    is_json: bool,
 }
 
 #[derive(Debug, Default)]
 struct WorkState {
     busy: usize,
     stopping: bool,
+    /// The first failure of a job.
+    failure: Option<CommandFailure>,
+}
+
+impl WorkState {
+    /// Every other message would fail like this one.
+    fn fail(&mut self, failure: CommandFailure) {
+        self.stopping = true;
+        self.failure.get_or_insert(failure);
+    }
 }
 
 impl JobSlots {
@@ -341,18 +355,39 @@ impl JobSlots {
         !state.stopping
     }
 
-    /// A message is settled. The last one ends a process that was told to stop: reserves that still wait are cut off, and
-    /// the server detects that.
-    fn end(&self) {
+    /// A message is settled, or could not be handled. The last one ends a process that is to stop.
+    fn end(&self, result: Result<(), CommandFailure>) {
         let mut state = self.lock();
-        state.busy -= 1;
-        if state.stopping && state.busy == 0 {
-            std::process::exit(i32::from(self.children.were_killed()));
+        if let Err(failure) = result {
+            state.fail(failure);
         }
+        state.busy -= 1;
+        self.leave_if_idle(&mut state);
     }
 
-    fn stop(&self) {
-        self.lock().stopping = true;
+    /// A job has failed without a message.
+    fn fail(&self, failure: CommandFailure) {
+        let mut state = self.lock();
+        state.fail(failure);
+        self.leave_if_idle(&mut state);
+    }
+
+    /// The first failure, once all jobs have ended.
+    fn failure(&self) -> Option<CommandFailure> {
+        self.lock().failure.take()
+    }
+
+    /// Ends a process that is to stop and has no message: reserves that still wait are cut off, and the server detects
+    /// that. A failure is told, as it would be at the end of the command.
+    fn leave_if_idle(&self, state: &mut WorkState) {
+        if !state.stopping || state.busy > 0 {
+            return;
+        }
+        let Some(failure) = state.failure.take() else {
+            std::process::exit(i32::from(self.children.were_killed()));
+        };
+        failure.tell(self.is_json);
+        std::process::exit(i32::from(failure.exit_code()));
     }
 
     fn is_stopping(&self) -> bool {

@@ -73,7 +73,7 @@ pub(super) fn of_cluster(name: &str) -> &'static str {
 }
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 32] = [
+const COUNTERS: [(&str, &str); 34] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -104,6 +104,8 @@ const COUNTERS: [(&str, &str); 32] = [
     ),
     ("appends_answered_total", "Writes to the journal that Redis has answered."),
     ("renewals_total", "Renewals of the lease on the shard."),
+    ("granted_expired_total", "Grants of messages that had expired, in queues that deliver late."),
+    ("died_expired_total", "Messages that are dead because they had expired."),
     (
         "done_not_kept_total",
         "Messages that ended and could not be kept as done: no room, a store that is behind, or a limit.",

@@ -51,6 +51,14 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     );
     engine::write(&mut page, &shards);
     write_queues(&mut page, &queues, app.client.now().wall.0);
+    if asked.is_all() {
+        page.one(
+            "duewheel_queues_left_out",
+            "gauge",
+            "Queues in the shards of this node that are not among the first 1000, and have no figures here; at least.",
+            left_out(&queues, &shards),
+        );
+    }
     write_quotas(&mut page, &shards);
     write_cluster(&mut page, app);
     write_stores(&mut page, &shards);
@@ -117,6 +125,10 @@ struct ShownQueues {
 }
 
 impl ShownQueues {
+    fn is_all(&self) -> bool {
+        self.prefix.is_empty() && !self.only
+    }
+
     /// `NAME`, or `PREFIX*`.
     fn of(text: Option<&str>) -> Result<Self, Problem> {
         let Some(text) = text.filter(|text| *text != "*") else { return Ok(ShownQueues::default()) };
@@ -124,6 +136,16 @@ impl ShownQueues {
         let exact = QueueName::new(prefix).map_err(|what| Problem::field("queue", what))?;
         Ok(ShownQueues { prefix: prefix.to_owned(), exact: Some(exact), only })
     }
+}
+
+/// How many queues there are behind the first ones. One that is in several shards counts once only if all of them are in
+/// the same one, so it is the shard with the most that tells.
+fn left_out(shown: &BTreeMap<QueueName, QueueFigures>, shards: &[LocalShard]) -> u64 {
+    if shown.len() < MAX_QUEUES {
+        return 0;
+    }
+    let most = shards.iter().filter_map(LocalShard::stats).map(|stats| stats.queues).max();
+    most.unwrap_or(0).saturating_sub(shown.len() as u64)
 }
 
 /// Those with the first names, a few of a shard at a time, so that others have their turn in between.

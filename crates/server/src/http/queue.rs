@@ -45,6 +45,7 @@ pub(crate) async fn show(call: Call) -> Answer {
         pause: Pause::Running,
         pause_left_ms: None,
         done: 0,
+        expired: Default::default(),
         lateness: Default::default(),
     });
     Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))

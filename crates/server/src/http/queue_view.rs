@@ -30,6 +30,7 @@ pub(crate) struct QueueAnswer<'a> {
     pub(super) attended: bool,
     pub(super) rates: RatesAnswer,
     pub(super) totals: TotalsAnswer,
+    pub(super) expired: ExpiredAnswer,
     pub(super) paused: bool,
     pub(super) pause_left_ms: Option<u64>,
     pub(super) config: SettingsAnswer,
@@ -47,6 +48,7 @@ impl<'a> QueueAnswer<'a> {
             attended: view.attended == Attended::Yes,
             rates: RatesAnswer::of(view.rates),
             totals: TotalsAnswer::of(&view.totals),
+            expired: ExpiredAnswer { late: view.expired.late, dead: view.expired.dead },
             paused: view.pause != Pause::Running,
             pause_left_ms: view.pause_left_ms,
             config: SettingsAnswer::of(&view.settings),
@@ -72,6 +74,16 @@ impl CountsAnswer {
         let Counts { scheduled, ready, leased, dead, estimated } = counts;
         CountsAnswer { scheduled, ready, leased, dead, estimated }
     }
+}
+
+/// Counts of messages that had expired, since the start. Those that were dropped are in the totals, as `expired`.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ExpiredCounts")]
+pub(crate) struct ExpiredAnswer {
+    /// Grants of expired messages.
+    pub(super) late: u64,
+    /// Messages that are dead because they had expired; `died` of the totals has them, too.
+    pub(super) dead: u64,
 }
 
 /// Messages per second, over the last seconds.

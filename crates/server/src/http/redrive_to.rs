@@ -1,9 +1,9 @@
 //! Redrive into another queue: each dead message becomes a new one there.
 
-use duewheel::core::engine::{Enqueue, EnqueueRefusal, Op, Target};
+use duewheel::core::engine::{ChangeRefusal, Enqueue, EnqueueRefusal, Op, Target};
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::store::Level;
-use duewheel::core::{MessageId, QueueName, State};
+use duewheel::core::{MessageId, QueueName, State, WallMs};
 use duewheel::same_content;
 
 use super::message::room;
@@ -30,12 +30,12 @@ pub(super) async fn redrive_to(
     let _room = room(app).await?;
     let found = app.ask(Op::get(Target::Id(id))).await?;
     let found = found.filter(|found| found.message.queue == *from).ok_or_else(Problem::message_not_found)?;
-    if found.state != State::Dead {
-        return Err(Problem::new(ErrorCode::NotDead, "the message is not dead"));
-    }
+    let not_dead = || Problem::new(ErrorCode::NotDead, "the message is not dead");
+    let (State::Dead, Some((_, died))) = (found.state, found.dead) else { return Err(not_dead()) };
     let copy = Enqueue {
         key: found.message.key.clone(),
-        dedupe_id: Some(format!("{OWN_DEDUPE}redrive/{}", id.0).into()),
+        // Of this death: once redriven in its own queue the message may die, and be moved, again.
+        dedupe_id: Some(format!("{OWN_DEDUPE}redrive/{}/{}", id.0, died.0).into()),
         ..same_content(&found, to.clone(), app.client.now().wall, 0)
     };
     if target_url::is_in(&copy) {
@@ -47,8 +47,23 @@ pub(super) async fn redrive_to(
         Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
         Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
     };
-    // Whatever has happened to the old message since, the new one is there.
-    let removed = app.ask(Op::cancel(Target::Id(id))).await?;
-    let removed = removed.map_err(|refusal| Problem::from_change(refusal, "to_queue"))?;
-    Ok(MovedMessage { level: removed.level, ..moved })
+    finish(app, (id, died), moved).await
+}
+
+/// Removes the dead message of which there is a copy now. If it was redriven in its own queue meanwhile, its copy is taken
+/// back, unless a consumer was quicker.
+async fn finish(
+    app: &App,
+    (id, died): (MessageId, WallMs),
+    moved: MovedMessage,
+) -> Result<MovedMessage, Problem> {
+    match app.ask(Op::remove_dead(id, died)).await? {
+        Ok(removed) => Ok(MovedMessage { level: removed.level, ..moved }),
+        Err(ChangeRefusal::NotDead) => match app.ask(Op::cancel(Target::Id(moved.id))).await? {
+            Ok(_) => Err(Problem::from_change(ChangeRefusal::NotDead, "to_queue")),
+            Err(ChangeRefusal::NotFound | ChangeRefusal::Leased) => Ok(moved),
+            Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
+        },
+        Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
+    }
 }

@@ -51,6 +51,39 @@ await check(seen, "no such page");
   await check(seen, "all tables behind graphics");
 }
 
+// A look that fails says so for as long as it fails: the success of another one took its words away, each second.
+{
+  const { page: own, context } = await tab();
+  await own.route("**/v1/queues?*", (route) => route.fulfill({ status: 503, contentType: "application/problem+json", body: '{"detail": "the queues are away"}' }));
+  await go(own, "/", "Overview");
+  const trouble = own.locator("#trouble");
+  await eventually("the trouble is told", async () => (await trouble.textContent()) === "the queues are away");
+  await own.getByRole("region", { name: "Rates by time" }).locator("xpath=..").locator("summary").click();
+  const rows = own.getByRole("region", { name: "Rates by time" }).locator("tbody tr");
+  await eventually("the stream goes on", async () => {
+    assert.equal(await trouble.textContent(), "the queues are away");
+    return (await rows.count()) >= 4;
+  });
+  await own.unroute("**/v1/queues?*");
+  await eventually("it is over", async () => (await trouble.textContent()) === "");
+  await context.close();
+}
+
+// After a restart of the server its counts begin anew: no share of negative counts is shown.
+{
+  const { page: own, context } = await tab();
+  const stats = await api("/v1/stats");
+  const sample = (n, counts) => `data: ${JSON.stringify({ ...stats, at: new Date(1_800_000_000_000 + 1_000 * n).toISOString(), lateness: { ...stats.lateness, counts } })}\n\n`;
+  const only = (k, n) => stats.lateness.counts.map((_, at) => (at === k ? n : 0));
+  // A thousand were on time; then another process has granted ten, each up to 5 ms late.
+  const body = sample(0, only(0, 1_000)) + sample(1, only(3, 4)) + sample(2, only(3, 10));
+  await own.route("**/v1/stats/stream", (route) => route.fulfill({ status: 200, contentType: "text/event-stream", body }));
+  await go(own, "/", "Overview");
+  const p99 = own.locator("main dl.figures div", { hasText: "Lateness p99" });
+  await eventually("what the new process has granted", async () => (await p99.textContent()).includes("≤ 5"));
+  await context.close();
+}
+
 // A hidden page asks for nothing, and its stream ends; when it is seen again, both go on.
 {
   await go(page, "/", "Overview");

@@ -115,6 +115,40 @@ fn what_travels_arrives() {
     assert!(to.fails(&["enqueue", "q/1", "x", "--key", "r"], 4).contains("key_exists"), "keys hold");
 }
 
+/// Story: an export left out which target a queue has, so its messages came and were delivered nowhere.
+#[test]
+fn a_queue_keeps_its_target_or_the_import_says_why_not() {
+    let from = Shell::new();
+    for target in ["shop", "shop-2"] {
+        from.ok(&["target", "put", target, "https://shop.example/hook"]);
+    }
+    for (queue, target) in [("a", "shop"), ("b", "shop-2")] {
+        from.ok(&["enqueue", queue, "x", "--delay", "1h"]);
+        from.ok(&["config", queue, "--target", target, "--lease", "1 min"]);
+    }
+    let file = from.export();
+    let to = other();
+    to.ok(&["target", "put", "shop", "https://shop.example/hook"]);
+    let config = |queue: &str| to.json(&["config", queue, "--json"]);
+    let path = file.to_str().expect("path");
+    let missing = to.fails(&["import", path], 1);
+    assert!(
+        missing.contains("the target of b") && missing.contains("there is no target of this name"),
+        "{missing}"
+    );
+    assert_eq!((&config("a")["target"], &config("b")["target"]), (&json!("shop"), &Value::Null));
+    assert_eq!(config("b")["lease_ms"], 60_000, "the other settings are set");
+    assert_eq!((to.messages("a").len(), to.messages("b").len()), (1, 1));
+    // It is put, and the file is imported again.
+    to.ok(&["target", "put", "shop-2", "https://shop.example/hook"]);
+    assert_eq!(to.import(&file, &[])["settings_failed"], 0);
+    assert_eq!(config("b")["target"], "shop-2");
+    // Another one that is here stays.
+    to.ok(&["config", "b", "--target", "shop"]);
+    assert_eq!(to.import(&file, &[])["settings_left"], json!(["b"]));
+    assert_eq!(config("b")["target"], "shop");
+}
+
 #[test]
 fn a_file_that_is_imported_again_doubles_nothing() {
     let (from, to) = (Shell::new(), other());

@@ -127,3 +127,22 @@ async fn occurrences_of_schedules_are_counted() {
         assert_eq!(server.figure("/metrics", name).await, Some(0.0), "{name}");
     }
 }
+
+/// Story: with more than a thousand queues the others had no figures, and nothing said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_are_left_out_are_counted() {
+    let server = Server::start_shards(1).await;
+    for n in 0..1_000 {
+        server.enqueue(&format!("q{n:04}"), r#"{"body": "x", "delay": "1h"}"#).await;
+    }
+    assert_eq!(server.figure("/metrics", "duewheel_queues_left_out").await, Some(0.0));
+    for n in 1_000..1_003 {
+        server.enqueue(&format!("q{n:04}"), r#"{"body": "x", "delay": "1h"}"#).await;
+    }
+    assert_eq!(server.figure("/metrics", "duewheel_queues_left_out").await, Some(3.0));
+    let last = r#"duewheel_queue_messages{queue="q1002",state="scheduled"}"#;
+    assert_eq!(server.figure("/metrics", last).await, None);
+    assert_eq!(server.figure("/metrics?queue=q10*", last).await, Some(1.0));
+    let asked = server.figure("/metrics?queue=q10*", "duewheel_queues_left_out").await;
+    assert_eq!(asked, None, "others were not asked for");
+}

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::fixture::PATIENCE;
 use crate::process::{Process, run, serve, text};
 
 fn start(dir: &Path, log: &str, more: &[&str]) -> Process {
@@ -53,6 +55,64 @@ fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
     let third = read(dir, "third");
     assert!(third.contains("messages=2") && third.contains("last_end=\"cut off\""), "{third}");
     assert!(!third.contains("journal_records=0"), "{third}");
+}
+
+/// Story: over several shards the line said that nothing was recovered, and that the last end was unknown.
+#[test]
+fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {
+    let dir = TempDir::new().expect("dir");
+    let dir = dir.path();
+    let shards = ["--shards", "3"];
+    let enqueue = |server: &Process, keys: std::ops::Range<u32>| {
+        for n in keys {
+            let message = format!(r#"{{"body": "a", "delay": "1h", "key": "order-{n}"}}"#);
+            server.call("POST", "/v1/queues/q/messages", &message);
+        }
+    };
+    let mut server = start(dir, "first", &shards);
+    enqueue(&server, 0..12);
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let first = read(dir, "first");
+    assert!(first.contains("messages=0") && first.contains("the folder is new"), "{first}");
+    let data = format!("data={}", dir.join("data").display());
+    assert!(first.contains(&data) && first.contains("took_ms="), "{first}");
+    let server = start(dir, "second", &shards);
+    server.kill();
+    let second = read(dir, "second");
+    assert!(second.contains("messages=12") && second.contains("last_end=\"complete\""), "{second}");
+    let server = start(dir, "third", &shards);
+    enqueue(&server, 12..24);
+    server.kill();
+    let server = start(dir, "fourth", &shards);
+    server.kill();
+    let fourth = read(dir, "fourth");
+    assert!(fourth.contains("messages=24") && fourth.contains("last_end=\"cut off\""), "{fourth}");
+    assert!(!fourth.contains("journal_records=0"), "{fourth}");
+}
+
+#[test]
+fn a_queue_from_which_nobody_reserves_is_told_once() {
+    let dir = TempDir::new().expect("dir");
+    let log = File::create(dir.path().join("log")).expect("log");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--virtual-clock"]).current_dir(dir.path());
+    let server = Process::spawn_logged(command, Stdio::from(log));
+    for queue in ["odrers", "orders"] {
+        server.call("POST", &format!("/v1/queues/{queue}/messages"), r#"{"body": "a", "delay": "0s"}"#);
+    }
+    server.call("POST", "/v1/queues/orders/reserve", "{}");
+    let said = || read(dir.path(), "log").matches("nobody has reserved from its queue").count();
+    let deadline = Instant::now() + PATIENCE;
+    while said() == 0 {
+        assert!(Instant::now() < deadline, "{}", read(dir.path(), "log"));
+        assert_eq!(server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#).0, 200);
+    }
+    for _ in 0..5 {
+        server.call("POST", "/v1/clock/advance", r#"{"by": "1m"}"#);
+    }
+    let log = read(dir.path(), "log");
+    assert!(said() == 1 && log.contains("odrers") && !log.contains("queue=orders"), "{log}");
 }
 
 /// All lines, the last error among them, have the same five words.

@@ -161,7 +161,6 @@ fn the_command_line_gives_shows_exports_and_imports_a_url() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("has no target"), "{refused:?}");
     to.ok(&["target", "put", "shop", "https://shop.example/hook"]);
-    to.ok(&["config", "orders", "--target", "shop"]);
     to.ok(&["import", file]);
     let seen = to.json(&["get", "orders", "--key", "k", "--json"]);
     assert_eq!((&seen["target_url"], &seen["headers"]), (&json!(URL), &json!({"a": "1"})));

@@ -23,6 +23,9 @@ fn a_server_keeps_its_shards_and_refuses_another_number() {
         (&cluster["shards_without_owner"], cluster["shards"].as_array().map(Vec::len)),
         (&json!(0), Some(3))
     );
+    let shown = run(Command::new(BINARY).args(["cluster", "show", "--server", &server.url]));
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("SHARD") && shown.ends_with("shards without an owner: 0\n"), "{shown}");
     let address = server.url.trim_start_matches("http://").to_owned();
     // Killed; without a number it is opened as it is.
     let mut server = server.killed_and_restarted(&data, &address);

@@ -383,6 +383,20 @@ fn secrets_are_sealed_and_nowhere_else() {
     assert_eq!(process.call("PUT", "/v1/targets/open", &target.to_string()).0, 200);
     process.kill();
     assert_eq!(held(&data, &secrets), BTreeSet::from(secrets));
+    // Each start says so.
+    let before = fs::read_to_string(&log).expect("log").len();
+    let process = start(&[]);
+    let deadline = std::time::Instant::now() + crate::fixture::PATIENCE;
+    while !fs::read_to_string(&log).expect("log")[before..]
+        .contains("secrets of targets are kept in the clear")
+    {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the log does not say that secrets are kept in the clear"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    process.kill();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::fixture::PATIENCE;
 use crate::shell::Shell;
 
 /// A process that SIGTERM does not end. It ends by itself, so that a test that fails leaves nothing behind.
@@ -32,6 +33,42 @@ fn ends_with_all(mut worker: Child, code: i32) {
 
 fn history(shell: &Shell) -> serde_json::Value {
     shell.json(&["get", "1", "--json"])["history"][0].clone()
+}
+
+/// Story: with several jobs, the one that could not run its command told the others to stop, and the last of them ended
+/// the process with exit code 0 and without a word.
+#[test]
+fn a_command_that_vanishes_fails_a_worker_of_several_jobs() {
+    use std::os::unix::fs::PermissionsExt;
+    let shell = Shell::new();
+    let file = |name: &str| shell.dir.path().join(name);
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !done() {
+            assert!(std::time::Instant::now() < deadline, "waited in vain until {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let script =
+        "#!/bin/sh\nrm job; touch gone; for i in $(seq 900); do test -e go && exit 0; sleep 0.1; done";
+    std::fs::write(file("job"), script).expect("write");
+    std::fs::set_permissions(file("job"), std::fs::Permissions::from_mode(0o700)).expect("chmod");
+    let mut command = shell.command(&["work", "q", "--jobs", "2", "--", "./job"]);
+    command.current_dir(shell.dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    shell.ok(&["enqueue", "q", "first"]);
+    let worker = command.spawn().expect("spawn");
+    until("the first has begun", &|| file("gone").exists());
+    shell.ok(&["enqueue", "q", "second"]);
+    until("the second has failed", &|| {
+        let seen = shell.json(&["get", "2", "--json"]);
+        seen["history"][0]["note"].as_str().is_some_and(|note| note.contains("cannot run ./job"))
+    });
+    std::fs::write(file("go"), "").expect("write");
+    let ended = worker.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot run ./job"), "{said}");
+    assert_eq!(shell.run(&["get", "1"]).status.code(), Some(3), "the first was finished and acked");
 }
 
 /// Story: the shell of a command died at the SIGTERM of `--timeout`, what it had started ignored it, and the message came

@@ -117,8 +117,8 @@ fn may_be_over(world: &World<'_>, life: &Life<'_>, held: &Granted<'_>, then: &Gr
             >= life.lease_ends_after(world, held, at.idx)
 }
 
-/// In no span there are more grants than the rate allows in it, beside the burst and the arrears. Each start gives the burst again, and a
-/// change to a larger one gives the difference.
+/// In no span there are more grants than the rate allows in it, beside the burst and the arrears. A start gives no burst,
+/// but may have arrears of its own; a change to a larger burst gives the difference.
 fn pace(
     world: &World<'_>,
     queue: &str,
@@ -153,8 +153,9 @@ fn pace(
             let again = starts.iter().filter(|&&at| within(at, at)).count() as u64;
             // The finest step of time is one ms.
             let span_ms = last.most.ns.saturating_sub(first.least.ns).div_ceil(NS) + 1;
-            let arrears = rate * (span_ms / 4 + 1).min(ARREARS_MS);
-            let allowed = most * (1 + again) + (most - least) * times + rate * span_ms + arrears;
+            // So is each rest of a step before a start.
+            let arrears = rate * (span_ms / 4 + 1 + again).min(ARREARS_MS * (1 + again));
+            let allowed = most + (most - least) * times + rate * (span_ms + again) + arrears;
             let n = (j - i + 1) as u64;
             report.applied(Check::Rate);
             if n * 1_000 > allowed {

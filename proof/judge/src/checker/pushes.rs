@@ -35,7 +35,7 @@ impl<'h> Judge<'_, 'h> {
     pub(super) fn pushes(&mut self) {
         let Some(pushed) = self.is_pushed() else { return };
         self.one_webhook_id();
-        self.push_attempts();
+        self.push_attempts(pushed);
         self.nothing_after_success(pushed);
         self.not_before(pushed);
         self.nothing_after_it_was_gone();
@@ -57,7 +57,7 @@ impl<'h> Judge<'_, 'h> {
 
     /// Attempts grow by one and the grants that no request has brought to the receiver: at most one for each process
     /// that has ended since.
-    fn push_attempts(&mut self) {
+    fn push_attempts(&mut self, pushed: &PushedQueue) {
         let (life, world) = (self.life, self.world);
         let mut last = (0, life.born(world));
         for push in &life.pushes {
@@ -72,7 +72,9 @@ impl<'h> Judge<'_, 'h> {
                 );
                 self.blame(Check::PushAttempts, what);
             }
-            if n > life.max_attempts + put_off(life, push.read.idx) && !life.redriven(world, push.read.idx) {
+            if n > life.max_attempts + put_off(life, pushed, push.read.idx)
+                && !life.redriven(world, push.read.idx)
+            {
                 let what = format!("request of attempt {n} of at most {}", life.max_attempts);
                 self.blame(Check::DeadInexact, what);
             }
@@ -153,7 +155,7 @@ impl<'h> Judge<'_, 'h> {
             self.blame(Check::Attempts, what);
         }
         let Some(forgiven) = row.forgiven else { return };
-        let most = put_off(life, ret.idx);
+        let most = put_off(life, pushed, ret.idx);
         let least = life.pushes.windows(2).filter(|pair| {
             matches!(pair[0].answered, Some((_, PushAnswer::NotBefore { .. })))
                 && heard(&pair[0], pushed)
@@ -192,10 +194,15 @@ fn heard(push: &Pushed<'_>, pushed: &PushedQueue) -> bool {
     push.answered.is_some_and(|(at, _)| at.ns.saturating_sub(push.read.ns) <= third)
 }
 
-/// Answers before a point that have put a message off, and use up no attempt.
-fn put_off(life: &Life<'_>, before: usize) -> u64 {
-    let answers = life.pushes.iter().filter_map(|push| push.answered).filter(|(at, _)| at.idx < before);
-    answers.filter(|(_, answer)| matches!(answer, PushAnswer::NotBefore { .. })).count() as u64
+/// Requests before a point that can have used up no attempt: those whose answers have put the message off, and those
+/// without an answer, while the target answered nothing else.
+fn put_off(life: &Life<'_>, pushed: &PushedQueue, before: usize) -> u64 {
+    let is_put_off = |push: &&Pushed<'_>| match push.answered {
+        Some((at, PushAnswer::NotBefore { .. })) => at.idx < before,
+        Some((_, PushAnswer::Nothing)) | None => true,
+        Some((_, PushAnswer::Accepted | PushAnswer::Failed)) => !heard(push, pushed),
+    };
+    life.pushes.iter().filter(|push| push.read.idx < before).filter(is_put_off).count() as u64
 }
 
 pub(super) fn gather(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
@@ -209,7 +216,7 @@ pub(super) fn gather(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence
         let fact = match pair[0].answered {
             Some((_, PushAnswer::Accepted)) if killed => Fact::SuccessesLostInAKill,
             None if killed => Fact::PushesCutByAKill,
-            Some((_, PushAnswer::Failed)) if !killed => Fact::PushedAgainAfterAFailure,
+            Some((_, PushAnswer::Failed | PushAnswer::Nothing)) if !killed => Fact::PushedAgainAfterAFailure,
             Some((_, PushAnswer::NotBefore { .. })) if !killed => Fact::PushedAgainWhenAsked,
             _ => continue,
         };

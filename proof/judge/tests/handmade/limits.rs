@@ -316,23 +316,26 @@ fn grants_over_time() {
         s.late_ms = if s.bad { 42 } else { 101 };
         s.grant(3, None, 1, 3);
     });
-    // A start gives the burst again, a change of limits does not.
-    case(Check::Rate, |s| {
-        limit(s, slow);
-        for n in 1..=3 {
-            s.enqueue(n, None, 1_000);
-        }
-        s.wait(1_000);
-        s.grant(1, None, 1, 1);
-        s.grant(2, None, 1, 2);
-        if s.bad {
-            limit(s, slow)
-        } else {
-            s.kill()
-        }
-        s.late_ms = 6;
-        s.grant(3, None, 1, 3);
-    });
+    // Neither a change of limits nor a start gives the burst again.
+    for is_start in [false, true] {
+        case(Check::Rate, |s| {
+            limit(s, slow);
+            for n in 1..=3 {
+                s.enqueue(n, None, 1_000);
+            }
+            s.wait(1_000);
+            s.grant(1, None, 1, 1);
+            s.grant(2, None, 1, 2);
+            if is_start {
+                s.kill()
+            } else {
+                limit(s, slow)
+            }
+            s.wait(if s.bad { 0 } else { 99 });
+            s.late_ms = if s.bad { 6 } else { 105 };
+            s.grant(3, None, 1, 3);
+        });
+    }
     // Messages that have been due for ten seconds come at the catch-up rate, others do not wait for it.
     case(Check::Rate, |s| {
         limit(s, QueueLimits { catchup_rate: Some(10), ..QueueLimits::default() });

@@ -188,6 +188,14 @@ fn attempts_of_pushes() {
             s.done(Call::Get(Target::Id(MsgId(1))), Answer::Found(row));
         });
     }
+    // What gets no answer may cost nothing.
+    case(Check::Attempts, |s| {
+        s.pushed();
+        s.enqueue(1, None, 0);
+        s.attempt(1, 1, if s.bad { BAD } else { PushAnswer::Nothing });
+        let row = Held { forgiven: Some(1), ..row(1, State::Scheduled, 1) };
+        s.done(Call::Get(Target::Id(MsgId(1))), Answer::Found(row));
+    });
     for forgiven in [0, 2] {
         case(Check::Attempts, |s| {
             s.pushed();

@@ -146,7 +146,7 @@ impl Receiver {
                     PushAnswer::NotBefore { ms: seconds * 1_000 },
                     Some(format!("429 Busy\r\nretry-after: {seconds}")),
                 ),
-                Mood::Hanging => (PushAnswer::Failed, None),
+                Mood::Hanging => (PushAnswer::Nothing, None),
             };
             recorder.note(recorder.stamp(), 0, What::PushAnswered { push, answer });
             match text {

@@ -43,7 +43,7 @@ fn some_of_each() -> BTreeMap<&'static str, Vec<Op>> {
 async fn every_operation_goes_where_the_table_says() {
     let rig = rig(SHARDS);
     let samples = some_of_each();
-    assert_eq!(samples.len(), 37);
+    assert_eq!(samples.len(), 38);
     for op in samples.into_values().flatten() {
         let before = rig.local.all_asked();
         let answer = rig.client.call(op.clone()).await;

@@ -10,7 +10,7 @@
 //! | a redrive | its delay | 6 |
 //! | a list | from which due time | 6 |
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
-//! | an answer with queues | the number of each that has any of these, its settings as above, and how many of its messages are done | 6 |
+//! | an answer with queues | the number of each that has any of these, its settings as above, how many of its messages are done, and its counts of expired ones | 6 |
 //!
 //! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
 //! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time
@@ -21,8 +21,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use duewheel_core::engine::{
-    Attempt, ChangeRefusal, Enqueued, Grant, HeldBack, Limit, Op, Page, QueueView, RefusedPart, Reply,
-    Reserved, SettingsRefusal, Settled, View,
+    Attempt, ChangeRefusal, Enqueued, ExpiredCounts, Grant, HeldBack, Limit, Op, Page, QueueView,
+    RefusedPart, Reply, Reserved, SettingsRefusal, Settled, View,
 };
 use duewheel_core::message::{DeadReason, Expiry, MessageContent, Options, State};
 use duewheel_core::policy::{GrantLimits, OnExpiry, QueueSettings, TraceMode};
@@ -86,16 +86,17 @@ impl MoreSettings {
 struct MoreOfQueue {
     settings: MoreSettings,
     done: u64,
+    expired: ExpiredCounts,
 }
 
 impl MoreOfQueue {
     fn of(view: &QueueView) -> Self {
-        MoreOfQueue { settings: MoreSettings::of(&view.settings), done: view.done }
+        MoreOfQueue { settings: MoreSettings::of(&view.settings), done: view.done, expired: view.expired }
     }
 
     fn put(self, view: &mut QueueView) {
         self.settings.put(&mut view.settings);
-        view.done = self.done;
+        (view.done, view.expired) = (self.done, self.expired);
     }
 }
 

@@ -34,14 +34,14 @@ pub(crate) enum DetailsOnWire {
 /// All versions that this build speaks, in order, without gaps.
 pub(crate) static DIALECTS: &[Dialect] = &[
     Dialect { number: 5, ops: 35, details: DetailsOnWire::Reserves, tail: &[] },
-    Dialect { number: 6, ops: 37, details: DetailsOnWire::Limits, tail: &[] },
+    Dialect { number: 6, ops: 38, details: DetailsOnWire::Limits, tail: &[] },
 ];
 
 /// The versions of a later build, for tests: the newest one of this build, and one that differs in every way that a row
 /// can express.
 #[cfg(any(test, debug_assertions))]
 pub(crate) static NEXT: &[Dialect] =
-    &[DIALECTS[1], Dialect { number: 7, ops: 38, details: DetailsOnWire::Limits, tail: &[5, 5] }];
+    &[DIALECTS[1], Dialect { number: 7, ops: 39, details: DetailsOnWire::Limits, tail: &[5, 5] }];
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

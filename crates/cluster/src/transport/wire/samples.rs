@@ -283,6 +283,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (name(), size()).prop_map(|(queue, max)| Op::FireMany { queue, max }),
         (id(), of(any::<u64>())).prop_map(|(id, delay_ms)| Op::Redrive { id, delay_ms }),
         (name(), size()).prop_map(|(queue, max)| Op::RedriveMany { queue, max }),
+        (id(), wall()).prop_map(|(id, died)| Op::RemoveDead { id, died }),
     ];
     let look = prop_oneof![
         target().prop_map(|target| Op::Get { target }),
@@ -317,7 +318,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (name(), hold()).prop_map(|(queue, how)| Op::LetGo { queue, how }),
         session().prop_map(|session| Op::SessionClosed { session }),
     ];
-    prop_oneof![5 => hand, 5 => settle, 6 => change, 11 => look, 7 => rule]
+    prop_oneof![5 => hand, 5 => settle, 7 => change, 11 => look, 7 => rule]
 }
 
 fn message() -> impl Strategy<Value = Arc<MessageContent>> {
@@ -437,7 +438,7 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
     ];
     let attended = select(vec![Attended::Yes, Attended::No]);
     let first = (name(), counts(), any::<u64>(), of(wall()), size(), any::<[u32; 2]>());
-    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, (ms(), any::<u64>()));
+    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, (ms(), any::<[u64; 3]>()));
     (first, then).prop_map(|(first, then)| QueueView {
         name: first.0,
         counts: first.1,
@@ -452,7 +453,8 @@ pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
         settings: then.3,
         pause: then.4,
         pause_left_ms: then.5.0,
-        done: then.5.1,
+        done: then.5.1[0],
+        expired: ExpiredCounts { late: then.5.1[1], dead: then.5.1[2] },
         lateness: QueueLateness::default(),
     })
 }

@@ -104,6 +104,33 @@ fn what_a_lease_that_ran_out_has_seen_cannot_be_acked_any_more() {
     assert_eq!(edit(&mut rig, id, body("newer")), Err(ChangeRefusal::Dead));
 }
 
+/// Story: a job that removes dead messages removed those, too, that were redriven after it had seen them.
+#[test]
+fn a_dead_message_is_removed_in_the_death_that_was_seen() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let bury = |rig: &mut Rig| {
+        let grant = rig.reserve("q", 1).remove(0);
+        rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
+        let Reply::View(Some(view)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+        view.dead.expect("dead").1
+    };
+    let remove = |rig: &mut Rig, id, died| match rig.call(Op::RemoveDead { id, died }) {
+        Reply::Change(reply) => reply.map(|was| (was.what.id, was.what.state)),
+        other => panic!("{other:?}"),
+    };
+    let first = bury(&mut rig);
+    assert_eq!(remove(&mut rig, MessageId(999), first), Err(ChangeRefusal::NotFound));
+    rig.call(Op::Redrive { id, delay_ms: None });
+    assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "ready");
+    rig.pass(1);
+    let second = bury(&mut rig);
+    assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "another death");
+    rig.restart();
+    assert_eq!(remove(&mut rig, id, second), Ok((id, State::Dead)));
+    assert_eq!(remove(&mut rig, id, second), Err(ChangeRefusal::NotFound));
+}
+
 #[test]
 fn refusals_change_nothing() {
     let mut rig =

@@ -29,6 +29,7 @@ pub enum S {
     /// With its rank, fixed when it became ready.
     Ready(u64, Option<LeaseToken>),
     Leased(LeaseToken, u64, SessionId),
+    /// Since this time.
     Dead(u64),
 }
 
@@ -97,7 +98,7 @@ impl Model {
             {
                 m.stage = if m.attempt - m.forgiven >= m.max {
                     died += 1;
-                    S::Dead(now.wall.0)
+                    S::Dead(now.engine.0)
                 } else if now.is_due(m.due) {
                     S::Ready(now.wall_of(m.due).0, Some(token))
                 } else {

@@ -33,7 +33,8 @@ use crate::http::queue_config::{
     ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, EffectiveAnswer, RemovedAnswer, RemovedWord,
 };
 use crate::http::queue_view::{
-    BackoffAnswer, CountsAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer,
+    BackoffAnswer, CountsAnswer, ExpiredAnswer, OrderWord, QueueAnswer, RatesAnswer, SettingsAnswer,
+    TotalsAnswer,
 };
 use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
 use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveOfMany, ReserveRequest};
@@ -778,6 +779,7 @@ fn queue() -> QueueAnswer<'static> {
             acked: Thousandths(12_000),
         },
         totals: totals(),
+        expired: ExpiredAnswer { late: 0, dead: 0 },
         paused: false,
         pause_left_ms: None,
         config: SettingsAnswer {

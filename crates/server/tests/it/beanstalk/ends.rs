@@ -45,6 +45,26 @@ async fn a_connection_that_closes_gives_back_what_it_has_reserved() {
     assert_eq!(client.ask(&format!("touch {kept}")), "TOUCHED", "those of others stay");
 }
 
+/// Jobs that are kept as done are shown over HTTP, and are no jobs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_kept_as_done_is_not_found() {
+    let server = Both::start().await;
+    server.http.ok("PATCH", "/v1/queues/q/config", r#"{"keep_done": "1h"}"#).await;
+    let mut client = server.client("q");
+    let id = client.put("put 0 0 60", "a");
+    assert_eq!(client.ask("reserve"), format!("RESERVED {id} 1\r\na"));
+    assert_eq!(client.ask(&format!("delete {id}")), "DELETED");
+    assert_eq!(server.http.ok("GET", &format!("/v1/messages/{id}"), "").await["outcome"], "acked");
+    for command in ["peek", "delete", "kick-job", "stats-job", "reserve-job", "touch"] {
+        assert_eq!(client.ask(&format!("{command} {id}")), "NOT_FOUND", "{command}");
+    }
+    for command in ["peek-ready", "peek-delayed", "peek-buried"] {
+        assert_eq!(client.ask(command), "NOT_FOUND", "{command}");
+    }
+    assert_eq!(client.ask("kick 10"), "KICKED 0");
+    assert_eq!(client.field("stats-tube q", "current-jobs-buried").as_deref(), Some("0"));
+}
+
 fn other_body(ids: &[String; 3], id: &str) -> &'static str {
     ["a", "b", "c"][ids.iter().position(|i| i == id).expect("id")]
 }

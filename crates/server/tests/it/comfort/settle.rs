@@ -35,6 +35,36 @@ async fn one_reserve_takes_the_best_of_several_queues() {
     assert_eq!(granted(&server, &json!({"queues": three, "max": 10})).await, []);
 }
 
+/// Over several shards the order is that of each shard, over all queues.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_several_shards_each_gives_its_best_first() {
+    const SHARDS: u64 = 3;
+    let server = Server::start_shards(3).await;
+    for n in 0..60 {
+        let (queue, priority) = (["a", "b", "c"][n % 3], n * 37 % 60);
+        let message = json!({"body": "x", "delay_ms": 0, "priority": priority, "key": format!("k{n}")});
+        server.enqueue(queue, &message.to_string()).await;
+    }
+    let asked = json!({"queues": [{"queue": "a"}, {"queue": "b"}, {"queue": "c"}], "max": 7}).to_string();
+    let mut of_shards: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    loop {
+        let done = server.ok("POST", "/v1/reserve", &asked).await;
+        let grants = done["messages"].as_array().expect("messages");
+        if grants.is_empty() {
+            break;
+        }
+        for grant in grants {
+            let id: u64 = grant["id"].as_str().expect("id").parse().expect("a number");
+            of_shards.entry(id % SHARDS).or_default().push(grant["priority"].as_u64().expect("priority"));
+        }
+    }
+    assert_eq!(of_shards.values().map(Vec::len).sum::<usize>(), 60);
+    assert_eq!(of_shards.len(), 3, "each shard has some");
+    for (shard, priorities) in of_shards {
+        assert!(priorities.is_sorted(), "{shard}: {priorities:?}");
+    }
+}
+
 /// A reserve that waits is served by whichever queue has a message first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reserve_waits_on_all_of_its_queues() {

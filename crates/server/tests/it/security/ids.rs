@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use duewheel::Policy;
+use duewheel::core::engine::Quota;
 use duewheel_server::auth::Guard;
 use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
@@ -256,6 +257,23 @@ async fn a_reserve_over_several_queues_needs_the_permission_for_each() {
     assert!(!granted["messages"].as_array().expect("messages").is_empty(), "{granted}");
     let granted = shop.ok(&shop.operator, "POST", "/v1/reserve", &over(&["mine/q", "theirs"])).await;
     assert!(!granted["messages"].as_array().expect("messages").is_empty(), "{granted}");
+}
+
+/// A quota tells how much a tenant has: a token sees those of its own queues, and none that it shares with others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_sees_the_quotas_of_its_queues_alone() {
+    let shop = Shop::open().await;
+    let prefixes = ["", "m", "mine/", "mine/vip", "theirs"];
+    let quota =
+        |prefix: &str| Quota { messages: Some(9), ..Quota { prefix: prefix.into(), ..Quota::default() } };
+    shop.server.wheel.set_quotas(prefixes.map(quota).to_vec()).expect("quotas");
+    let seen = async |token: &str| {
+        let shown = shop.ok(token, "GET", "/v1/quotas", "").await;
+        let all = shown["quotas"].as_array().expect("quotas").clone();
+        all.iter().map(|one| one["prefix"].as_str().expect("prefix").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&shop.operator).await.len(), prefixes.len());
+    assert_eq!(seen(&shop.tenant).await, ["mine/", "mine/vip"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
