@@ -49,13 +49,13 @@ impl Elsewhere for ShardsHere {
         Box::pin(async move {
             let mut copier = Copier::None;
             let medium = match self.folder {
-                None => Medium::Memory(Mutex::new(memory(&common.policy))),
+                None => ShardMedium::Memory(Mutex::new(memory(&common.policy))),
                 Some((data, mut log)) => {
                     log.id_step = u64::from(self.shards);
                     log.segment_bytes = segment_bytes(log.segment_bytes, self.shards, &common.policy);
                     let newest = Arc::new(Newest::of(self.shards));
                     copier = Copier::of(&newest, &data);
-                    Medium::Folder { data, log, newest }
+                    ShardMedium::Folder { data, log, newest }
                 }
             };
             let alone = Arc::new(Alone { shards: self.shards, medium, state: Mutex::default() });
@@ -80,11 +80,11 @@ fn segment_bytes(of_one: u64, shards: u32, policy: &Policy) -> u64 {
 /// What a single process agrees with itself by: it owns all shards, from the start to the end.
 struct Alone {
     shards: u32,
-    medium: Medium,
+    medium: ShardMedium,
     state: Mutex<AloneState>,
 }
 
-enum Medium {
+enum ShardMedium {
     Memory(Mutex<Opener>),
     Folder { data: PathBuf, log: LogOptions, newest: Arc<Newest> },
 }
@@ -129,7 +129,7 @@ impl Alone {
     fn open_all(&self) -> Result<(), StoreError> {
         let mut state = lock(&self.state);
         state.owners = vec![None; self.shards as usize];
-        let Medium::Folder { data, .. } = &self.medium else { return Ok(()) };
+        let ShardMedium::Folder { data, .. } = &self.medium else { return Ok(()) };
         let mut folders = ShardFolders::open(data, self.shards)?;
         let all: Vec<ShardId> = (0..self.shards).map(ShardId).collect();
         let mut opened = Vec::new();
@@ -152,7 +152,7 @@ impl Alone {
     }
 
     fn open_early(&self, folder: PathBuf) -> Result<EarlyStore, StoreError> {
-        let Medium::Folder { log, .. } = &self.medium else { return Err(closed()) };
+        let ShardMedium::Folder { log, .. } = &self.medium else { return Err(closed()) };
         let waker = Arc::new(LateWaker::default());
         let wakes = waker.clone();
         let store = LogStore::open(folder, log.clone(), Arc::new(move || wakes.wake()))?;
@@ -204,8 +204,8 @@ impl Coordinator for Alone {
         };
         let (store, epoch): (Box<dyn Store>, _) = match &self.medium {
             // Each is a new one.
-            Medium::Memory(opener) => ((lock(opener))(waker)?, Epoch(1)),
-            Medium::Folder { log, newest, .. } => {
+            ShardMedium::Memory(opener) => ((lock(opener))(waker)?, Epoch(1)),
+            ShardMedium::Folder { log, newest, .. } => {
                 // The former store is gone, and its handle should not keep its data in memory.
                 newest.set(shard, None);
                 let store = match early {
@@ -232,8 +232,8 @@ impl Coordinator for Alone {
 
     fn level(&self) -> Level {
         match &self.medium {
-            Medium::Memory(_) => Level::Memory,
-            Medium::Folder { log, .. } => match log.sync {
+            ShardMedium::Memory(_) => Level::Memory,
+            ShardMedium::Folder { log, .. } => match log.sync {
                 SyncMode::Fsync => Level::Fsync,
                 SyncMode::Buffered => Level::Buffered,
             },

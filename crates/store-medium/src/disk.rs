@@ -34,13 +34,13 @@ const SEND: usize = 4 * MAX_PIECE;
 /// A read of more than this is not kept in the cache: it belongs to a merge.
 const MAX_CACHED: usize = 512 * 1024;
 
-/// How long the end of a store waits for calls under way, so that what became of them is known.
+/// How long the end of a store waits for calls under way, so that their outcome is known.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The files of a shard, for its owner.
-pub(crate) struct MediumDisk(Arc<MediumFiles>);
+pub(crate) struct MediumDisk(Arc<MediumDiskInner>);
 
-struct MediumFiles {
+struct MediumDiskInner {
     medium: Arc<dyn Medium>,
     cache: Arc<BlockCache>,
     shard: u32,
@@ -130,7 +130,7 @@ enum KeptAs {
 }
 
 struct MediumFile {
-    files: Arc<MediumFiles>,
+    files: Arc<MediumDiskInner>,
     id: FileId,
     kept: KeptAs,
     /// Its length.
@@ -166,7 +166,7 @@ impl MediumDisk {
     pub(crate) fn new(medium: Arc<dyn Medium>, cache: Arc<BlockCache>, shard: u32) -> Self {
         let given = AtomicU64::new(u64::from(medium.epoch().0) << 31);
         let (unnamed, sent) = (Mutex::default(), Arc::default());
-        MediumDisk(Arc::new(MediumFiles { medium, cache, shard, unnamed, given, sent }))
+        MediumDisk(Arc::new(MediumDiskInner { medium, cache, shard, unnamed, given, sent }))
     }
 
     pub(crate) fn sent(&self) -> Arc<JournalSent> {
@@ -174,7 +174,7 @@ impl MediumDisk {
     }
 }
 
-impl MediumFiles {
+impl MediumDiskInner {
     fn next(&self) -> FileId {
         FileId(self.given.fetch_add(1, SeqCst) + 1)
     }

@@ -16,7 +16,7 @@ use crate::medium::{FileId, MediumFiles};
 pub struct ReadOnlyFolder(Arc<dyn MediumFiles>);
 
 #[derive(Debug)]
-struct ReadOnlyFile {
+struct ShardFile {
     files: Arc<dyn MediumFiles>,
     id: FileId,
     bytes: u64,
@@ -54,7 +54,7 @@ impl Disk for ReadOnlyFolder {
 
     fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.0.find(name).map_err(failed)?.ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(ReadOnlyFile { files: Arc::clone(&self.0), id: file.id, bytes: file.bytes }))
+        Ok(Arc::new(ShardFile { files: Arc::clone(&self.0), id: file.id, bytes: file.bytes }))
     }
 
     fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -82,7 +82,7 @@ impl Disk for ReadOnlyFolder {
     }
 }
 
-impl DiskFile for ReadOnlyFile {
+impl DiskFile for ShardFile {
     fn size(&self) -> io::Result<u64> {
         Ok(self.bytes)
     }

@@ -97,7 +97,7 @@ pub(crate) async fn read(
     Ok(bytes)
 }
 
-/// The files of a shard that somebody else may own.
+/// The files of a shard that another node may own.
 pub(crate) struct PgReader(Arc<PgReaderInner>);
 
 struct PgReaderInner {

@@ -37,7 +37,7 @@ pub(crate) struct RedisOwner {
     pub(crate) memory: Arc<Memory>,
     waker: Waker,
     is_over: AtomicBool,
-    /// Of the last write to the journal.
+    /// The level of the last write to the journal.
     level: Mutex<Level>,
     /// Bytes that were sent and not answered.
     under_way: AtomicU64,
@@ -210,10 +210,10 @@ impl RedisOwner {
     }
 
     /// Counts bytes that are sent, until they are answered, or never will be.
-    fn goes(&self, bytes: u64) -> UnderWay<'_> {
+    fn goes(&self, bytes: u64) -> BytesUnderWay<'_> {
         self.under_way.fetch_add(bytes, SeqCst);
         self.memory.goes(bytes);
-        UnderWay { owner: self, bytes }
+        BytesUnderWay { owner: self, bytes }
     }
 
     pub(crate) fn under_way(&self) -> u64 {
@@ -227,12 +227,12 @@ impl RedisOwner {
 }
 
 /// Bytes under way.
-struct UnderWay<'a> {
+struct BytesUnderWay<'a> {
     owner: &'a RedisOwner,
     bytes: u64,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for BytesUnderWay<'_> {
     fn drop(&mut self) {
         self.owner.under_way.fetch_sub(self.bytes, SeqCst);
         self.owner.memory.comes(self.bytes);

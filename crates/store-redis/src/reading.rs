@@ -76,7 +76,7 @@ pub(crate) async fn read(
     Ok(bytes)
 }
 
-/// The files of a shard that somebody else may own.
+/// The files of a shard that another node may own.
 pub(crate) struct RedisReader(Arc<RedisReaderInner>);
 
 struct RedisReaderInner {

@@ -43,8 +43,8 @@ impl VerifyArgs {
             None => {
                 let file = self.config.as_deref().map(Options::from_file).transpose()?;
                 let settings = self.options.over(file.unwrap_or_default()).settings()?;
-                let report =
-                    verify_shards(&stored::open(&settings)?).map_err(|error| failed("the store", error))?;
+                let report = verify_shards(&stored::open(&settings).map_err(CommandFailure::failed)?)
+                    .map_err(|error| failed("the store", error))?;
                 ("the store".to_owned(), report)
             }
         };

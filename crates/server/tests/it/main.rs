@@ -24,6 +24,7 @@ mod grant_limits;
 mod health;
 mod hook;
 mod import;
+mod inspect;
 mod limits;
 mod log_lines;
 mod long_poll;

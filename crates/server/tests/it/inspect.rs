@@ -1,0 +1,106 @@
+//! What stores hold, read without their servers: `duewheel inspect` and `duewheel verify`.
+
+use std::process::Command;
+
+use duewheel_postgres_rig::{Postgres, Settings as PgSettings};
+use duewheel_redis_rig::{Redis, Settings};
+use serde_json::Value;
+
+use crate::process::{BINARY, Process, run, text};
+
+const SHARDS: u64 = 3;
+const MESSAGES: u64 = 30;
+
+fn serve(place: &[&str]) -> Process {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--shards", "3"]).args(place);
+    Process::spawn(command)
+}
+
+fn as_json(command: &str, place: &[&str], more: &[&str]) -> Value {
+    let output = run(Command::new(BINARY).arg(command).args(place).args(more).arg("--json"));
+    assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stdout)))
+}
+
+/// Messages with a key in one queue, of which one is cancelled; then the store is read, first while the server has it.
+fn is_inspected(place: &[&str], folder: Option<&str>) {
+    let mut server = serve(place);
+    for n in 0..MESSAGES {
+        let body = format!(r#"{{"body": "body {n}", "delay": "{}h", "key": "order-{n}"}}"#, n + 1);
+        let (status, answer) = server.call("POST", "/v1/queues/orders/messages", &body);
+        assert_eq!(status, 201, "{answer}");
+    }
+    let (status, answer) = server.call("DELETE", "/v1/queues/orders/keys/order-7", "");
+    assert_eq!(status, 200, "{answer}");
+    let look = |more: &[&str]| as_json("inspect", place, more);
+    let counted = |seen: &Value| {
+        let queues = seen["queues"].as_array().expect("queues");
+        assert!(queues.iter().all(|row| row["queue"] == "orders"), "{seen}");
+        queues.iter().filter_map(|row| row["messages"].as_u64()).sum::<u64>()
+    };
+    let seen = look(&[]);
+    assert_eq!(counted(&seen), MESSAGES - 1, "{seen}");
+    assert_eq!(seen["shards"].as_array().map(Vec::len), usize::try_from(SHARDS).ok());
+    let first = look(&["--queue", "orders", "--limit", "3"]);
+    let keys: Vec<&str> =
+        first["messages"].as_array().expect("messages").iter().filter_map(|m| m["key"].as_str()).collect();
+    assert_eq!(keys, ["order-0", "order-1", "order-2"], "by due time, over all shards: {first}");
+    assert_eq!(first["messages"][0]["body"], "body 0");
+    let one = look(&["--shard", "1", "--queue", "orders", "--limit", "1000"]);
+    let alone = one["messages"].as_array().expect("messages");
+    assert!(!alone.is_empty() && alone.iter().all(|message| message["shard"] == 1), "{one}");
+    let refused = run(Command::new(BINARY).arg("inspect").args(place).args(["--shard", "3"]));
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("shards 0 to 2"), "{}", text(&refused.stderr));
+
+    // Its files change while a server has it, so it is not checked.
+    let verify = |more: &[&str]| match folder {
+        Some(folder) => run(Command::new(BINARY).args(["verify", folder]).args(more)),
+        None => run(Command::new(BINARY).arg("verify").args(place).args(more)),
+    };
+    let busy = verify(&[]);
+    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stdout));
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let whole = verify(&["--json"]);
+    assert!(whole.status.success(), "{} {}", text(&whole.stdout), text(&whole.stderr));
+    let report: Value = serde_json::from_slice(&whole.stdout).expect("JSON");
+    assert_eq!(
+        (report["messages"].as_u64(), report["problems"].as_array().map(Vec::len)),
+        (Some(MESSAGES - 1), Some(0))
+    );
+    assert_eq!(counted(&look(&[])), MESSAGES - 1, "after the end of the server");
+}
+
+#[test]
+fn a_data_folder_is_inspected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    is_inspected(&["--data", &data], Some(&data));
+}
+
+#[test]
+fn a_redis_is_inspected_and_verified() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    is_inspected(&["--store", &redis.url(0)], None);
+}
+
+#[test]
+fn a_postgres_is_inspected_and_verified() {
+    let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
+    is_inspected(&["--store", &postgres.url()], None);
+}
+
+#[test]
+fn where_nothing_is_that_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nothing = folder.path().display().to_string();
+    let refused = run(Command::new(BINARY).args(["inspect", "--data", &nothing]));
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let refused = run(Command::new(BINARY).args(["verify", "--store", &redis.url(0)]));
+    assert!(text(&refused.stderr).contains("no node has taken part"), "{}", text(&refused.stderr));
+    let refused = run(Command::new(BINARY).arg("verify"));
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
