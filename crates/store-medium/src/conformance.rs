@@ -229,31 +229,41 @@ fn next_owner_finds(fixture: &mut impl MediumFixture) {
     assert!(owner(fixture).epoch() > new.epoch());
 }
 
+/// Each act is that of another owner: the first one that is refused may end it.
 fn replaced_changes_nothing(fixture: &mut impl MediumFixture) {
-    let old = owner(fixture);
-    write(&*old, file(&*old, 1), FileKind::Journal, piece(0, [1; 50]));
-    old.give_name("journal/1", file(&*old, 1), FileKind::Journal, 10_000).expect("a name");
-    blob(&*old, "MANIFEST", file(&*old, 2), b"of the old one");
-    write(&*old, file(&*old, 3), FileKind::Blob, piece(0, [1; 50]));
-    let new = owner(fixture);
-    let fenced = |what: &str, result: Result<(), StoreError>| {
-        let kind = result.map_err(|error| error.kind());
+    type Act = fn(&dyn Medium) -> Result<(), StoreError>;
+    let acts: [(&str, Act); 4] = [
+        ("a write to the journal", |old| {
+            let journal = found(old, "journal/1").expect("it has a name");
+            old.write(journal.id, FileKind::Journal, piece(50, [2; 50])).map(drop)
+        }),
+        ("a name", |old| old.give_name("MANIFEST", file(old, 3), FileKind::Blob, 50)),
+        ("a new name", |old| old.give_name("runs/9", file(old, 3), FileKind::Blob, 50)),
+        ("a removal", |old| old.remove("journal/1").map(drop)),
+    ];
+    let first = owner(fixture);
+    write(&*first, file(&*first, 1), FileKind::Journal, piece(0, [1; 50]));
+    first.give_name("journal/1", file(&*first, 1), FileKind::Journal, 10_000).expect("a name");
+    blob(&*first, "MANIFEST", file(&*first, 2), b"of the first one");
+    for (what, act) in acts {
+        let old = owner(fixture);
+        write(&*old, file(&*old, 3), FileKind::Blob, piece(0, [1; 50]));
+        let new = owner(fixture);
+        let kind = act(&*old).map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::Fenced), "{what} by an owner that was replaced");
-    };
-    let id = file(&*old, 1);
-    fenced("a write to the journal", old.write(id, FileKind::Journal, piece(50, [2; 50])).map(drop));
-    fenced("a name", old.give_name("MANIFEST", file(&*old, 3), FileKind::Blob, 50));
-    fenced("a new name", old.give_name("runs/9", file(&*old, 3), FileKind::Blob, 50));
-    fenced("a removal", old.remove("journal/1").map(drop));
-    let _ = old.write(file(&*old, 4), FileKind::Blob, piece(0, [1; 50])); // it has no name, so nobody reads it
-    let _ = old.give_back(None);
-    assert!(new.check().is_ok());
-    let manifest = found(&*new, "MANIFEST").expect("it has a name");
-    assert_eq!(read(&*new, manifest.id, 0, 14), b"of the old one");
-    assert_eq!(read(&*new, id, 0, 100), [[1; 50], [0; 50]].concat());
-    assert_eq!(found(&*new, "runs/9"), None);
-    write(&*new, id, FileKind::Journal, piece(50, [3; 50]));
-    assert_eq!(read(&*new, id, 50, 50), [3; 50]);
+        let _ = old.write(file(&*old, 4), FileKind::Blob, piece(0, [1; 50])); // it has no name, so nobody reads it
+        let _ = old.give_back(None);
+        assert!(new.check().is_ok(), "after {what} by an earlier owner");
+        let manifest = found(&*new, "MANIFEST").expect("it has a name");
+        assert_eq!(read(&*new, manifest.id, 0, 16), b"of the first one", "after {what}");
+        let journal = found(&*new, "journal/1").expect("it has a name");
+        assert_eq!(read(&*new, journal.id, 0, 100), [[1; 50], [0; 50]].concat(), "after {what}");
+        assert_eq!(found(&*new, "runs/9"), None, "after {what}");
+    }
+    let last = owner(fixture);
+    let journal = found(&*last, "journal/1").expect("it has a name");
+    write(&*last, journal.id, FileKind::Journal, piece(50, [3; 50]));
+    assert_eq!(read(&*last, journal.id, 50, 50), [3; 50]);
 }
 
 fn power_loss(fixture: &mut impl MediumFixture) {
