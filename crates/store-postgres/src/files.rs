@@ -350,6 +350,13 @@ impl Medium for PgMedium {
     }
 }
 
+impl Drop for PgFiles {
+    /// The lease is renewed no longer.
+    fn drop(&mut self) {
+        self.of_process.leases.remove(self.reign.mark);
+    }
+}
+
 impl fmt::Debug for PgMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PgMedium").field("reign", &self.0.reign).finish_non_exhaustive()

@@ -248,6 +248,13 @@ impl Medium for RedisFiles {
     }
 }
 
+impl Drop for RedisFilesInner {
+    /// The lease is renewed no longer.
+    fn drop(&mut self) {
+        self.owner.cut();
+    }
+}
+
 impl fmt::Debug for RedisFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisFiles").field("owner", &self.0.owner).finish_non_exhaustive()
