@@ -93,7 +93,9 @@ impl JournalSent {
         let mut levels = locked(&self.levels);
         let mut common: Option<Level> = None;
         let mut and = |level: Level| common = Some(common.map_or(level, |common| common.and(level)));
-        while let Some((_, level)) = levels.pop_front_if(|(upto, _)| *upto <= write) {
+        while levels.front().is_some_and(|(upto, _)| *upto <= write)
+            && let Some((_, level)) = levels.pop_front()
+        {
             and(level);
         }
         // A call may have taken more along than was waited for.

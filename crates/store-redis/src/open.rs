@@ -22,9 +22,9 @@ use crate::{fault, leases, memory, script, value};
 /// A lease that cannot be renewed in time ends the store; so does a call that fails or is not answered.
 ///
 /// # Errors
-/// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format, damage,
-/// or a server that may evict keys (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis cannot be
-/// reached.
+/// `Fenced` while the lease of another owner runs, `Corrupt` for an unknown format, damage, or a server that may evict keys
+/// (`maxmemory-policy allkeys-…`), `Unavailable` if Redis cannot be reached
+/// ([`ErrorKind`](duewheel_core::store::ErrorKind)).
 ///
 /// # Examples
 /// ```no_run

@@ -58,12 +58,25 @@ fn enqueue(address: SocketAddr) -> (u16, Value) {
 }
 
 fn says(address: SocketAddr, status: u16, word: &str) {
+    let mut last = Value::Null;
     until("health says so", PATIENCE, || {
         let (is, health) = ask(address, "GET", "/healthz", &Value::Null);
         let why = health["trouble"].as_str().unwrap_or_default();
-        Ok((is == status && why.contains(word)).then_some(()))
+        let says = is == status && why.contains(word);
+        last = health;
+        Ok(says.then_some(()))
     })
-    .expect("it is said");
+    .unwrap_or_else(|why| panic!("{status} and {word:?}: {why}: {last}"));
+}
+
+/// Waits until Redis knows that the cluster has been made: a node that begins then does not make another one.
+fn knows(redis: &Redis) {
+    until("the cluster knows", PATIENCE, || {
+        let made =
+            redis.command(&["HGET", "{duewheel:cluster}:cluster", "made"]).map_err(|e| e.to_string())?;
+        Ok((made.text().as_deref() == Some("1")).then_some(()))
+    })
+    .expect("it is stored");
 }
 
 /// Story: after FLUSHALL health was green, and messages got the ids 1, 2, 3 again, which others had had.
@@ -125,14 +138,10 @@ fn lose_everything(redis: &mut Redis, more: &[&str], lose: impl FnOnce(&mut Redi
     says(http, 200, "");
     let (status, first) = enqueue(http);
     assert_eq!(status, 201, "{first}");
-    // The node has seen that all shards were made, and has said so.
-    until("the cluster knows", PATIENCE, || {
-        let made =
-            redis.command(&["HGET", "{duewheel:cluster}:cluster", "made"]).map_err(|e| e.to_string())?;
-        Ok((made.text().as_deref() == Some("1")).then_some(()))
-    })
-    .expect("it is stored");
+    // The node has seen that all shards were made, and has said so; it says so again in what is empty.
+    knows(redis);
     lose(redis);
+    knows(redis);
     says(http, 503, "is not there");
     let (status, refused) = enqueue(http);
     assert_eq!(status, 503, "{refused}");
