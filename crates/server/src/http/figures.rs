@@ -119,7 +119,7 @@ const COUNTERS: [(&str, &str); 34] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 19] = [
+const GAUGES: [(&str, &str); 20] = [
     ("done_messages", "Messages that have ended and are kept as done."),
     ("done_bytes", "Weight of the messages that are kept as done."),
     ("messages", "Unsettled messages in the store."),
@@ -139,6 +139,7 @@ const GAUGES: [(&str, &str); 19] = [
         "1 when all of the journal was proven durable at the start, as it is after a regular stop; else 0.",
     ),
     ("under_way_bytes", "Bytes that were sent to Redis and not answered yet."),
+    ("unsent_records", "Records that were appended and are not durable yet."),
     ("lease_left_ms", "Milliseconds until the lease on the shard ends."),
     ("server_memory_bytes", "Memory that the shard's Redis uses; shards of one server say the same."),
     (
