@@ -5,7 +5,7 @@
 //! * [`MediumStore`] is the store of one shard over it.
 //! * [`LeaseFence`] says whether the owner certainly still has the shard.
 //!
-//! `docs/stores.md` shows how to write a medium; `docs/adr/0037-one-store-over-any-medium.md` has the decisions.
+//! `docs/media.md` shows how to write a medium; `docs/adr/0037-one-store-over-any-medium.md` has the decisions.
 
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]

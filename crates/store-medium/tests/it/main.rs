@@ -1,4 +1,4 @@
-//! The example of `docs/stores.md`, by both suites.
+//! The example of `docs/media.md`, by both suites.
 
 mod directory;
 
@@ -82,6 +82,6 @@ fn the_store_over_it_conforms() {
 
 #[test]
 fn the_page_shows_what_is_tested() {
-    let page = include_str!("../../../../docs/stores.md");
-    assert!(page.contains(include_str!("directory.rs")), "docs/stores.md and the example differ");
+    let page = include_str!("../../../../docs/media.md");
+    assert!(page.contains(include_str!("directory.rs")), "docs/media.md and the example differ");
 }
