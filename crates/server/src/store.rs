@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
 use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, VirtualClock};
+use duewheel_store_log::Options as LogOptions;
 use duewheel_store_postgres::PostgresCoordinator;
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
@@ -78,7 +79,10 @@ async fn open_redis(
     waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
     let node = node_options(settings, &redis.node, certificates)?;
-    let options = options_of(redis)?.log(settings.log_options());
+    // As small as the largest message allows.
+    let max_group_bytes = Options::GROUP_BYTES.max(settings.least_group_bytes());
+    let log = LogOptions { max_group_bytes, ..settings.log_options() };
+    let options = options_of(redis)?.log(log);
     let servers = options.servers();
     waits.send_replace(format!("opening the store in Redis at {servers}"));
     let redis_itself = Arc::new(RedisCoordinator::new(options));

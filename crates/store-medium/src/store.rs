@@ -214,10 +214,14 @@ impl Store for MediumStore {
     }
 
     fn room(&mut self) -> Capacity {
-        if self.check().is_err() || self.medium.free_bytes() == 0 {
+        if self.check().is_err() {
             return Capacity::SettleOnly;
         }
-        self.store.room()
+        // It is asked in any case: where room is short, it gives back what removals have made free.
+        match self.store.room() {
+            Capacity::Enough | Capacity::Busy if self.medium.free_bytes() == 0 => Capacity::SettleOnly,
+            room => room,
+        }
     }
 
     fn room_error(&self) -> Option<StoreError> {

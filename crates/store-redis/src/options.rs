@@ -142,6 +142,9 @@ const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
 
 impl Options {
+    /// The largest group that suits Redis, which serves no other client while it takes one, in bytes.
+    pub const GROUP_BYTES: u64 = GROUP;
+
     /// Reads a URL of one of the forms above.
     ///
     /// # Errors
@@ -208,7 +211,7 @@ impl Options {
             lease: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(10),
-            log: fitting(LogOptions::default()),
+            log: fitting(LogOptions { max_group_bytes: GROUP, ..LogOptions::default() }),
             cache: Arc::default(),
             create: Create::Always,
             remembered: Arc::default(),
@@ -328,7 +331,8 @@ impl Options {
         Ok(self)
     }
 
-    /// Sets how each shard's log store works. Sizes of files are bounded by what suits the medium.
+    /// Sets how each shard's log store works. Sizes of files are bounded by what suits the medium; the largest group is taken
+    /// as it is, and a segment of the journal is larger: [`Options::GROUP_BYTES`] suits most.
     #[must_use]
     pub fn log(mut self, log: LogOptions) -> Self {
         self.log = fitting(log);
@@ -347,11 +351,9 @@ impl Options {
 
 /// Options of a log store whose files are in Redis.
 fn fitting(log: LogOptions) -> LogOptions {
-    let max_group_bytes = log.max_group_bytes.min(GROUP);
-    let segment_bytes = SEGMENT.min(log.segment_bytes).max(max_group_bytes.saturating_add(MIB));
+    let segment_bytes = SEGMENT.max(log.max_group_bytes.saturating_add(MIB));
     LogOptions {
         sync: SyncMode::Fsync,
-        max_group_bytes,
         segment_bytes,
         small_segment_bytes: segment_bytes,
         journal_bytes: log.journal_bytes.min(MAX_JOURNAL),

@@ -361,10 +361,7 @@ impl Settings {
         // A record takes memory besides its bytes, so the number of records is bounded, too; wide enough for any u64.
         let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
             / u128::from(DEFAULT_JOURNAL_BYTES);
-        // The driver cuts a group at a quarter of the agreed size; the message that is decided then comes on top.
-        let policy = self.engine_policy();
-        let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
-        let group = largest.saturating_mul(2);
+        let group = self.least_group_bytes();
         LogOptions {
             max_group_bytes: default.max_group_bytes.max(group),
             journal_bytes: self.journal_bytes,
@@ -376,6 +373,14 @@ impl Settings {
                 .max(group.saturating_add(OF_SEGMENT)),
             ..default
         }
+    }
+
+    /// The least size of a group that takes every message, in bytes: the driver cuts a group at a quarter of the agreed size,
+    /// and the message that is decided then comes on top.
+    pub(crate) fn least_group_bytes(&self) -> u64 {
+        let policy = self.engine_policy();
+        let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
+        largest.saturating_mul(2)
     }
 
     /// The settings as options that can be written to a file.

