@@ -89,6 +89,7 @@ impl RedisFilesInner {
             call.arg(number.map_or_else(String::new, |n| n.to_string()));
         }
         call.arg(file.0).arg(blocks.keys().last().map_or(0, |last| last + 1));
+        call.arg(if journal.is_none() { BLOCK } else { 0 });
         let mut sum = 0;
         for (block, from, bytes) in parts {
             // Behind the owner, the head and the numbers of blocks, counted from one.

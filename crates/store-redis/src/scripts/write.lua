@@ -2,8 +2,8 @@
 --
 -- KEYS: the shard's owner, its head, the numbers of its blocks, then the blocks that are written.
 -- ARGV: as fence.lua; the number of the last write to the journal that the head must have ('' for another file), the mark of ids that
---       the head gets ('' if none), the file, how many blocks it has then; then for each piece: the index of its block's key, the
---       offset in the block, the bytes.
+--       the head gets ('' if none), the file, how many blocks it has then, the bytes of a full block (0 for the journal); then for each
+--       piece: the index of its block's key, the offset in the block, the bytes.
 if ARGV[4] ~= '' then
   local last = redis.call('HGET', KEYS[2], 'journal') or '0'
   if last ~= ARGV[4] then
@@ -17,7 +17,14 @@ end
 if tonumber(ARGV[7]) > tonumber(redis.call('HGET', KEYS[3], ARGV[6]) or '0') then
   redis.call('HSET', KEYS[3], ARGV[6], ARGV[7])
 end
-for i = 8, #ARGV, 3 do
-  redis.call('SETRANGE', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
+local full = tonumber(ARGV[8])
+for i = 9, #ARGV, 3 do
+  local key, from, bytes = KEYS[tonumber(ARGV[i])], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  if from + #bytes == full and redis.call('STRLEN', key) == from then
+    -- A string that SETRANGE makes longer takes up to twice its bytes; one that SET makes takes its bytes.
+    redis.call('SET', key, (from > 0 and redis.call('GETRANGE', key, 0, from - 1) or '') .. bytes)
+  else
+    redis.call('SETRANGE', key, ARGV[i + 1], bytes)
+  end
 end
 return 'OK ' .. replicas

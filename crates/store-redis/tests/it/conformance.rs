@@ -6,7 +6,7 @@ use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{Candidate, Coordinator, StoreError, Waker};
 use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
-use duewheel_store_medium::{Medium, MediumStore};
+use duewheel_store_medium::{FileId, FileKind, MAX_PIECE, Medium, MediumStore, Piece};
 use duewheel_store_redis::{Options, RedisCoordinator};
 
 use crate::place::{PATIENCE, SHARD, of_cluster, options, server, small, until};
@@ -173,6 +173,39 @@ impl MediumFixture for Servers {
             Hook::Unsupported => Able::No,
         }
     }
+}
+
+/// Redis gives a string that grows up to twice its bytes of memory.
+#[test]
+fn a_file_that_is_complete_takes_no_more_memory_than_its_bytes() {
+    const SEND: usize = 4 * MAX_PIECE;
+    let mut servers = Servers::single();
+    MediumFixture::clear(&mut servers);
+    let medium = MediumFixture::acquire(&mut servers).expect("an owner");
+    let file = FileId(1);
+    let bytes: Vec<u8> = (0..9_000_000_u32).flat_map(|n| [(n % 251) as u8, (n >> 16) as u8]).collect();
+    for (n, sent) in bytes.chunks(SEND).enumerate() {
+        let pieces = sent.chunks(MAX_PIECE).enumerate();
+        let pieces =
+            pieces.map(|(m, piece)| Piece { at: (n * SEND + m * MAX_PIECE) as u64, bytes: piece.to_vec() });
+        medium.write(file, FileKind::Blob, pieces.collect()).expect("a write");
+    }
+    medium.give_name("run/1", file, FileKind::Blob, bytes.len() as u64).expect("a name");
+    for (n, expected) in bytes.chunks(MAX_PIECE).enumerate() {
+        let read = medium.read(file, (n * MAX_PIECE) as u64, expected.len()).expect("bytes");
+        assert!(read == expected, "piece {n} is as it was written");
+    }
+    let blocks = servers.redis().command(&["KEYS", &servers.key("block:1:*")]).expect("a reply");
+    let taken: u64 = blocks
+        .list()
+        .iter()
+        .map(|block| {
+            let block = block.text().expect("a name");
+            servers.redis().command(&["MEMORY", "USAGE", &block]).expect("a reply").number().expect("bytes")
+        })
+        .sum();
+    let limit = bytes.len() as u64 * 11 / 10;
+    assert!(taken < limit, "{taken} bytes of memory for {} bytes", bytes.len());
 }
 
 #[test]
