@@ -40,6 +40,7 @@ mod tracer;
 mod trust;
 mod url_targets;
 mod workers;
+mod zones;
 
 /// What the fuzz targets count; no part of the interface.
 #[cfg(feature = "fuzzing")]
@@ -70,7 +71,7 @@ pub use schedule::{
 };
 pub use scheduler::{
     Backfilled, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules, SettingsChange,
-    WorkerCounts, zone_data,
+    WorkerCounts,
 };
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
@@ -81,3 +82,4 @@ pub use targets::{
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use tracer::{PushSpan, PushStart, PushTracer};
 pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};
+pub use zones::zone_data;

@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote};
 use crate::length::parse_length;
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
+use crate::zones::time_zone;
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,9 +288,4 @@ fn ceil_millisecond(instant: Timestamp) -> i64 {
 
 fn rfc3339(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|_| "must be an instant in RFC 3339, such as 2027-01-31T08:00:00Z".to_owned())
-}
-
-/// A zone of the system's data; of the data built in, if the system has none or does not know it.
-fn time_zone(name: &str) -> Option<TimeZone> {
-    TimeZone::get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).ok()
 }

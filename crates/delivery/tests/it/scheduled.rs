@@ -1,6 +1,6 @@
 //! Schedules over a real wheel in memory, whose clock stands still.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::core::engine::{Edit, Enqueue, IfExists, Op, Quota, Target, When};
@@ -84,6 +84,10 @@ impl Rig {
     fn now(&self) -> SystemTime {
         self.wheel.client().now().wall.to_system_time()
     }
+}
+
+fn key(view: &View) -> &str {
+    view.message.key.as_ref().unwrap().as_str()
 }
 
 fn header<'a>(view: &'a View, name: &str) -> Option<&'a str> {
@@ -173,6 +177,35 @@ async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
     }
     let hours: Vec<_> = rig.messages().await.iter().map(|view| view.due_at).collect();
     assert!(!hours.contains(&first.due_at), "{hours:?}");
+}
+
+/// A purge removes the occurrence that is put ahead, as any message: it does not come again, and the next ones come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_touches_the_pending_occurrence_alone() {
+    let rig = Rig::new().await;
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await.remove(0).due_at.to_system_time();
+    let purged = rig.wheel.client().ask(Op::purge(QueueName::new("q").unwrap())).await.unwrap();
+    assert_eq!(purged.what, 1);
+    assert!(rig.messages().await.is_empty());
+    let next = |view: &ScheduleView| view.next.iter().map(|next| next.at).take(2).collect::<Vec<_>>();
+    let view = rig.get("report").await;
+    assert_eq!(next(&view), [first + 60 * MINUTE, first + 120 * MINUTE], "the purged one is not to come");
+    // A note is an edit, and puts nothing instead of what was purged.
+    let note = ScheduleSettings { note: Some("words".into()), ..every("1h") };
+    rig.schedules.put("report", note, None).await.unwrap();
+    assert!(rig.messages().await.is_empty());
+    for n in 2..5 {
+        rig.clock.advance(60 * MINUTE);
+        rig.entered("report", n).await;
+        let due: Vec<_> = rig.messages().await.iter().map(|view| view.due_at.to_system_time()).collect();
+        let expected: Vec<_> =
+            (1..u32::try_from(n).unwrap()).map(|hour| first + hour * 60 * MINUTE).collect();
+        assert_eq!(due, expected, "each of the others once");
+    }
+    let counts = rig.get("report").await.record.state.counts;
+    assert_eq!((counts.missed, counts.skipped, counts.blocked, counts.unsure), (0, 0, 0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -365,6 +398,117 @@ async fn triggers_and_backfills_enter_once_for_each_id() {
     assert!(error.to_string().contains("10000 occurrences"), "{error}");
     assert_eq!(rig.messages().await.len(), 605);
     assert_eq!(rig.get("report").await.record.state.counts.entered, 0, "neither is an occurrence");
+}
+
+/// How many messages each occurrence has, by its minute since `from`.
+async fn minutes(rig: &Rig, from: SystemTime) -> BTreeMap<u64, u32> {
+    let mut minutes = BTreeMap::new();
+    for view in rig.messages().await {
+        let at: jiff::Timestamp = header(&view, "duewheel-occurrence").unwrap().parse().unwrap();
+        let since = SystemTime::from(at).duration_since(from).unwrap();
+        *minutes.entry(since.as_secs() / 60).or_default() += 1;
+    }
+    minutes
+}
+
+/// What has run enters once more for each id of a backfill, and the schedule, which runs, goes on as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_enters_once_for_each_id_what_has_run_already() {
+    let rig = Rig::new().await;
+    let start = rig.now();
+    rig.schedules.put("report", every("1m"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    for n in 2..7 {
+        rig.clock.advance(MINUTE);
+        rig.entered("report", n).await;
+    }
+    let ran = BTreeMap::from([1, 2, 3, 4, 5, 6].map(|minute| (minute, 1)));
+    assert_eq!(minutes(&rig, start).await, ran, "five have run, and one is put ahead");
+    let backfill = async |id: &str, from: u32, to: u32| {
+        let span = (start + from * MINUTE, start + to * MINUTE);
+        rig.schedules.backfill("report", span, Some(id)).await.unwrap().instants
+    };
+    assert_eq!(backfill("again", 1, 5).await, 5);
+    let again = BTreeMap::from([(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)]);
+    assert_eq!(minutes(&rig, start).await, again);
+    let found = rig.messages().await;
+    let added: Vec<_> = found.iter().filter(|view| key(view).ends_with("/again")).collect();
+    assert!(added.len() == 5 && added.iter().all(|view| view.due_at.to_system_time() == rig.now()));
+
+    // The id counts, whatever has become of the messages, and in part of the span and in more of it, too.
+    let earliest = added.iter().min_by_key(|view| key(view)).unwrap();
+    rig.cancel(earliest.message.id).await;
+    let one_less = BTreeMap::from([(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)]);
+    assert_eq!((backfill("again", 1, 5).await, backfill("again", 2, 3).await), (5, 2));
+    assert_eq!(minutes(&rig, start).await, one_less);
+    rig.clock.advance(MINUTE);
+    rig.entered("report", 7).await;
+    assert_eq!(backfill("again", 1, 6).await, 6);
+    let sixth = BTreeMap::from([(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (7, 1)]);
+    assert_eq!(minutes(&rig, start).await, sixth);
+    // Another id is another backfill; the one that is put ahead may be among its instants.
+    assert_eq!(backfill("other", 3, 7).await, 5);
+    let other = BTreeMap::from([(1, 1), (2, 2), (3, 3), (4, 3), (5, 3), (6, 3), (7, 2)]);
+    assert_eq!(minutes(&rig, start).await, other);
+
+    let view = rig.get("report").await;
+    assert_eq!((view.record.state.counts.entered, view.counts.missed), (7, 0), "none is an occurrence");
+    rig.clock.advance(MINUTE);
+    rig.entered("report", 8).await;
+    assert_eq!(minutes(&rig, start).await.get(&8), Some(&1), "the schedule goes on");
+}
+
+/// A quota is used up when an occurrence is to enter: it waits, is counted once, and enters when there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_occurrence_that_a_quota_refuses_waits_until_there_is_room() {
+    let rig = Rig::new().await;
+    let quota = Quota { prefix: "q".into(), messages: Some(1), ..Quota::default() };
+    rig.wheel.set_quotas(vec![quota]).unwrap();
+    rig.schedules.put("report", every("1h"), None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await.remove(0);
+    rig.clock.advance(60 * MINUTE);
+    // Refused so often in a row; the state of a look that has ended.
+    let refused = async |tries: u32| {
+        until("it is refused", async || {
+            let state = rig.get("report").await.record.state;
+            state.held_until == 0 && state.block.is_some_and(|block| block.tries == tries)
+        })
+        .await;
+        rig.get("report").await
+    };
+    for tries in 1..=4 {
+        let view = refused(tries).await;
+        let (state, block) = (&view.record.state, view.record.state.block.clone().unwrap());
+        assert_eq!((state.counts.blocked, state.counts.entered, state.counts.missed), (1, 1, 0));
+        assert_eq!(block.why, "a quota is used up");
+        assert_eq!(view.next[0].at, first.due_at.to_system_time() + 60 * MINUTE, "it is still to come");
+        assert_eq!(rig.messages().await.len(), 1);
+        if tries == 4 {
+            rig.cancel(first.message.id).await;
+        }
+        let now = rig.wheel.client().now().wall.0;
+        assert!(block.until > now && block.until <= now + 60_000, "{block:?}");
+        rig.clock.advance(Duration::from_millis(block.until - now));
+    }
+    rig.entered("report", 2).await;
+    let state = rig.get("report").await.record.state;
+    assert_eq!((state.counts.blocked, state.block), (1, None));
+    let found = rig.messages().await;
+    assert_eq!((found.len(), key(&found[0]).starts_with("report@")), (1, true));
+    assert_eq!(found[0].due_at.to_system_time(), first.due_at.to_system_time() + 60 * MINUTE);
+
+    // The next one finds no room again, and waits until its time is over: it enters late rather than never.
+    rig.clock.advance(60 * MINUTE);
+    assert_eq!(refused(1).await.record.state.counts.blocked, 2);
+    rig.clock.advance(60 * MINUTE);
+    let block = refused(2).await.record.state.block.unwrap();
+    rig.cancel(found[0].message.id).await;
+    rig.clock.advance(Duration::from_millis(block.until - rig.wheel.client().now().wall.0));
+    until("the third has entered", async || rig.get("report").await.record.state.counts.entered == 3).await;
+    let third = first.due_at.to_system_time() + 120 * MINUTE;
+    assert_eq!(key(&rig.messages().await[0]), format!("report@{}", humantime(third)));
+    assert_eq!(rig.get("report").await.record.state.counts.missed, 0);
 }
 
 /// Story: a quota refused a backfill without an id when a part of it had entered. Its id was drawn and told to nobody, so

@@ -311,6 +311,42 @@ mod tests {
         assert!(!found.contains_key("DUEWHEEL_HEADER_BAD"));
     }
 
+    /// The second signal to a worker asks its commands to end, the third ends them. Nobody looks at the command here, so
+    /// that it is not killed because [`GRACE`] has passed.
+    #[test]
+    fn what_ignores_the_first_is_killed_at_once_by_the_second() {
+        use std::os::unix::process::ExitStatusExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let script = format!(
+            "trap 'touch {}' TERM; touch {}; for i in $(seq 9000); do sleep 0.02; done",
+            file("asked").display(),
+            file("begun").display()
+        );
+        let until = |what: &str, so: &mut dyn FnMut() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !so() {
+                assert!(Instant::now() < deadline, "waited in vain until {what}");
+                thread::sleep(LOOK);
+            }
+        };
+        let children = Children::default();
+        let command = ["sh".to_owned(), "-c".to_owned(), script];
+        let message = serde_json::json!({"id": "1", "queue": "q"});
+        let mut child = WorkChild::start(&command, &message, Vec::new(), None, &children).unwrap();
+        until("it has begun", &mut || file("begun").exists());
+        children.end_all();
+        until("it was asked", &mut || file("asked").exists());
+        assert!(child.child.try_wait().unwrap().is_none(), "it goes on");
+        children.end_all();
+        let mut status = None;
+        until("it is gone", &mut || {
+            status = child.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+
     #[test]
     fn the_end_of_what_was_written_is_kept() {
         let tail = StderrTail::default();

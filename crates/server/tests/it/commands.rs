@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::PATIENCE;
-use crate::process::BINARY;
+use crate::process::{BINARY, Process};
 use crate::shell::Shell;
 
 #[test]
@@ -106,6 +106,42 @@ fn health_quotas_and_the_cluster_are_shown() {
     assert_eq!(shell.json(&["health", "--json"])["status"], "ok");
     assert_eq!(shell.ok(&["quotas"]), "PREFIX  RESOURCE  LIMIT  USED  REFUSED\n");
     assert!(shell.fails(&["cluster", "show"], 3).contains("not_found"));
+}
+
+#[test]
+fn quotas_are_shown_with_a_row_for_each_limit() {
+    let folder = TempDir::new().expect("folder");
+    let config = folder.path().join("duewheel.toml");
+    let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 2\nleases = 7\n\n\
+                  [[quota]]\nprefix = 'b'\nbytes = 1000000\nenqueues_per_second = 50\n";
+    std::fs::write(&config, quotas).expect("write");
+    let shell = Shell::with(&["--durability", "memory", "--config", config.to_str().expect("path")]);
+    let rows = || -> Vec<Vec<String>> {
+        let shown = shell.ok(&["quotas"]);
+        // Columns are two spaces apart or more; the name of a resource may have single ones.
+        let cells = |line: &str| {
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+        };
+        shown.lines().map(cells).collect()
+    };
+    let expected = |messages: [&'static str; 2]| {
+        let [used, refused] = messages;
+        vec![
+            vec!["PREFIX", "RESOURCE", "LIMIT", "USED", "REFUSED"],
+            vec!["acme.", "messages", "2", used, refused],
+            vec!["acme.", "leases", "7", "0", "0"],
+            vec!["b", "bytes", "1000000", "0", "0"],
+            vec!["b", "enqueues per second", "50", "0", "0"],
+        ]
+    };
+    assert_eq!(rows(), expected(["0", "0"]));
+    for body in ["one", "two"] {
+        shell.ok(&["enqueue", "acme.q", body]);
+    }
+    assert!(!shell.run(&["enqueue", "acme.q", "three"]).status.success(), "above the quota");
+    assert_eq!(rows(), expected(["2", "1"]));
+    let answer = shell.json(&["quotas", "--json"]);
+    assert_eq!(answer["quotas"][0]["messages"], json!({"limit": 2, "used": 2, "refused": 1}));
 }
 
 #[test]
@@ -310,8 +346,16 @@ fn a_test_moves_the_clock_and_waits_for_nothing() {
 
 /// Story: a folder that was named was left alone in silence, and what was thought to be kept was gone.
 #[test]
-fn a_virtual_clock_is_refused_with_a_folder() {
-    for (args, variable) in [(&["--data", "d"][..], None), (&[], Some("d"))] {
+fn a_virtual_clock_is_refused_with_what_keeps_messages() {
+    let folder = "--data: is not used with --virtual-clock";
+    let kept = "--virtual-clock: would deliver messages that are kept before their time";
+    for (args, variable, says) in [
+        (&["--data", "d"][..], None, folder),
+        (&[], Some("d"), folder),
+        (&["--durability", "fsync"], None, kept),
+        (&["--store", "redis://127.0.0.1:1"], None, kept),
+        (&["--store", "postgres://duewheel@127.0.0.1:1/duewheel"], None, kept),
+    ] {
         let dir = TempDir::new().expect("dir");
         let mut command = Command::new(BINARY);
         command
@@ -324,6 +368,28 @@ fn a_virtual_clock_is_refused_with_a_folder() {
         let refused = command.output().expect("output");
         let told = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2), "{told}");
-        assert!(told.contains("--data: is not used with --virtual-clock"), "{told}");
+        assert!(told.contains(says), "{args:?}: {told}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("folder").count(), 0, "nothing was made");
     }
+}
+
+/// `force` is for a test that ends a server and looks what is left: the folder keeps what was accepted, and time stands.
+#[test]
+fn a_forced_virtual_clock_works_on_a_folder() {
+    let dir = TempDir::new().expect("dir");
+    let start = || Process::start(&dir.path().join("data"), &["--virtual-clock", "force"]);
+    let process = start();
+    let put = r#"{"body": "close order 42", "delay": "48h", "key": "order-42"}"#;
+    assert_eq!(process.call("POST", "/v1/queues/orders/messages", put).0, 201);
+    process.kill();
+
+    let process = start();
+    let reserved = || process.call("POST", "/v1/queues/orders/reserve", "").1["messages"].clone();
+    assert_eq!(process.call("POST", "/v1/clock/advance", r#"{"by": "46h"}"#).0, 200);
+    assert_eq!(reserved(), json!([]));
+    // The clock of this process began later than that of the other one, if anything.
+    assert_eq!(process.call("POST", "/v1/clock/advance", r#"{"by": "2h"}"#).0, 200);
+    let granted = reserved();
+    assert_eq!((&granted[0]["body"], &granted[0]["key"]), (&json!("close order 42"), &json!("order-42")));
+    process.kill();
 }

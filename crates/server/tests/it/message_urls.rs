@@ -1,11 +1,18 @@
 //! Messages with URLs of their own, over HTTP and on the command line. What is sent where is tested in the crate of
 //! delivery: requests of a server lead to public addresses alone, and so none arrives in a test.
 
+use std::sync::Arc;
+
+use duewheel::Policy;
 use duewheel_delivery::Sealing;
+use duewheel_server::auth::{Guard, Hosts};
+use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::fixture::{Answer, Server};
 use crate::hook::Hook;
+use crate::security::{bearer, new_token};
 use crate::shell::Shell;
 
 const URL: &str = "https://customer.example/hook?token=hunter2";
@@ -127,6 +134,85 @@ async fn a_private_address_is_refused_whatever_the_target_may() {
         assert!(!shown.to_string().contains("hunter2"), "{shown}");
     }
     assert!(hook.requests().iter().all(|got| got.body() == "plain"));
+}
+
+/// A line with a URL is refused alone. A replay repeats the URL of a message that is done, which somebody else may have
+/// given.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_line_nor_a_replay_has_a_url_without_the_scope() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("tokens.toml");
+    let scopes = "enqueue,consume,cancel,admin";
+    let without = new_token(&file, &["--name", "without", "--scope", scopes]);
+    let with = new_token(&file, &["--name", "with", "--scope", scopes, "--scope", "push-any"]);
+    let guard = Arc::new(Guard::of(file).expect("tokens"));
+    let server =
+        Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
+    server.app.set_sealing(Sealing::Open);
+    let ok = async |method: &str, path: &str, body: &str| {
+        let (status, answer) = server.call_by(&with, method, path, body).await;
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        answer
+    };
+    let is_forbidden = |(status, problem): (u64, &Value)| {
+        assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{problem}");
+        assert!(problem["detail"].as_str().is_some_and(|why| why.ends_with("scope push-any")), "{problem}");
+        assert!(!problem.to_string().contains("hunter2"), "{problem}");
+    };
+    // No worker of this server delivers to it.
+    ok("PUT", "/v1/targets/shop", r#"{"url": "https://shop.example/hook"}"#).await;
+    ok("PATCH", "/v1/queues/orders/config", r#"{"target": "shop", "keep_done": "24h"}"#).await;
+
+    let url = json!({"body": "url", "delay": "0s", "target_url": URL});
+    let lines = format!("{url}\n{{\"body\": \"plain\", \"delay\": \"0s\"}}\n{url}\n");
+    let enqueue = async |token: &str| {
+        let head = format!(
+            "{}content-type: application/x-ndjson\r\ncontent-length: {}\r\n",
+            bearer(token),
+            lines.len()
+        );
+        server.raw("POST", "/v1/queues/orders/messages", &head, lines.as_bytes()).await.results()
+    };
+    let statuses = |results: &[Value]| -> Vec<u64> {
+        results.iter().map(|result| result["status"].as_u64().expect("a status")).collect()
+    };
+    let refused = enqueue(&without).await;
+    assert_eq!(statuses(&refused), [403, 201, 403]);
+    for n in [0, 2] {
+        is_forbidden((403, &refused[n]));
+    }
+    let waiting = async || {
+        let listed = ok("GET", "/v1/queues/orders/messages", "").await;
+        let all = listed["messages"].as_array().expect("messages").clone();
+        let with_url = all.iter().filter(|message| message["target_url"] == URL).count();
+        (all.len(), with_url)
+    };
+    assert_eq!(waiting().await, (1, 0));
+    assert_eq!(statuses(&enqueue(&with).await), [201, 201, 201]);
+    assert_eq!(waiting().await, (4, 2));
+
+    let granted = ok("POST", "/v1/queues/orders/reserve", r#"{"max": 10}"#).await;
+    let granted = granted["messages"].as_array().expect("messages");
+    assert_eq!(granted.len(), 4);
+    for message in granted {
+        let path = format!("/v1/messages/{}", message["id"].as_str().expect("an id"));
+        let proof = json!({"lease_token": message["lease_token"]}).to_string();
+        ok("POST", &format!("{path}/ack"), &proof).await;
+        assert_eq!(ok("GET", &path, "").await["target_url"], message["target_url"], "kept as done");
+        let replay = format!("{path}/replay");
+        let before = waiting().await;
+        let (status, answer) = server.call_by(&without, "POST", &replay, "{}").await;
+        if message["target_url"].is_null() {
+            assert_eq!(status, 201, "{answer}");
+            continue;
+        }
+        is_forbidden((status.into(), &answer));
+        assert_eq!(waiting().await, before, "nothing was applied");
+        let again = ok("POST", &replay, "{}").await;
+        let path = format!("/v1/messages/{}", again["id"].as_str().expect("an id"));
+        assert_eq!(ok("GET", &path, "").await["target_url"], URL);
+    }
+    assert_eq!(waiting().await, (4, 2));
 }
 
 #[test]

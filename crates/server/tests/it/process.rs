@@ -121,6 +121,11 @@ impl Process {
         lines.map(|line| serde_json::from_str(line).expect("line")).collect()
     }
 
+    /// Begins to read an answer that does not end.
+    pub(crate) fn follow(&self, path: &str) -> FollowedAnswer {
+        FollowedAnswer { stream: self.send("GET", path, ""), told: String::new() }
+    }
+
     fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         self.send_as(method, path, "application/json", body)
     }
@@ -152,6 +157,27 @@ impl Process {
             assert!(begun.elapsed() < PATIENCE, "never: {path}: {seen}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// An answer that does not end, with its head.
+pub(crate) struct FollowedAnswer {
+    stream: TcpStream,
+    told: String,
+}
+
+impl FollowedAnswer {
+    /// Reads on until it is so; all that was read so far.
+    pub(crate) fn until(&mut self, what: &str, so: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        while !so(&self.told) {
+            assert!(begun.elapsed() < PATIENCE, "never: {what}: {}", self.told);
+            let mut bytes = [0; 8 * 1024];
+            let n = self.stream.read(&mut bytes).expect("more in time");
+            assert!(n > 0, "it has ended: {}", self.told);
+            self.told += &String::from_utf8_lossy(&bytes[..n]);
+        }
+        self.told.clone()
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use duewheel::Policy;
+use duewheel::core::engine::Quota;
 use duewheel_redis_rig::{Redis, Settings};
 use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::http::HttpLimits;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::{PATIENCE, Server};
-use crate::process::{BINARY, Process};
+use crate::process::{BINARY, Process, serve};
 use crate::security::new_token;
 use crate::shell::Shell;
 
@@ -250,6 +251,61 @@ async fn a_node_that_drains_enters_nothing() {
     assert_eq!(server.call("POST", "/v1/schedules/s/trigger", "").await.status, 503);
     // Another recurrence would put an occurrence at once.
     assert_eq!(server.call("PATCH", "/v1/schedules/s", r#"{"every": "2m"}"#).await.status, 503);
+}
+
+/// An occurrence that a quota keeps out of its queue is shown with the reason, and enters when there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_occurrence_that_waits_for_a_quota_says_so() {
+    let server = server().await;
+    let quota = Quota { prefix: "reports".into(), messages: Some(1), ..Quota::default() };
+    server.wheel.set_quotas(vec![quota]).expect("quotas");
+    server.ok("PUT", "/v1/schedules/s", r#"{"queue": "reports", "every": "1h"}"#).await;
+    entered(&server, "reports", 1).await;
+    let seen = server.ok("GET", "/v1/schedules/s", "").await;
+    assert_eq!((&seen["waits"], &seen["counts"]["blocked"]), (&Value::Null, &json!(0)), "{seen}");
+    server.advance(60 * MINUTE);
+    server.until("it waits", "/v1/schedules/s", |seen| seen["waits"].is_object()).await;
+    let seen = server.ok("GET", "/v1/schedules/s", "").await;
+    assert_eq!((&seen["counts"]["blocked"], &seen["counts"]["entered"]), (&json!(1), &json!(1)), "{seen}");
+    assert_eq!(seen["waits"]["why"], "a quota is used up");
+    assert_eq!(seen["waits"]["until"], "2026-01-01T01:00:01.000Z");
+    let metric = |text: &str, outcome: &str| {
+        let name = format!("duewheel_schedule_occurrences_total{{outcome=\"{outcome}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)).expect("a metric").to_owned()
+    };
+    let page = String::from_utf8(server.call("GET", "/metrics", "").await.body).expect("text");
+    assert_eq!((metric(&page, "blocked"), metric(&page, "entered")), ("1".to_owned(), "1".to_owned()));
+
+    let first = server.reserve("reports", "{}").await.remove(0);
+    let ack = json!({"lease_token": first["lease_token"]}).to_string();
+    server.ok("POST", &format!("/v1/messages/{}/ack", first["id"].as_str().expect("id")), &ack).await;
+    server.advance(1_000);
+    server.until("it has entered", "/v1/schedules/s", |seen| seen["waits"].is_null()).await;
+    let pending = server.ok("GET", "/v1/queues/reports/messages", "").await;
+    let messages = pending["messages"].as_array().expect("messages");
+    assert_eq!((messages.len(), &messages[0]["due_at"]), (1, &json!("2026-01-01T02:00:00.000Z")));
+    let seen = server.ok("GET", "/v1/schedules/s", "").await;
+    assert_eq!((&seen["counts"]["blocked"], &seen["counts"]["missed"]), (&json!(1), &json!(0)), "{seen}");
+    assert_eq!(seen["next"][0]["message"], messages[0]["id"], "{seen}");
+}
+
+/// A folder that `TZDIR` names and that has no zones: what is built in is used, and said so.
+#[test]
+fn without_zones_of_the_system_those_built_in_are_used() {
+    let (dir, zones) = (TempDir::new().expect("dir"), TempDir::new().expect("zones"));
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"]).arg(dir.path().join("data"));
+    command.env("TZDIR", zones.path());
+    let process = Process::spawn(command);
+    let cron =
+        json!({"cron": "30 8 * * *", "zone": "America/New_York", "from": "2026-01-01T00:00:00Z", "count": 1});
+    let (status, shown) = process.call("POST", "/v1/schedules/preview", &cron.to_string());
+    assert_eq!((status, &shown["next"][0]["at"]), (200, &json!("2026-01-01T13:30:00.000Z")), "{shown}");
+    let listed = process.call("GET", "/v1/schedules", "").1;
+    for answer in [&shown, &listed] {
+        assert!(answer["zone_data"].as_str().is_some_and(|data| data.starts_with("bundled 20")), "{answer}");
+    }
+    process.kill();
 }
 
 /// The occurrences of the schedule that are in its queue, each once and without a gap. `None`: not all shards answer.

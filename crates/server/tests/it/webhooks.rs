@@ -298,7 +298,7 @@ async fn a_limited_token_chooses_only_targets_that_are_for_its_queues() {
 }
 
 /// Which of these texts a file of the folder holds.
-fn held(folder: &Path, texts: &[&'static str]) -> BTreeSet<&'static str> {
+fn held<'a>(folder: &Path, texts: &[&'a str]) -> BTreeSet<&'a str> {
     let mut held = BTreeSet::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
@@ -335,7 +335,10 @@ fn secrets_are_sealed_and_nowhere_else() {
         Process::spawn_logged(command, Stdio::from(opened))
     };
     let hook = Hook::well();
-    let secrets = ["MfKQ9r8GKYqrTwjUPD8ILPZIo2", "hunter2", "swordfish"];
+    let client = rcgen::generate_simple_self_signed(["duewheel".to_owned()]).expect("a certificate");
+    let client_key = client.signing_key.serialize_pem();
+    let key_line = client_key.lines().nth(1).expect("a line of the key");
+    let secrets = ["MfKQ9r8GKYqrTwjUPD8ILPZIo2", "hunter2", "swordfish", key_line];
     let process = start(&["--secrets-key", &first]);
     let target = json!({
         "url": format!("{}?token=swordfish", hook.url()), "networks": LOCAL, "secrets": [SECRET],
@@ -343,6 +346,10 @@ fn secrets_are_sealed_and_nowhere_else() {
     });
     let (status, seen) = process.call("PUT", "/v1/targets/shop", &target.to_string());
     assert_eq!(status, 200, "{seen}");
+    let client_pem = client.cert.pem() + &client_key;
+    let mutual = json!({"url": "https://mutual.example/", "client_pem": client_pem}).to_string();
+    let (status, seen) = process.call("PUT", "/v1/targets/mutual", &mutual);
+    assert_eq!((status, &seen["client_certificate"]), (200, &json!(true)), "{seen}");
     process.call("PATCH", "/v1/queues/orders/config", r#"{"target": "shop"}"#);
     process.call("POST", "/v1/queues/orders/messages", r#"{"delay": "0s", "body": "1"}"#);
     let got = hook.until("it is delivered", |got| !got.is_empty());
@@ -351,7 +358,9 @@ fn secrets_are_sealed_and_nowhere_else() {
     let export = run(Command::new(BINARY).args(["export", "--server", &process.url]).arg(&file));
     assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
     let mut told = vec![process.text("/metrics")];
-    for path in ["/v1/targets", "/v1/targets/shop", "/v1/queues/orders/config", "/v1/queues"] {
+    let paths =
+        ["/v1/targets", "/v1/targets/shop", "/v1/targets/mutual", "/v1/queues/orders/config", "/v1/queues"];
+    for path in paths {
         told.push(process.text(path));
     }
     process.kill();
@@ -381,6 +390,7 @@ fn secrets_are_sealed_and_nowhere_else() {
     assert_eq!(held(dir.path(), &secrets), BTreeSet::new());
     let process = start(&[]);
     assert_eq!(process.call("PUT", "/v1/targets/open", &target.to_string()).0, 200);
+    assert_eq!(process.call("PUT", "/v1/targets/open-mutual", &mutual).0, 200);
     process.kill();
     assert_eq!(held(&data, &secrets), BTreeSet::from(secrets));
     // Each start says so.
@@ -397,6 +407,67 @@ fn secrets_are_sealed_and_nowhere_else() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     process.kill();
+}
+
+/// Errors of a client may repeat the URL that they are about: what fails is told by its class, in the log and in events.
+#[test]
+fn a_failing_delivery_tells_no_secret_in_its_log_and_its_events() {
+    let dir = TempDir::new().expect("dir");
+    let keys = key_file(dir.path(), "keys", "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n");
+    let log = dir.path().join("log");
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--log", "debug", "--secrets-key", &keys]);
+    command.arg("--data").arg(dir.path().join("data"));
+    let process = Process::spawn_logged(command, Stdio::from(fs::File::create(&log).expect("log")));
+    let hook = Hook::new(|_, _| "500".to_owned());
+    // Nobody listens there any more.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("bind");
+    let failing = [
+        ("refuses", hook.url(), "status_500"),
+        ("closed", format!("http://{closed}/hook"), "connection_refused"),
+        ("nowhere", "http://nowhere.invalid/hook".to_owned(), "dns_error"),
+    ];
+    let mut events = process.follow("/v1/events");
+    events.until("its head", |told| told.contains("\r\n\r\n"));
+    let mut messages = Vec::new();
+    for (name, url, _) in &failing {
+        let target = json!({
+            "url": format!("{url}?token=swordfish"), "networks": LOCAL, "secrets": [SECRET],
+            "headers": {"authorization": "Bearer hunter2"}, "max_attempts": 1,
+        });
+        assert_eq!(process.call("PUT", &format!("/v1/targets/{name}"), &target.to_string()).0, 200);
+        let config = json!({"target": name}).to_string();
+        assert_eq!(process.call("PATCH", &format!("/v1/queues/{name}/config"), &config).0, 200);
+        let path = format!("/v1/queues/{name}/messages");
+        let (status, put) = process.call("POST", &path, r#"{"delay": "0s", "body": "1"}"#);
+        assert_eq!(status, 201, "{put}");
+        messages.push(format!("/v1/messages/{}", put["id"].as_str().expect("an id")));
+    }
+    // An attempt that reached nobody is forgiven, and its message comes again.
+    let has_failed = |told: &str, name: &str| {
+        let of_queue = format!("\"queue\":\"{name}\"");
+        let is_end =
+            |line: &str| line.contains(r#""event":"dead""#) || line.contains(r#""event":"returned""#);
+        told.lines().any(|line| line.contains(&of_queue) && is_end(line))
+    };
+    let events =
+        events.until("all have failed", |told| failing.iter().all(|(name, ..)| has_failed(told, name)));
+    let mut told = vec![events, process.text("/metrics")];
+    for ((name, _, class), message) in failing.iter().zip(&messages) {
+        process.until(message, |seen| seen["deliveries"][0]["class"] == *class);
+        told.extend([process.text(message), process.text(&format!("/v1/targets/{name}"))]);
+    }
+    process.kill();
+    let logged = fs::read_to_string(&log).expect("log");
+    for (name, _, class) in &failing {
+        let is_of = |line: &&str| line.contains(name) && line.contains(class);
+        assert!(logged.lines().any(|line| is_of(&line)), "nothing is logged of {name}: {logged}");
+    }
+    told.push(logged);
+    for secret in ["MfKQ9r8GKYqrTwjUPD8ILPZIo2", "hunter2", "swordfish"] {
+        let tells = told.iter().find(|told| told.contains(secret));
+        assert!(tells.is_none(), "{secret} is told: {tells:?}");
+    }
 }
 
 #[test]
