@@ -183,7 +183,7 @@ fn a_file_that_is_complete_takes_no_more_memory_than_its_bytes() {
     MediumFixture::clear(&mut servers);
     let medium = MediumFixture::acquire(&mut servers).expect("an owner");
     let file = FileId(1);
-    let bytes: Vec<u8> = (0..9_000_000_u32).flat_map(|n| [(n % 251) as u8, (n >> 16) as u8]).collect();
+    let bytes: Vec<u8> = (0..4_500_000_u32).flat_map(u32::to_le_bytes).collect();
     for (n, sent) in bytes.chunks(SEND).enumerate() {
         let pieces = sent.chunks(MAX_PIECE).enumerate();
         let pieces =
