@@ -1,15 +1,16 @@
 //! The suites that every store and every medium run.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use duewheel_core::store::conformance::{self, Fixture, Hook};
-use duewheel_core::store::{Coordinator, Joined, Store, StoreError, Waker};
+use duewheel_core::store::{Coordinator, ErrorKind, Joined, Store, StoreError, Waker};
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_store_medium::Medium;
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
 use duewheel_store_postgres::PostgresCoordinator;
 
-use crate::place::{SHARD, node};
+use crate::place::{PATIENCE, SHARD, node};
 
 struct Server {
     postgres: Postgres,
@@ -75,9 +76,16 @@ impl MediumFixture for Server {
     }
 
     fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
-        self.query("UPDATE duewheel.lease SET until = 'epoch'");
-        let (nodes, joined) = self.node.as_ref().expect("cleared first");
-        nodes.acquire(&joined.node, SHARD, Arc::new(|| {})).map(|(medium, _)| medium)
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.query("UPDATE duewheel.lease SET until = 'epoch'");
+            let (nodes, joined) = self.node.as_ref().expect("cleared first");
+            match nodes.acquire(&joined.node, SHARD, Arc::new(|| {})) {
+                // The owner before has renewed its lease in between.
+                Err(error) if error.kind() == ErrorKind::Fenced && Instant::now() < deadline => {}
+                acquired => return acquired.map(|(medium, _)| medium),
+            }
+        }
     }
 
     fn lose_power(&mut self) -> Able {

@@ -12,7 +12,7 @@ use duewheel_store_postgres::{Options, PostgresCoordinator};
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn server() -> Postgres {
     Postgres::start(Settings::default()).expect("a server")
