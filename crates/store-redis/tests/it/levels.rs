@@ -172,8 +172,13 @@ fn synced(redis: &Redis, copy: &Redis) {
     let mut shard = Shard::open(&base.clone().wait_replicas(1, PATIENCE).expect("good options"));
     assert_eq!(level(&mut shard), Level::BestEffortReplicated);
     drop(shard);
-    // The start of a shard may write, too.
-    let mut shard = Shard::open(&base.wait_replicas(1, Duration::from_millis(300)).expect("good options"));
+    // The start of a shard writes, too, and its replica may be a slow one: the wait is long, and what the start has begun is
+    // through before the replica changes.
+    let wait = Duration::from_secs(5);
+    let mut shard = Shard::open(&base.wait_replicas(1, wait).expect("good options"));
+    let id = shard.next.0;
+    shard.append(vec![put(&queue("q"), id, None, Bytes::new())]);
+    shard.settle();
     // A replica without a file has it in memory alone.
     ask(copy, &["CONFIG", "SET", "appendonly", "no"]);
     let failed = |shard: &Shard| shard.figure("wait_failures_total");

@@ -27,12 +27,16 @@ const MAX_ATTEMPTS: u64 = 4;
 /// breaker stays closed, so that attempts can be counted.
 const WELL_AT_FIRST: u64 = 10;
 const HANGING: u64 = 3;
+/// Requests of a process that are told to wait at most. Each holds the whole target up for its second: if their number
+/// grew with the messages, a slow machine would enqueue more than can be pushed in the time that the end has.
+const BUSY: u64 = 3;
 
 /// What the receiver knows of the process that pushes at present.
 #[derive(Debug, Default)]
 pub struct Pushing {
     requests: AtomicU64,
     hanging: AtomicU64,
+    busy: AtomicU64,
 }
 
 impl Pushing {
@@ -43,7 +47,7 @@ impl Pushing {
             return Mood::Well;
         }
         match (tag % 60, seen.attempt) {
-            (7, 1) => Mood::Busy(1),
+            (7, 1) if self.busy.fetch_add(1, Ordering::SeqCst) < BUSY => Mood::Busy(1),
             (11 | 41, 1) if self.hanging.fetch_add(1, Ordering::SeqCst) < HANGING => Mood::Hanging,
             (n, _) if n % 10 == 3 => Mood::Failing,
             (n, 1..=2) if n % 10 == 5 => Mood::Failing,
@@ -64,6 +68,12 @@ pub fn target(address: SocketAddr) -> Value {
         "url": format!("http://{address}/"), "networks": ["127.0.0.1/32"], "timeout_ms": TIMEOUT_MS,
         "retry": {"min_ms": 20, "max_ms": 100}, "max_attempts": MAX_ATTEMPTS, "concurrency": 8,
     })
+}
+
+/// The settings of the queue. A setting of its own keeps it while it is empty: without one it would end whenever all its
+/// messages have ended, and the next one would begin totals anew, which the judge expects to grow.
+pub fn config() -> Value {
+    json!({"target": "hook", "priority": 7})
 }
 
 /// What the history says of the queue. It has its usual limit of attempts, which does not hold.

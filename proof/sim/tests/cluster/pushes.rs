@@ -8,7 +8,7 @@ use duewheel_judge::history::{Blow, PushSeen, What};
 use duewheel_judge::rng::Rng;
 use duewheel_redis_rig::{Redis, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
-use duewheel_sim::pushing::{Pushing, QUEUE, Receiver, Work, pushed, target};
+use duewheel_sim::pushing::{Pushing, QUEUE, Receiver, Work, config, pushed, target};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform_alone};
@@ -49,7 +49,7 @@ fn killed(kills: u64) {
             let result = (|| {
                 let address = receiver.listen(scope, &run.recorder, &mood)?;
                 stage.done("PUT", "/v1/targets/hook", &target(address))?;
-                stage.done("PATCH", &format!("/v1/queues/{QUEUE}/config"), &json!({"target": "hook"}))?;
+                stage.done("PATCH", &format!("/v1/queues/{QUEUE}/config"), &config())?;
                 run.recorder.note(run.recorder.stamp(), 0, What::Pushed(pushed()));
                 scope.spawn(|| work.produce(run, Rng::new(seed), 100..300));
                 scope.spawn(|| work.look(run, Rng::new(!seed)));

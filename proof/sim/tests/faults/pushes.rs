@@ -6,8 +6,7 @@ use std::time::Duration;
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{PushSeen, What};
 use duewheel_judge::rng::Rng;
-use duewheel_sim::pushing::{Pushing, QUEUE, Receiver, Work, pushed, target};
-use serde_json::json;
+use duewheel_sim::pushing::{Pushing, QUEUE, Receiver, Work, config, pushed, target};
 
 use crate::stage::{Crew, Play, env, perform};
 
@@ -39,7 +38,7 @@ fn pushes_go_on_over_kill_9() {
             let result = (|| {
                 let address = receiver.listen(scope, &run.recorder, &mood)?;
                 stage.done("PUT", "/v1/targets/hook", &target(address))?;
-                stage.done("PATCH", &format!("/v1/queues/{QUEUE}/config"), &json!({"target": "hook"}))?;
+                stage.done("PATCH", &format!("/v1/queues/{QUEUE}/config"), &config())?;
                 run.recorder.note(run.recorder.stamp(), 0, What::Pushed(pushed()));
                 scope.spawn(|| work.produce(run, Rng::new(seed), 20..80));
                 scope.spawn(|| work.look(run, Rng::new(!seed)));
