@@ -30,6 +30,8 @@ pub enum Mutant {
     WindowByQueues,
     /// A background worker that panics ends without a report.
     PanicSwallowed,
+    /// A call that has waited for the medium is decided by what was found when it began to wait.
+    LookUpAsOfAsking,
     /// An expired message is granted where it is to be dropped.
     ExpiredGranted,
     /// An expiry is counted from the enqueue, not from the due time.

@@ -22,7 +22,7 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, EventRequest, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Store,
+    Capacity, ErrorKind, EventRequest, FOUND_AHEAD, Level, Load, Lookups, Progress, Recovered, Store,
     StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
@@ -31,7 +31,9 @@ mod calls;
 mod confirmed;
 mod events;
 mod kinds;
+mod looking_up;
 mod notices;
+mod parked;
 mod remains;
 mod syncing;
 
@@ -40,6 +42,7 @@ pub use self::calls::take_back;
 use self::confirmed::Confirmed;
 use self::kinds::is_of_one_group;
 use self::notices::Notices;
+use self::parked::Parked;
 pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
@@ -82,7 +85,9 @@ pub struct Driver<S> {
     lookups: Lookups,
     /// Operations that were taken but not decided yet, because the messages they name exceed the size of one look-up.
     undecided: VecDeque<(ReplyTo, Op)>,
-    /// How many of them to look up next.
+    /// Calls that wait for a slow medium.
+    parked: Parked,
+    /// How many of `undecided` to look up next.
     looks: usize,
     /// The size of the bodies in waiting answers, in bytes.
     held_bytes: usize,
@@ -159,6 +164,7 @@ impl<S: Store> Driver<S> {
             event_requests: Vec::new(),
             lookups: Lookups::default(),
             undecided: VecDeque::new(),
+            parked: Parked::default(),
             looks: usize::MAX,
             held_bytes: 0,
             own: Vec::new(),
@@ -212,6 +218,9 @@ impl<S: Store> Driver<S> {
     fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         // What is left from the batch before goes first: rates were looked up for all of it.
         let is_new = self.undecided.is_empty();
+        if is_new {
+            self.take_parked();
+        }
         for op in mem::take(&mut self.own) {
             self.undecided.push_back((ReplyTo(self.open.insert(1, None)), op));
         }
@@ -258,6 +267,7 @@ impl<S: Store> Driver<S> {
                 self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 continue;
             }
+            self.parked.decided(to);
             let copy = Settling::copy(&op);
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             if let Some(copy) = copy {
@@ -316,98 +326,6 @@ impl<S: Store> Driver<S> {
         self.ask_for_events(now)
     }
 
-    /// Looks up what the engine must know about messages that are not in its memory. Returns how many of the waiting
-    /// operations can be decided: the first ones, up to one whose messages did not fit.
-    fn look_up(&mut self) -> Result<usize, StoreError> {
-        match self.look_up_together() {
-            Err(error) if self.is_passing(&error) => self.look_up_each(),
-            known => known,
-        }
-    }
-
-    /// Whether the error of a look-up affects only that look-up.
-    fn is_passing(&mut self, error: &StoreError) -> bool {
-        error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
-    }
-
-    fn look_up_together(&mut self) -> Result<usize, StoreError> {
-        let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
-        self.engine.look_up(None, &mut self.lookups);
-        for (_, op) in self.undecided.iter().take(most) {
-            self.engine.look_up(Some(op), &mut self.lookups);
-        }
-        self.find()?;
-        let known = self.looked_up(most);
-        // These ask by what was found.
-        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().looks_twice()) {
-            self.engine.look_up(Some(op), &mut self.lookups);
-        }
-        self.find()?;
-        let known = self.looked_up(known);
-        // The next ones are about as large. To ask for far more than fits is work for nothing.
-        self.looks = if known < most { known.max(FOUND_AHEAD) * 2 } else { self.looks.saturating_mul(2) };
-        Ok(known)
-    }
-
-    fn looked_up(&self, most: usize) -> usize {
-        self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
-    }
-
-    /// Looks up each operation separately, so that only the operations whose data the disk does not return are left
-    /// unapplied.
-    fn look_up_each(&mut self) -> Result<usize, StoreError> {
-        self.engine.look_up(None, &mut self.lookups);
-        match self.find() {
-            Err(error) if self.is_passing(&error) => {
-                if let Some(given_up) = self.engine.give_up_many(&mut self.effects) {
-                    self.tell_given_up(given_up, &error);
-                }
-            }
-            found => found?,
-        }
-        let mut known = 0;
-        // Few at a time: each look-up brings as much as fits one.
-        while known < FOUND_AHEAD
-            && let Some((to, op)) = self.undecided.get(known)
-        {
-            let to = *to;
-            self.engine.look_up(Some(op), &mut self.lookups);
-            let mut found = self.find();
-            if found.is_ok()
-                && let Some((_, op)) =
-                    self.undecided.get(known).filter(|(_, op)| op.operation().looks_twice())
-            {
-                self.engine.look_up(Some(op), &mut self.lookups);
-                found = self.find();
-            }
-            match found {
-                Ok(()) => known += 1,
-                Err(error) if self.is_passing(&error) => {
-                    self.undecided.remove(known);
-                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
-                    self.open.answer(to, Err(refusal), &mut self.own);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(known)
-    }
-
-    fn find(&mut self) -> Result<(), StoreError> {
-        if self.lookups.is_empty() {
-            return Ok(());
-        }
-        let mut found = Found::default();
-        let result = self.store.find_many(&self.lookups, &mut found);
-        if result.is_ok() {
-            self.engine.adopt(&self.lookups, found);
-        }
-        self.lookups.ids.clear();
-        self.lookups.keys.clear();
-        self.lookups.answers.clear();
-        result
-    }
-
     /// Lets answers go whose condition holds by now, and does nothing else.
     ///
     /// # Errors
@@ -441,7 +359,7 @@ impl<S: Store> Driver<S> {
 
     /// When to step again at the latest if no submission arrives before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() {
+        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() || self.parked.has_more() {
             return Some(now.engine);
         }
         if !self.is_open() {
@@ -461,13 +379,13 @@ impl<S: Store> Driver<S> {
 
     /// Whether an answer waits for the store: for durability, a page, or a look-up.
     pub fn is_waiting_for_store(&self) -> bool {
-        let waits = !self.held.is_empty() || !self.held_grants.is_empty() || !self.undecided.is_empty();
-        waits || self.engine.has_questions()
+        let held = !self.held.is_empty() || !self.held_grants.is_empty();
+        held || !self.undecided.is_empty() || !self.parked.is_empty() || self.engine.has_questions()
     }
 
     /// Whether so many or such large answers are waiting that no more requests should be accepted.
     pub fn is_full(&self) -> bool {
-        self.held.len() + self.held_grants.len() >= self.policy.max_pending_replies
+        self.held.len() + self.held_grants.len() + self.parked.ops() >= self.policy.max_pending_replies
             || self.held_bytes >= self.policy.max_pending_reply_bytes
     }
 
@@ -479,7 +397,8 @@ impl<S: Store> Driver<S> {
 
     /// Closes the driver: everything appended becomes durable, and all answers are sent.
     pub fn close(mut self, now: Now) -> Result<(), StoreError> {
-        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
+        let undecided =
+            mem::take(&mut self.undecided).into_iter().chain(self.parked.drain()).map(|(to, _)| to);
         for to in self.pacing.drain().chain(undecided) {
             self.open.answer(to, Err(CallError::Draining), &mut self.own);
         }
@@ -521,7 +440,8 @@ impl<S: Store> Driver<S> {
             self.release(progress);
         }
         let (mut refused, repeated) = first.map(|first| self.refused_from(first)).unwrap_or_default();
-        let undecided = mem::take(&mut self.undecided);
+        let mut undecided = mem::take(&mut self.undecided);
+        undecided.extend(self.parked.drain());
         let mut again = VecDeque::new();
         if scope == RefusalScope::NeedsRoom {
             let settling = mem::take(&mut self.settling);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group};
 use duewheel_core::store::{
-    Capacity, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store,
-    StoreError,
+    AtHand, Capacity, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered,
+    Store, StoreError,
 };
 
 use crate::shared::DriverShared;
@@ -56,6 +56,15 @@ impl Store for Marked {
     }
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.shared.in_store(|| self.store.find_many(lookups, found))
+    }
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.shared.in_store(|| self.store.find_at_hand(lookups, found))
+    }
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        self.store.fetch(ticket, lookups)
+    }
+    fn fetched(&mut self) -> Option<u64> {
+        self.shared.in_store(|| self.store.fetched())
     }
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.shared.in_store(|| self.store.load(load))

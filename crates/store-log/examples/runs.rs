@@ -36,7 +36,7 @@ use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter, hash};
+use run::{Blocking, KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter, hash};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;
@@ -93,7 +93,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
 
     let mut dice = 7;
     let asked: u64 = 100_000.min(rows);
-    let all = ReadAllowance::new(usize::MAX);
+    let all = ReadAllowance::new(usize::MAX, Blocking::Allowed);
     let mut found = Vec::new();
     let mut ids = Duration::ZERO;
     for _ in 0..asked / 1_000 {

@@ -43,6 +43,8 @@ pub(crate) enum ReadFault {
     /// A look-up would bring more messages into memory than its bound. The caller that set the bound repeats it with
     /// fewer messages.
     TooMuch,
+    /// A look-up that does not wait for the medium has met a block that is not in memory.
+    NotAtHand,
 }
 
 impl ReadFault {
@@ -54,6 +56,7 @@ impl ReadFault {
                 ReadFault::Failed(StoreError::new(error.kind(), format_args!("{folder}: {error}")))
             }
             ReadFault::TooMuch => ReadFault::TooMuch,
+            ReadFault::NotAtHand => ReadFault::NotAtHand,
         }
     }
 }
@@ -79,6 +82,10 @@ impl From<ReadFault> for StoreError {
                 let what = "a bug: a look-up without a bound has reached it";
                 StoreError::new(ErrorKind::Closed, what)
             }
+            ReadFault::NotAtHand => StoreError::new(
+                ErrorKind::Closed,
+                "a bug: a read that may wait for the medium has not waited",
+            ),
         }
     }
 }

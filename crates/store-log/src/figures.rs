@@ -75,6 +75,10 @@ pub(crate) struct Counters {
     pub(crate) merge_bytes: AtomicU64,
     /// Number of pages for which the disk could not read a block.
     pub(crate) page_failures: AtomicU64,
+    /// Look-ups that were fetched from the medium beside the owner's thread.
+    pub(crate) fetches: AtomicU64,
+    /// Those of them that have met an error.
+    pub(crate) fetch_failures: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
     sync_durations: [AtomicU64; SYNC_COLUMNS.len()],
@@ -115,6 +119,8 @@ impl Counters {
             ("segments_shrunk_total", of(&self.segments_shrunk)),
             ("segment_failures_total", of(&self.prepare_failures)),
             ("page_failures_total", of(&self.page_failures)),
+            ("fetches_total", of(&self.fetches)),
+            ("fetch_failures_total", of(&self.fetch_failures)),
             ("cuts_total", of(&self.cuts)),
             ("flushes_total", of(&self.flushes)),
             ("flush_failures_total", of(&self.flush_failures)),

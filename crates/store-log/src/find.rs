@@ -18,7 +18,7 @@ use crate::fault::{Damage, ReadFault};
 use crate::folder::JOURNAL;
 use crate::mem::{Mem, MemAnswer, Patch, StageAfter};
 use crate::readers::{ReadPriority, ReadTask, Readers};
-use crate::run::{KeyLookup, Newer, NewerTables, ReadAllowance, hash};
+use crate::run::{Blocking, KeyLookup, Newer, NewerTables, ReadAllowance, hash};
 use crate::view::{LiveRun, StoreView};
 
 /// Up to this many look-ups in runs are made by the caller's thread; more are distributed.
@@ -37,6 +37,8 @@ pub(crate) struct Finder<'a> {
     pub(crate) readers: &'a Readers,
     /// The priority of the reads.
     pub(crate) whom: ReadPriority,
+    /// Whether they may wait for the medium.
+    pub(crate) blocking: Blocking,
 }
 
 /// A key in a run, with everything that a reader needs.
@@ -56,7 +58,7 @@ impl Finder<'_> {
             let ids = &lookups.ids[..most.min(lookups.ids.len())];
             let keys = &lookups.keys[..most.min(lookups.keys.len())];
             let bytes = if most <= FOUND_AHEAD { usize::MAX } else { lookups.bytes };
-            match self.find_first(ids, keys, &ReadAllowance::new(bytes)) {
+            match self.find_first(ids, keys, &ReadAllowance::new(bytes, self.blocking)) {
                 Ok(rows) => {
                     found.rows.extend(rows);
                     found.left.ids = lookups.ids.len() - ids.len();
@@ -100,7 +102,7 @@ impl Finder<'_> {
         ids: &[MessageId],
         read: HashMap<MessageId, Row>,
     ) -> Result<Vec<Option<Row>>, ReadFault> {
-        self.rows_within(ids, read, &ReadAllowance::new(usize::MAX))
+        self.rows_within(ids, read, &ReadAllowance::new(usize::MAX, self.blocking))
     }
 
     /// Like [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
@@ -427,7 +429,7 @@ impl Finder<'_> {
             }
         }
         for part in self.view.parts.iter().rev().filter(|part| part.run.may_have(hash)) {
-            if let Some(row) = part.run.find_answer(hash, queue, id)? {
+            if let Some(row) = part.run.find_answer(hash, queue, id, self.blocking)? {
                 return Ok(Some(row));
             }
         }
@@ -538,10 +540,16 @@ mod tests {
         frozen.settle();
         let view = StoreView { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
         let readers = Readers::default();
-        let finder =
-            Finder { view: &view, active: Some(&active), readers: &readers, whom: ReadPriority::Owner };
+        let finder = Finder {
+            view: &view,
+            active: Some(&active),
+            readers: &readers,
+            whom: ReadPriority::Owner,
+            blocking: Blocking::Allowed,
+        };
         let keys = vec![(queue(), Key::new("k").unwrap())];
-        let (named, read) = finder.named_by_keys(&keys, &ReadAllowance::new(usize::MAX)).unwrap();
+        let (named, read) =
+            finder.named_by_keys(&keys, &ReadAllowance::new(usize::MAX, Blocking::Allowed)).unwrap();
         assert_eq!((named.len(), read.len()), (DEAD_FOUND + 1, 0), "each of these is decoded");
         let mut found = Found::default();
         finder.find(&Lookups { keys, ..Lookups::default() }, &mut found).unwrap();

@@ -35,7 +35,7 @@ use crate::merge::policy::MergePlan;
 use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
 use crate::reserve;
-use crate::run::{Live, Run, RunWriter, hash};
+use crate::run::{Blocking, Live, Run, RunWriter, hash};
 use crate::shared::{StoreShared, Worked, lock};
 use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView};
@@ -265,7 +265,13 @@ impl Flush<'_> {
     fn write_runs(&self, view: &StoreView) -> Result<Vec<RunEntry>, ReadFault> {
         let shared = self.shared;
         let mut out = FlushOutput { flush: self, writer: None, done: Vec::new() };
-        let finder = Finder { view, active: None, readers: &shared.readers, whom: ReadPriority::Background };
+        let finder = Finder {
+            view,
+            active: None,
+            readers: &shared.readers,
+            whom: ReadPriority::Background,
+            blocking: Blocking::Allowed,
+        };
         for sequence in [Sequence::AllAt, Sequence::AllAfter] {
             let mut scan = Scan::new(self.tables, sequence);
             loop {

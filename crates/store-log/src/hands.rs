@@ -10,7 +10,7 @@ use duewheel_core::store::{ErrorKind, StoreError};
 
 use crate::journal::{preparer, syncing};
 use crate::shared::{StoreShared, Worked};
-use crate::{flush, loading, merging};
+use crate::{fetching, flush, loading, merging};
 
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`](crate::Workers::ByHand).
 ///
@@ -39,9 +39,13 @@ impl Hands {
         self.guarded(merging::merge, "duewheel-merge")
     }
 
-    /// Loads one page, if one was requested. `Store::loaded` does so by itself.
+    /// Loads one page, if one was requested, or else fetches one look-up. `Store::loaded` and `Store::fetched` do so by
+    /// themselves.
     pub fn load(&self) -> Worked {
-        self.guarded(loading::step, "duewheel-load")
+        match self.guarded(loading::step, "duewheel-load") {
+            Worked::Nothing => self.guarded(fetching::step, "duewheel-read"),
+            worked => worked,
+        }
     }
 
     /// Bytes that the store believes to be reserved for the next state file.

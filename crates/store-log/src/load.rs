@@ -21,7 +21,7 @@ use crate::fault::ReadFault;
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemAnswer, MemScan, Patch, ScanStep};
 use crate::readers::{ReadPriority, Readers};
-use crate::run::{RawRow, RunScan, before};
+use crate::run::{Blocking, RawRow, RunScan, before};
 use crate::sync::{WorkerBell, lock};
 use crate::view::{LiveRun, StoreView};
 
@@ -293,6 +293,7 @@ impl<'a> PageInProgress<'a> {
             active: None,
             readers: self.readers,
             whom: ReadPriority::Page,
+            blocking: Blocking::Allowed,
         };
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {

@@ -24,7 +24,7 @@ pub(crate) struct Readers {
 #[derive(Default)]
 struct ReadJobs {
     /// Waiting reads, by [`ReadPriority`].
-    waiting: [VecDeque<ReadJob>; 3],
+    waiting: [VecDeque<ReadJob>; 4],
     closed: bool,
 }
 
@@ -33,8 +33,10 @@ struct ReadJobs {
 pub(crate) enum ReadPriority {
     /// The owner's thread waits, and with it all callers.
     Owner,
-    /// A page that the owner has asked for, while it goes on.
+    /// A page or a look-up that the owner has asked for, while it goes on.
     Page,
+    /// A whole look-up of that kind, which may ask for reads of pages itself: so whoever reads a page never begins one.
+    Fetch,
     /// A flush, a merge or a check.
     Background,
 }
@@ -92,6 +94,12 @@ impl Readers {
         }
         self.more.notify_all();
         results
+    }
+
+    /// Lets a reader do this, and does not wait for it.
+    pub(crate) fn spawn(&self, whom: ReadPriority, job: impl FnOnce() + Send + 'static) {
+        lock(&self.jobs).waiting[whom as usize].push_back(Box::new(job));
+        self.more.notify_one();
     }
 
     /// A reader's loop. A panic ends the reader, and with it the store; waiting callers learn that there is no answer.

@@ -43,6 +43,7 @@ mod writer;
 pub(crate) mod tests;
 
 pub(crate) use answers::AnswerScan;
+pub(crate) use file::Blocking;
 pub(crate) use find::{KeyLookup, Newer, NewerTables, ReadAllowance};
 pub(crate) use live::{Live, Mask, share};
 pub(crate) use opened::{Run, RunQueue};

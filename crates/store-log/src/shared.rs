@@ -14,6 +14,7 @@ use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
 use crate::budget::MemoryShare;
 use crate::disk::Disk;
+use crate::fetching::Fetches;
 use crate::figures::Counters;
 use crate::folder::FileNo;
 use crate::journal::event_pages::EventReader;
@@ -51,6 +52,7 @@ pub(crate) struct StoreShared {
     pub(crate) background_bell: WorkerBell,
     pub(crate) loader: Loader,
     pub(crate) readers: Readers,
+    pub(crate) fetches: Fetches,
     pub(crate) events: EventReader,
     /// Everything behind the active memtable.
     view: Mutex<Arc<StoreView>>,
@@ -153,6 +155,7 @@ impl StoreShared {
             background_bell: WorkerBell::default(),
             loader: Loader::default(),
             readers: Readers::default(),
+            fetches: Fetches::default(),
             events: EventReader::default(),
             view: Mutex::new(Arc::new(StoreView { frozen: Vec::new(), parts })),
             work: Mutex::new(work),

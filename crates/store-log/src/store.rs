@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups, Progress,
-    Recovered, Store, StoreError, Waker,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Left, Level, Load, Loaded, Lookups,
+    Progress, Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::{EngineMs, Epoch};
 
@@ -19,7 +19,8 @@ mod rest;
 use crate::background;
 use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
-use crate::fault::failed;
+use crate::fault::{ReadFault, failed};
+use crate::fetching;
 use crate::find::Finder;
 use crate::hands::{Hands, PoisonOnPanic};
 use crate::journal::event_pages::{JournalPart, JournalRequest};
@@ -37,6 +38,7 @@ use crate::options::{Options, SyncMode, Workers};
 use crate::owner::take_lock;
 use crate::readers::ReadPriority;
 use crate::reserve;
+use crate::run::Blocking;
 use crate::shards;
 use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
@@ -311,6 +313,47 @@ impl LogStore {
     fn go_on(&mut self) -> Result<(), StoreError> {
         let gone_on = self.writer.go_on();
         self.or_poison(gone_on)
+    }
+
+    /// Finds what was asked for, as of now.
+    fn find_within(
+        &self,
+        lookups: &Lookups,
+        found: &mut Found,
+        blocking: Blocking,
+    ) -> Result<AtHand, StoreError> {
+        self.check()?;
+        let view = self.shared.view();
+        let finder = Finder {
+            view: &view,
+            active: Some(&self.active),
+            readers: &self.shared.readers,
+            whom: ReadPriority::Owner,
+            blocking,
+        };
+        let before = (found.rows.len(), found.answers.len());
+        let take_back = |found: &mut Found| {
+            found.rows.truncate(before.0);
+            found.answers.truncate(before.1);
+            found.left = Left::default();
+        };
+        match finder.find(lookups, found) {
+            Ok(()) => Ok(AtHand::Yes),
+            Err(ReadFault::NotAtHand) => {
+                take_back(found);
+                Ok(AtHand::No)
+            }
+            Err(fault) => {
+                let error = StoreError::from(fault);
+                // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere
+                // is in doubt.
+                if error.kind() == ErrorKind::Unavailable {
+                    take_back(found);
+                    return Err(error);
+                }
+                self.or_poison(Err(error))
+            }
+        }
     }
 
     /// Ends the store if the result is an error.
@@ -627,25 +670,38 @@ impl Store for LogStore {
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.find_within(lookups, found, Blocking::Allowed).map(drop)
+    }
+
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.find_within(lookups, found, Blocking::Never)
+    }
+
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
         self.check()?;
-        let view = self.shared.view();
-        let finder = Finder {
-            view: &view,
-            active: Some(&self.active),
-            readers: &self.shared.readers,
-            whom: ReadPriority::Owner,
-        };
-        let before = (found.rows.len(), found.answers.len());
-        match finder.find(lookups, found).map_err(StoreError::from) {
-            // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere is in
-            // doubt.
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                found.rows.truncate(before.0);
-                found.answers.truncate(before.1);
-                Err(error)
+        self.shared.fetches.ask(ticket, lookups);
+        match self.shared.options.workers {
+            // A job that is left over when the store is dropped must not keep it.
+            Workers::Threads => {
+                let shared = Arc::downgrade(&self.shared);
+                self.shared.readers.spawn(ReadPriority::Fetch, move || {
+                    if let Some(shared) = shared.upgrade() {
+                        fetching::step(&shared);
+                    }
+                });
             }
-            result => self.or_poison(result),
+            Workers::ByHand => (self.shared.waker)(),
         }
+        Ok(())
+    }
+
+    fn fetched(&mut self) -> Option<u64> {
+        let fetched = self.shared.fetches.done();
+        if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
+            fetching::step(&self.shared);
+            return self.shared.fetches.done();
+        }
+        fetched
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {

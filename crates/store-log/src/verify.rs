@@ -19,7 +19,7 @@ use crate::manifest::Manifest;
 use crate::names::Interner;
 use crate::owner::lock_if_any;
 use crate::readers::{ReadPriority, Readers};
-use crate::run;
+use crate::run::{self, Blocking};
 use crate::shards;
 use crate::state;
 use crate::view::StoreView;
@@ -110,7 +110,9 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
             report.problems.push(problem);
             return Ok(report);
         }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => return Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => {
+            return Err(error.into());
+        }
     };
     report.files = 1 + manifest.files().count() as u64;
     // A nonsensical manifest may list sizes that no files have.
@@ -143,7 +145,9 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
                 report.problems.push(problem);
             }
         }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => return Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => {
+            return Err(error.into());
+        }
     }
     Ok(report)
 }
@@ -189,7 +193,13 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
 fn found(view: &StoreView) -> Result<(), ReadFault> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
     let readers = Readers::default();
-    let finder = Finder { view, active: None, readers: &readers, whom: ReadPriority::Background };
+    let finder = Finder {
+        view,
+        active: None,
+        readers: &readers,
+        whom: ReadPriority::Background,
+        blocking: Blocking::Allowed,
+    };
     ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
@@ -254,6 +264,6 @@ fn keep_problem(checked: Result<(), ReadFault>, report: &mut VerifyReport) -> Re
             report.problems.push(problem);
             Ok(())
         }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(error.into()),
     }
 }

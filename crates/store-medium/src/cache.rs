@@ -21,6 +21,11 @@ impl BlockCache {
         self.blocks().get(&(shard, file, no)).cloned()
     }
 
+    /// Whether a block is here. That alone does not keep it.
+    pub(crate) fn has(&self, shard: u32, file: FileId, no: u64) -> bool {
+        self.blocks().contains(&(shard, file, no))
+    }
+
     pub(crate) fn put(&self, shard: u32, file: FileId, no: u64, block: Bytes) {
         self.blocks().put((shard, file, no), block);
     }

@@ -187,6 +187,12 @@ impl MediumDiskInner {
     }
 
     /// Reads through the cache, in whole blocks.
+    /// Whether all blocks of these bytes are in memory.
+    fn is_cached(&self, file: FileId, at: u64, length: usize) -> bool {
+        let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
+        (first..=last).all(|no| self.cache.has(self.shard, file, no))
+    }
+
     fn read_cached(&self, file: FileId, at: u64, length: usize, size: u64) -> Result<Vec<u8>, StoreError> {
         let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
         let known: Vec<Option<Bytes>> =
@@ -350,6 +356,15 @@ impl DiskFile for MediumFile {
         buffer.copy_from_slice(&read.map_err(|error| io_error(&error))?);
         locked(&self.waiting).lay_over(buffer, at);
         Ok(())
+    }
+
+    fn read_at_hand(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        let whole = matches!(self.kept, KeptAs::Whole) && !buffer.is_empty() && buffer.len() <= MAX_CACHED;
+        match self.kept {
+            KeptAs::Here(_) => self.read_at(buffer, at),
+            _ if whole && self.files.is_cached(self.id, at, buffer.len()) => self.read_at(buffer, at),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered,
-    Store, StoreError, Waker,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress,
+    Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::time::WallMs;
 use duewheel_core::{Lsn, MessageId};
@@ -244,6 +244,21 @@ impl Store for MediumStore {
         self.check()?;
         self.store.find_many(lookups, found)?;
         self.check()
+    }
+
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.check()?;
+        let at_hand = self.store.find_at_hand(lookups, found)?;
+        self.check().map(|()| at_hand)
+    }
+
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.fetch(ticket, lookups)
+    }
+
+    fn fetched(&mut self) -> Option<u64> {
+        self.store.fetched()
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {

@@ -57,6 +57,8 @@ struct Inner {
     failed: BTreeSet<&'static str>,
     plan: Plan,
     trouble: Option<Trouble>,
+    /// One of this number of reads would have to wait for the disk; 0 is none.
+    cold: u64,
     lie: Option<Lie>,
     panic: Panic,
     free: u64,
@@ -110,6 +112,7 @@ impl SimDisk {
                 failed: BTreeSet::new(),
                 plan: Plan::Fine,
                 trouble: None,
+                cold: 0,
                 lie: None,
                 panic: Panic::No,
                 free: u64::MAX,
@@ -134,6 +137,11 @@ impl SimDisk {
     /// Sets the faults of calls from now on.
     pub fn plan(&self, plan: Plan) {
         self.inner().plan = plan;
+    }
+
+    /// Lets one of this number of reads need the disk, and the others find what they want in memory; 0: all do.
+    pub fn cold(&self, one_of: u64) {
+        self.inner().cold = one_of;
     }
 
     /// Makes files of these folders unwritable from now on; over restarts, too.
@@ -637,6 +645,17 @@ impl DiskFile for SimFile {
         let bytes = inner.inode(self.inode).bytes().get(at..at + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
+    }
+
+    fn read_at_hand(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        {
+            let mut inner = self.disk.inner();
+            let cold = inner.cold;
+            if inner.happens(cold) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+        self.read_at(buffer, at)
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {

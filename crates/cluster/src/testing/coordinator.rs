@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use duewheel_core::id::ShardId;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    Candidate, Capacity, Coordinator, ErrorKind, EventPage, EventRequest, Found, Joined, Level, Load, Loaded,
-    Lookups, MemoryDisk, MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store,
+    AtHand, Candidate, Capacity, Coordinator, ErrorKind, EventPage, EventRequest, Found, Joined, Level, Load,
+    Loaded, Lookups, MemoryDisk, MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store,
     StoreError, Waker,
 };
 
@@ -437,6 +437,20 @@ impl Store for LeasedStore {
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.check()?;
         self.store.find_many(lookups, found)
+    }
+
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.check()?;
+        self.store.find_at_hand(lookups, found)
+    }
+
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.fetch(ticket, lookups)
+    }
+
+    fn fetched(&mut self) -> Option<u64> {
+        self.store.fetched()
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {

@@ -125,6 +125,31 @@ pub trait Store: Send {
     /// poisoned, and `found` is as it was. After any other error the store is poisoned (obligation 6).
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
 
+    /// Makes a look-up like [`Store::find_many`], if all that it needs is in memory. With [`AtHand::No`] it has found
+    /// nothing: the caller may go on with other work, [`fetch`](Store::fetch) it, and make it again.
+    ///
+    /// # Errors
+    /// As [`Store::find_many`].
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.find_many(lookups, found).map(|()| AtHand::Yes)
+    }
+
+    /// Begins to read what a look-up needs from a slow medium into memory, and does not wait for it. When that has ended,
+    /// well or not, [`Store::fetched`] returns the ticket, and the waker is called. The look-up itself is made afterwards,
+    /// so that it reflects every group appended meanwhile (obligation 3). What was fetched may have left memory by then.
+    ///
+    /// # Errors
+    /// The error that has ended the store.
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        let _ = (ticket, lookups);
+        Err(StoreError::new(ErrorKind::Closed, "a bug: a store that always finds at once is asked to fetch"))
+    }
+
+    /// Returns the ticket of a look-up that was fetched, if any.
+    fn fetched(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Starts to load a page; [`Store::loaded`] returns it when it has arrived.
     ///
     /// # Errors
@@ -234,6 +259,15 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         (**self).find_many(lookups, found)
+    }
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        (**self).find_at_hand(lookups, found)
+    }
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        (**self).fetch(ticket, lookups)
+    }
+    fn fetched(&mut self) -> Option<u64> {
+        (**self).fetched()
     }
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         (**self).load(load)
@@ -418,6 +452,15 @@ impl Lookups {
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.keys.is_empty() && self.answers.is_empty()
     }
+}
+
+/// Whether a look-up could be made without waiting for a slow medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtHand {
+    /// It was made.
+    Yes,
+    /// It was not made: something must be read first.
+    No,
 }
 
 /// The result of a look-up. A message that is absent is not in the store.

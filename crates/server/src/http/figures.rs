@@ -88,6 +88,8 @@ const COUNTERS: [(&str, &str); 34] = [
     ("segments_shrunk_total", "Large journal segments that a folder with little in it has given back."),
     ("segment_failures_total", "Journal segments that could not be made; each is tried again."),
     ("page_failures_total", "Pages that the disk would not give; each is read again."),
+    ("fetches_total", "Look-ups whose blocks were read from the disk or the server beside the driver."),
+    ("fetch_failures_total", "Those of them that met an error; the requests that need them are told."),
     ("cuts_total", "Memtables frozen for a flush."),
     ("flushes_total", "Flushes of memtables to runs."),
     ("flush_failures_total", "Flushes that failed; each is tried again."),

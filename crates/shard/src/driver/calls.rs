@@ -114,6 +114,11 @@ impl Calls {
     }
 }
 
+/// The index of the call of an answer's address, and that of its operation in it.
+pub(super) fn call_of(to: ReplyTo) -> (u64, u64) {
+    (to.0 >> CALL_SHIFT, to.0 & u64::from(u32::MAX))
+}
+
 /// The place of a call, and that of an answer in it.
 fn places(to: ReplyTo) -> Option<(usize, usize)> {
     let index = usize::try_from(to.0 >> CALL_SHIFT).ok()?;

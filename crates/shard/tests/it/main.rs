@@ -71,6 +71,7 @@ macro_rules! pass_on {
 mod driver;
 mod groups;
 mod pages;
+mod parked;
 mod parts;
 mod quotas;
 mod refused;

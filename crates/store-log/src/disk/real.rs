@@ -206,6 +206,20 @@ impl DiskFile for RealFile {
         self.0.read_exact_at(buffer, at)
     }
 
+    #[cfg(target_os = "linux")]
+    fn read_at_hand(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        // preadv2(2), RWF_NOWAIT: what the page cache does not have is not read.
+        match preadv2(&self.0, &mut [io::IoSliceMut::new(buffer)], at, ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == buffer.len() => Ok(()),
+            // The rest is not in the page cache, or the file ends.
+            Ok(read) if read > 0 => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+            // A file system without this call, or an error, which a plain read tells, too.
+            Ok(_) | Err(_) => self.read_at(buffer, at),
+        }
+    }
+
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, at)
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use duewheel_core::record::{DedupeRow, Reader};
 
 use super::block::Kind;
+use super::file::Blocking;
 use super::find::text;
 use super::hash;
 use super::opened::{Run, payload};
@@ -37,7 +38,8 @@ impl AnswerScan {
             }
             let mut buffer = Vec::new();
             self.at = self.next;
-            let head = self.run.file.block_within(Kind::Answers, self.at, end, &mut buffer)?;
+            let head =
+                self.run.file.block_within(Kind::Answers, self.at, end, &mut buffer, Blocking::Allowed)?;
             self.next += head.length as u64;
             self.block = Bytes::copy_from_slice(payload(&buffer, head));
         }

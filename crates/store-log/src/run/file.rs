@@ -10,6 +10,16 @@ use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::manifest::RunEntry;
 
+/// Whether a read may wait for the medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    /// It takes as long as it takes.
+    #[default]
+    Allowed,
+    /// It fails with [`ReadFault::NotAtHand`] rather than wait.
+    Never,
+}
+
 #[derive(Debug)]
 pub(crate) struct RunFile {
     file: Arc<dyn DiskFile>,
@@ -44,9 +54,20 @@ impl RunFile {
         Ok(opened)
     }
 
-    /// Fills `buffer` from an offset.
+    /// Fills `buffer` from an offset, however long the medium takes.
     pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), ReadFault> {
-        Ok(self.file.read_at(buffer, at).map_err(failed("read", &self.name))?)
+        self.read_as(buffer, at, Blocking::Allowed)
+    }
+
+    fn read_as(&self, buffer: &mut [u8], at: u64, blocking: Blocking) -> Result<(), ReadFault> {
+        let read = match blocking {
+            Blocking::Allowed => self.file.read_at(buffer, at),
+            Blocking::Never => match self.file.read_at_hand(buffer, at) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(ReadFault::NotAtHand),
+                read => read,
+            },
+        };
+        Ok(read.map_err(failed("read", &self.name))?)
     }
 
     /// Reads the block from `at` to `end` to the start of `buffer`, which only grows.
@@ -56,10 +77,11 @@ impl RunFile {
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
+        blocking: Blocking,
     ) -> Result<BlockHead, ReadFault> {
         let length = bytes_between(at, end);
         grow(buffer, length);
-        self.read(&mut buffer[..length], at)?;
+        self.read_as(&mut buffer[..length], at, blocking)?;
         self.check(&buffer[..length], kind, at)
     }
 
@@ -70,20 +92,21 @@ impl RunFile {
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
+        blocking: Blocking,
     ) -> Result<BlockHead, ReadFault> {
         if at >= end || bytes_between(at, end) < block::HEAD {
             return Err(self.problem(at, "there is no room for a block").into());
         }
         let first = bytes_between(at, end).min(BLOCK);
         grow(buffer, first);
-        self.read(&mut buffer[..first], at)?;
+        self.read_as(&mut buffer[..first], at, blocking)?;
         let length = block::length(&buffer[..block::HEAD]);
         if length > bytes_between(at, end) {
             return Err(self.problem(at, "the block's length points behind its part of the run").into());
         }
         if length > first {
             grow(buffer, length);
-            self.read(&mut buffer[first..length], at + first as u64)?;
+            self.read_as(&mut buffer[first..length], at + first as u64, blocking)?;
         }
         self.check(&buffer[..length], kind, at)
     }

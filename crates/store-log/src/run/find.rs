@@ -9,6 +9,7 @@ use duewheel_core::record::{DedupeRow, Reader, StageKind, varint};
 use duewheel_core::{Key, MessageId, QueueName};
 
 use super::block::Kind;
+use super::file::Blocking;
 use super::hash;
 use super::index::IndexScan;
 use super::live::Live;
@@ -46,20 +47,25 @@ impl NewerTables<'_> {
         NewerTables { says: &|_| Newer::Nothing, revived: false };
 }
 
-/// Number of bytes of messages that may still be read for a look-up. Shared by the threads that read.
+/// What a look-up may cost. Shared by the threads that read.
 #[derive(Debug)]
-pub(crate) struct ReadAllowance(AtomicUsize);
+pub(crate) struct ReadAllowance {
+    /// Number of bytes of messages that may still be read.
+    left: AtomicUsize,
+    /// Whether it may wait for the medium.
+    pub(crate) blocking: Blocking,
+}
 
 impl ReadAllowance {
-    pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(ReadAllowance(AtomicUsize::new(bytes)))
+    pub(crate) fn new(bytes: usize, blocking: Blocking) -> Arc<Self> {
+        Arc::new(ReadAllowance { left: AtomicUsize::new(bytes), blocking })
     }
 
     /// # Errors
     /// [`ReadFault::TooMuch`] when it is used up. The message that uses it up may be read.
     pub(crate) fn charge(&self, bytes: usize) -> Result<(), ReadFault> {
         let before =
-            self.0.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(bytes)));
+            self.left.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(bytes)));
         before.map(drop).map_err(|_| ReadFault::TooMuch)
     }
 }
@@ -90,7 +96,7 @@ impl Run {
         allowance: &ReadAllowance,
         out: &mut Vec<Row>,
     ) -> Result<(), ReadFault> {
-        let mut index = IndexScan::new();
+        let mut index = IndexScan::with(allowance.blocking);
         let mut candidates = Vec::with_capacity(ids.len());
         for (lookup, &id) in ids.iter().enumerate().filter(|(_, id)| self.ids().contains(id.0)) {
             index.seek(&self.file, &self.by_id, &[id.0, 0])?;
@@ -105,7 +111,7 @@ impl Run {
             }
         }
         candidates.dedup();
-        self.read(candidates, |_, row| {
+        self.read(candidates, allowance.blocking, |_, row| {
             out.push(row.decode(allowance)?);
             Ok(())
         })
@@ -131,7 +137,7 @@ impl Run {
             }
         }
         order.sort_unstable();
-        let mut index = IndexScan::new();
+        let mut index = IndexScan::with(allowance.blocking);
         let mut candidates = Vec::with_capacity(order.len());
         let mut again = Vec::new();
         for &(hash, queue, lookup) in &order {
@@ -144,7 +150,7 @@ impl Run {
         // Another key with the same short hash takes the place of a dead message that is wanted: so rare that it may
         // cost a second look.
         let mut strangers = Vec::new();
-        self.read(candidates, |lookup, row| {
+        self.read(candidates, allowance.blocking, |lookup, row| {
             if row.has(&lookups[lookup])? {
                 out.push((lookup, row.decode(allowance)?));
             } else {
@@ -159,7 +165,7 @@ impl Run {
             let (most, to) = (usize::MAX, &mut all);
             self.key_candidates(&mut index, hash, queue, live, most, behind, lookup, to)?;
             let mut rows = Vec::new();
-            self.read(all, |lookup, row| {
+            self.read(all, allowance.blocking, |lookup, row| {
                 if row.has(&lookups[lookup])? {
                     rows.push((lookup, row.decode(allowance)?));
                 }
@@ -201,12 +207,13 @@ impl Run {
         hash: u64,
         queue: &QueueName,
         dedupe_id: &str,
+        blocking: Blocking,
     ) -> Result<Option<DedupeRow>, ReadFault> {
         if self.footer.answers == 0 || !self.may_have(hash) {
             return Ok(None);
         }
         let wanted = hash::short(hash) << 2 | ANSWER;
-        let mut index = IndexScan::new();
+        let mut index = IndexScan::with(blocking);
         let mut buffer = Vec::new();
         index.seek(&self.file, &self.by_key, &[wanted, 0, 0])?;
         while let Some([found, _, block]) = index.next(&self.file, &self.by_key)? {
@@ -215,7 +222,8 @@ impl Run {
             }
             let at = block.wrapping_mul(8);
             self.check_place(at, self.footer.messages_end, self.footer.answers_end)?;
-            let head = self.file.block_within(Kind::Answers, at, self.footer.answers_end, &mut buffer)?;
+            let head =
+                self.file.block_within(Kind::Answers, at, self.footer.answers_end, &mut buffer, blocking)?;
             let mut rest = payload(&buffer, head);
             while !rest.is_empty() {
                 let entry =
@@ -277,6 +285,7 @@ impl Run {
     fn read(
         &self,
         mut candidates: Vec<CandidateRow>,
+        blocking: Blocking,
         mut see: impl FnMut(usize, FoundRow<'_>) -> Result<(), ReadFault>,
     ) -> Result<(), ReadFault> {
         candidates.sort_unstable();
@@ -284,7 +293,13 @@ impl Run {
         for wanted in candidates.chunk_by(|a, b| a.block == b.block) {
             let at = wanted[0].block;
             self.check_place(at, super::block::FILE_HEAD as u64, self.footer.messages_end)?;
-            let head = self.file.block_within(Kind::Messages, at, self.footer.messages_end, &mut buffer)?;
+            let head = self.file.block_within(
+                Kind::Messages,
+                at,
+                self.footer.messages_end,
+                &mut buffer,
+                blocking,
+            )?;
             let mut rows = BlockRows::new(payload(&buffer, head), head.entries);
             let mut seen = 0;
             while seen < wanted.len() {

@@ -1,7 +1,7 @@
 //! An index of a run: sorted entries in leaves on the disk, and the first entry of each leaf, its *fence*, in memory.
 
 use super::block::{self, BLOCK, Kind};
-use super::file::RunFile;
+use super::file::{Blocking, RunFile};
 use super::leaf::{LeafEntry, LeafLayout};
 use crate::fault::{Damage, ReadFault};
 use crate::le::u64_at;
@@ -21,6 +21,7 @@ pub(crate) struct IndexScan<const C: usize> {
     leaf: Option<(usize, LeafLayout<C>)>,
     buffer: Vec<u8>,
     position: usize,
+    blocking: Blocking,
 }
 
 impl<const C: usize> RunIndex<C> {
@@ -90,8 +91,13 @@ impl<const C: usize> RunIndex<C> {
 }
 
 impl<const C: usize> IndexScan<C> {
+    /// A scan that waits for the medium.
     pub(crate) fn new() -> Self {
-        IndexScan { leaf: None, buffer: Vec::new(), position: 0 }
+        IndexScan::with(Blocking::Allowed)
+    }
+
+    pub(crate) fn with(blocking: Blocking) -> Self {
+        IndexScan { leaf: None, buffer: Vec::new(), position: 0, blocking }
     }
 
     /// Moves to the first entry that is not below `wanted`.
@@ -161,7 +167,7 @@ impl<const C: usize> IndexScan<C> {
         self.leaf = None;
         let (at, end) = index.bounds(leaf);
         let bad = || -> Damage { file.problem(at, "the leaf's entries do not fit its length") };
-        let head = file.block(index.kind, at, end, &mut self.buffer)?;
+        let head = file.block(index.kind, at, end, &mut self.buffer, self.blocking)?;
         self.buffer.truncate(block::HEAD + head.payload);
         let shape: LeafLayout<C> = LeafLayout::read(self.payload(), head.entries).ok_or_else(bad)?;
         if shape.len == 0 || shape.entry(self.payload(), 0) != index.fences[leaf] {

@@ -10,7 +10,7 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId};
 
 use super::block::{FILE_HEAD, HEAD, Kind};
-use super::file::bytes_between;
+use super::file::{Blocking, bytes_between};
 use super::index::{IndexScan, RunIndex};
 use super::leaf::LeafEntry;
 use super::live::Live;
@@ -523,7 +523,13 @@ impl ByIndex {
             Some(_) | None => {
                 run.check_place(at, FILE_HEAD as u64, run.footer.messages_end)?;
                 let mut buffer = Vec::new();
-                let head = run.file.block_within(Kind::Messages, at, run.footer.messages_end, &mut buffer)?;
+                let head = run.file.block_within(
+                    Kind::Messages,
+                    at,
+                    run.footer.messages_end,
+                    &mut buffer,
+                    Blocking::Allowed,
+                )?;
                 buffer.truncate(HEAD + head.payload);
                 let (_, bytes, entries) = self.block.insert((at, Bytes::from(buffer), head.entries));
                 (&*bytes, *entries)

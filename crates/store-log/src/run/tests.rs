@@ -16,7 +16,9 @@ use proptest::prelude::*;
 
 use super::hash;
 use super::writer::SPAN;
-use super::{AnswerScan, KeyLookup, Live, Mask, NewerTables, ReadAllowance, Run, RunWriter, verify};
+use super::{
+    AnswerScan, Blocking, KeyLookup, Live, Mask, NewerTables, ReadAllowance, Run, RunWriter, verify,
+};
 use crate::disk::Disk;
 use crate::fault::ReadFault;
 use crate::folder::{FileNo, Incarnation};
@@ -74,7 +76,7 @@ fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
     let mut found = Vec::new();
     let asked: Vec<MessageId> =
         all.iter().flat_map(|id| [*id, MessageId(id.0 + 1)]).collect::<BTreeSet<_>>().into_iter().collect();
-    run.find_ids(&asked, &ReadAllowance::new(usize::MAX), &mut found).unwrap();
+    run.find_ids(&asked, &ReadAllowance::new(usize::MAX, Blocking::Allowed), &mut found).unwrap();
     found.sort_by_key(|row| row.message.id);
     let expected: Vec<Row> = model.rows.values().cloned().collect();
     assert_eq!(found, expected);
@@ -89,8 +91,11 @@ fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
     compare_keys(run, model, live, &live_ids);
     for answer in &model.answers {
         let hash = hash::answer(&answer.queue, &answer.dedupe_id);
-        assert_eq!(run.find_answer(hash, &answer.queue, &answer.dedupe_id).unwrap().as_ref(), Some(answer));
-        assert_eq!(run.find_answer(hash, &answer.queue, "another").unwrap(), None);
+        assert_eq!(
+            run.find_answer(hash, &answer.queue, &answer.dedupe_id, Blocking::Allowed).unwrap().as_ref(),
+            Some(answer)
+        );
+        assert_eq!(run.find_answer(hash, &answer.queue, "another", Blocking::Allowed).unwrap(), None);
     }
     for which in model.whiches() {
         for sequence in ALL {
@@ -126,7 +131,7 @@ fn compare_keys(run: &Arc<Run>, model: &Model, live: &Live, live_ids: &BTreeSet<
             live,
             dead,
             &NewerTables::NOTHING,
-            &ReadAllowance::new(usize::MAX),
+            &ReadAllowance::new(usize::MAX, Blocking::Allowed),
             &mut found,
         )
         .unwrap();
@@ -234,7 +239,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
     let mut found = Vec::new();
     for (id, expected) in &model.rows {
         found.clear();
-        if run.find_ids(&[*id], &ReadAllowance::new(usize::MAX), &mut found).is_ok() {
+        if run.find_ids(&[*id], &ReadAllowance::new(usize::MAX, Blocking::Allowed), &mut found).is_ok() {
             assert_eq!(found, std::slice::from_ref(expected));
         }
     }
@@ -246,14 +251,14 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
         &live,
         8,
         &NewerTables::NOTHING,
-        &ReadAllowance::new(usize::MAX),
+        &ReadAllowance::new(usize::MAX, Blocking::Allowed),
     ) {
         let found: BTreeSet<u64> = found.iter().map(|row| row.message.id.0).collect();
         assert_eq!(found, BTreeSet::from([1, 3]));
     }
     for answer in &model.answers {
         let hash = hash::answer(&answer.queue, &answer.dedupe_id);
-        if let Ok(found) = run.find_answer(hash, &answer.queue, &answer.dedupe_id) {
+        if let Ok(found) = run.find_answer(hash, &answer.queue, &answer.dedupe_id, Blocking::Allowed) {
             assert_eq!(found.as_ref(), Some(answer));
         }
     }
@@ -396,7 +401,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
     let live = Live::all(run);
     let mut found = Vec::new();
     let ids: Vec<MessageId> = model.rows.keys().copied().collect();
-    let _ = run.find_ids(&ids, &ReadAllowance::new(usize::MAX), &mut found);
+    let _ = run.find_ids(&ids, &ReadAllowance::new(usize::MAX, Blocking::Allowed), &mut found);
     for key in ["a", "b"] {
         let key = Key::new(key).unwrap();
         let _ = run.find_key(
@@ -406,10 +411,10 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
             &live,
             1,
             &NewerTables::NOTHING,
-            &ReadAllowance::new(usize::MAX),
+            &ReadAllowance::new(usize::MAX, Blocking::Allowed),
         );
     }
-    let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x");
+    let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x", Blocking::Allowed);
     for sequence in ALL {
         for which in model.whiches() {
             if let Ok(mut scan) = run.scan(&Arc::new(live.clone()), sequence, &which, None, u64::MAX) {
@@ -446,7 +451,7 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
             &Live::all(&run),
             8,
             &NewerTables::NOTHING,
-            &ReadAllowance::new(usize::MAX),
+            &ReadAllowance::new(usize::MAX, Blocking::Allowed),
         )
         .unwrap();
     let mut ids: Vec<u64> = found.iter().map(|row| row.message.id.0).collect();

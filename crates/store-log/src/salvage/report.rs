@@ -41,6 +41,6 @@ pub(super) fn note<T>(
             report.damage.push(problem);
             Ok(None)
         }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => Err(error.into()),
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(error.into()),
     }
 }

@@ -45,6 +45,8 @@ pub struct Facts {
     pub flushes: u64,
     /// Merges done.
     pub merges: u64,
+    /// Look-ups that waited for the disk beside the driver.
+    pub fetches: u64,
     /// What the disk has seen.
     pub disk: Seen,
 }
@@ -53,7 +55,7 @@ impl Facts {
     /// Counts those of another run, too.
     pub fn add(&mut self, other: &Facts) {
         let Facts { kills, power_losses, in_a_call, recovering, reopened, failed_starts, pauses, .. } = other;
-        let Facts { steps, full, refused_full, panics, flushes, merges, disk, .. } = other;
+        let Facts { steps, full, refused_full, panics, flushes, merges, fetches, disk, .. } = other;
         let Facts {
             slews, slewed_us, at_the_limit, large_groups, ready_queues, fitting, flush_troubles, ..
         } = other;
@@ -77,6 +79,7 @@ impl Facts {
         self.panics += panics;
         self.flushes += flushes;
         self.merges += merges;
+        self.fetches += fetches;
         self.disk.failed += disk.failed;
         self.disk.failed_syncs += disk.failed_syncs;
         self.disk.full += disk.full;
@@ -111,6 +114,7 @@ impl Facts {
             ("panics of workers", self.panics, runs / 20),
             ("flushes", self.flushes, runs),
             ("merges", self.merges, runs / 2),
+            ("look-ups that waited for the disk", self.fetches, runs),
             ("failed calls", self.disk.failed, runs / 2),
             ("failed syncs", self.disk.failed_syncs, runs / 20),
             ("short writes", self.disk.short, runs),

@@ -79,7 +79,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 29] = [
+pub const BUGS: [(&str, Bug); 30] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -108,6 +108,7 @@ pub const BUGS: [(&str, Bug); 29] = [
     ("retry moves the expiry", Bug(Inside::Code(Mutant::RetryMovesExpiry))),
     ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
+    ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 
@@ -256,6 +257,7 @@ impl Sim {
         let mut rng = Rng::new(seed ^ 0x5eed_0000_0000_0000);
         let style = Style::of(&mut rng);
         let disk = SimDisk::new(rng.bits());
+        disk.cold([0, 2, 5][usize::try_from(rng.below(3)).unwrap_or(0)]);
         if let Some(Bug(Inside::Disk(lie))) = bug {
             disk.lie(Some(lie));
         }

@@ -247,6 +247,7 @@ impl Sim {
         if let (LOAD, Ok(Worked::Done), Some(process)) = (hand, &worked, &self.process) {
             let handle = lock(&process.handle);
             handle.pages.fetch_add(1, Relaxed);
+            handle.fetches.fetch_add(1, Relaxed);
             if let Some(waker) = &handle.waker {
                 waker();
             }
@@ -295,6 +296,7 @@ impl Sim {
             match name {
                 "flushes_total" => self.facts.flushes += value,
                 "merges_total" => self.facts.merges += value,
+                "fetches_total" => self.facts.fetches += value,
                 "flushes_over_reserve_total" if value > 0 => {
                     self.broken = Some("a flush wrote more than was kept free for it".to_owned());
                 }

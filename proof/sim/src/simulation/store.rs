@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::message::Stage;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress, Recovered,
-    Store, StoreError, Waker,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress,
+    Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::{Due, EngineMs, Epoch, MessageContent};
 use duewheel_store_log::{Hands, LogStore};
@@ -37,6 +37,8 @@ pub(super) struct Handle {
     pub(super) opens: u64,
     /// Pages that may be fetched.
     pub(super) pages: Arc<AtomicU64>,
+    /// Look-ups that may have been fetched.
+    pub(super) fetches: Arc<AtomicU64>,
     /// An obligation that the store has not kept.
     pub(super) broken: Option<String>,
 }
@@ -56,21 +58,23 @@ pub(super) fn gated(
     large: &Arc<AtomicU64>,
 ) -> Box<dyn Store> {
     let mut handle = lock(shared);
-    let pages = Arc::new(AtomicU64::new(0));
+    let (pages, fetches) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     *handle = Handle {
         hands: Some(store.hands()),
         waker: Some(waker),
         opens: handle.opens + 1,
         pages: Arc::clone(&pages),
+        fetches: Arc::clone(&fetches),
         broken: handle.broken.take(),
     };
     let (shared, large) = (Arc::clone(shared), Arc::clone(large));
-    Box::new(Gated { store, pages, bug, fetched: 0, unread: false, began: None, shared, large })
+    Box::new(Gated { store, pages, fetches, bug, fetched: 0, unread: false, began: None, shared, large })
 }
 
 struct Gated {
     store: LogStore,
     pages: Arc<AtomicU64>,
+    fetches: Arc<AtomicU64>,
     bug: Option<StoreBug>,
     fetched: u64,
     /// A page could not be read, and the store has not had an occasion yet to ask for it again.
@@ -183,6 +187,19 @@ impl Store for Gated {
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.store.find_many(lookups, found)
+    }
+
+    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.store.find_at_hand(lookups, found)
+    }
+
+    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        self.store.fetch(ticket, lookups)
+    }
+
+    fn fetched(&mut self) -> Option<u64> {
+        self.fetches.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).ok()?;
+        self.store.fetched()
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {

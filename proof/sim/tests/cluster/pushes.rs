@@ -9,7 +9,7 @@ use duewheel_judge::rng::Rng;
 use duewheel_redis_rig::{Redis, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
 use duewheel_sim::pushing::{Pushing, QUEUE, Receiver, Work, config, pushed, target};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform_alone};
 

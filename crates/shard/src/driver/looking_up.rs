@@ -1,0 +1,249 @@
+//! What the engine must know about messages that are not in its memory, before operations are decided.
+
+use std::mem;
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ReplyTo;
+use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError};
+
+use super::Driver;
+use super::calls::call_of;
+use crate::error::{CallError, Outcome};
+
+/// How often an operation is looked up at most: what it names, and what it asks by that.
+const LEVELS: usize = 2;
+
+impl<S: Store> Driver<S> {
+    /// Looks up what the engine must know about messages that are not in its memory. Returns how many of the waiting
+    /// operations can be decided: the first ones, up to one whose messages did not fit. Calls that need a slow medium
+    /// wait beside the others from now on.
+    pub(super) fn look_up(&mut self) -> Result<usize, StoreError> {
+        match self.look_up_at_hand() {
+            Err(error) if self.is_passing(&error) => self.look_up_each(),
+            known => known,
+        }
+    }
+
+    /// Whether the error of a look-up affects only that look-up.
+    pub(super) fn is_passing(&mut self, error: &StoreError) -> bool {
+        error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
+    }
+
+    fn look_up_at_hand(&mut self) -> Result<usize, StoreError> {
+        // What the engine asks by itself is not put off.
+        self.engine.look_up(None, &mut self.lookups);
+        self.find()?;
+        if !self.parked.is_empty() {
+            self.park_what_waits_for_others();
+        }
+        let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
+        for (_, op) in self.undecided.iter().take(most) {
+            self.engine.look_up(Some(op), &mut self.lookups);
+        }
+        let mut known = most;
+        let mut at_hand = self.find_at_hand()?;
+        if at_hand == AtHand::Yes {
+            known = self.looked_up(most);
+            // These ask by what was found.
+            for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().looks_twice()) {
+                self.engine.look_up(Some(op), &mut self.lookups);
+            }
+            at_hand = self.find_at_hand()?;
+        }
+        known = match at_hand {
+            AtHand::Yes => self.looked_up(known),
+            AtHand::No => return self.look_up_calls(most),
+        };
+        // The next ones are about as large. To ask for far more than fits is work for nothing.
+        self.looks = if known < most { known.max(FOUND_AHEAD) * 2 } else { self.looks.saturating_mul(2) };
+        Ok(known)
+    }
+
+    fn looked_up(&self, most: usize) -> usize {
+        self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
+    }
+
+    /// Parks the calls which name something that a parked call names, too.
+    fn park_what_waits_for_others(&mut self) {
+        for (to, ops) in self.take_calls() {
+            let lookups = self.lookups_of(&ops);
+            if call_of(to).1 == 0 && self.parked.concerns(&lookups) {
+                self.parked.park(ops, &lookups, false, None);
+            } else {
+                self.undecided.extend(ops);
+            }
+        }
+    }
+
+    /// Looks up call by call, and parks each that needs the medium. Looks up `most` operations, and the rest of the last
+    /// call of them.
+    fn look_up_calls(&mut self, most: usize) -> Result<usize, StoreError> {
+        let mut known = None;
+        let mut calls = self.take_calls().into_iter();
+        let mut looked_up = 0;
+        while looked_up < most
+            && known.is_none()
+            && let Some((to, ops)) = calls.next()
+        {
+            looked_up += ops.len();
+            match self.look_up_call(to, &ops) {
+                Ok(None) => {}
+                Ok(Some(lookups)) => {
+                    self.park(ops, lookups)?;
+                    continue;
+                }
+                Err(error) => {
+                    self.undecided.extend(ops);
+                    self.undecided.extend(calls.flat_map(|(_, ops)| ops));
+                    return Err(error);
+                }
+            }
+            let first = self.undecided.len();
+            self.undecided.extend(ops);
+            let all = self.undecided.len();
+            let of_call = self.undecided.iter().skip(first);
+            let decidable = first + of_call.take_while(|(_, op)| self.engine.is_looked_up(op)).count();
+            known = (decidable < all).then_some(decidable);
+        }
+        let known = known.unwrap_or(self.undecided.len());
+        self.undecided.extend(calls.flat_map(|(_, ops)| ops));
+        Ok(known)
+    }
+
+    /// Looks up what the operations of one call name; returns the look-ups that need the medium, if the call may wait
+    /// for it.
+    fn look_up_call(&mut self, to: ReplyTo, ops: &[(ReplyTo, Op)]) -> Result<Option<Lookups>, StoreError> {
+        let names = self.lookups_of(ops);
+        if call_of(to).1 == 0 && self.parked.concerns(&names) {
+            return Ok(Some(Lookups::default()));
+        }
+        for _ in 0..LEVELS {
+            self.lookups = self.lookups_of(ops);
+            if self.lookups.is_empty() {
+                break;
+            }
+            if !self.parked.may_fetch(to) {
+                self.find()?;
+            } else if self.find_at_hand()? == AtHand::No {
+                return Ok(Some(self.lookups_of(ops)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn park(&mut self, ops: Vec<(ReplyTo, Op)>, fetch: Lookups) -> Result<(), StoreError> {
+        let names = self.lookups_of(&ops);
+        let mut found = None;
+        if mutant::is(Mutant::LookUpAsOfAsking) {
+            let mut as_of_now = Found::default();
+            self.store.find_many(&names, &mut as_of_now)?;
+            found = Some((names.clone(), as_of_now));
+        }
+        match self.parked.park(ops, &names, !fetch.is_empty(), found) {
+            Some(ticket) => self.store.fetch(ticket, fetch),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets calls come back for which the store has fetched what they need.
+    pub(super) fn take_parked(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        while let Some(ticket) = self.store.fetched() {
+            self.parked.fetched(ticket);
+        }
+        let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);
+        self.parked.take(most, &mut self.undecided, |lookups, found| engine.adopt(&lookups, found));
+    }
+
+    /// Takes the waiting operations, by call.
+    fn take_calls(&mut self) -> Vec<(ReplyTo, Vec<(ReplyTo, Op)>)> {
+        let mut calls: Vec<(ReplyTo, Vec<(ReplyTo, Op)>)> = Vec::new();
+        for (to, op) in mem::take(&mut self.undecided) {
+            match calls.last_mut() {
+                Some((first, ops)) if call_of(*first).0 == call_of(to).0 => ops.push((to, op)),
+                _ => calls.push((to, vec![(to, op)])),
+            }
+        }
+        calls
+    }
+
+    fn lookups_of(&mut self, ops: &[(ReplyTo, Op)]) -> Lookups {
+        let mut lookups = Lookups::default();
+        for (_, op) in ops {
+            self.engine.look_up(Some(op), &mut lookups);
+        }
+        lookups
+    }
+
+    /// Looks up each operation separately, so that only the operations whose data the disk does not return are left
+    /// unapplied.
+    fn look_up_each(&mut self) -> Result<usize, StoreError> {
+        self.engine.look_up(None, &mut self.lookups);
+        match self.find() {
+            Err(error) if self.is_passing(&error) => {
+                if let Some(given_up) = self.engine.give_up_many(&mut self.effects) {
+                    self.tell_given_up(given_up, &error);
+                }
+            }
+            found => found?,
+        }
+        let mut known = 0;
+        // Few at a time: each look-up brings as much as fits one.
+        while known < FOUND_AHEAD
+            && let Some((to, op)) = self.undecided.get(known)
+        {
+            let to = *to;
+            self.engine.look_up(Some(op), &mut self.lookups);
+            let mut found = self.find();
+            if found.is_ok()
+                && let Some((_, op)) =
+                    self.undecided.get(known).filter(|(_, op)| op.operation().looks_twice())
+            {
+                self.engine.look_up(Some(op), &mut self.lookups);
+                found = self.find();
+            }
+            match found {
+                Ok(()) => known += 1,
+                Err(error) if self.is_passing(&error) => {
+                    self.undecided.remove(known);
+                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
+                    self.open.answer(to, Err(refusal), &mut self.own);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(known)
+    }
+
+    /// Finds what was asked for, however long the medium takes.
+    fn find(&mut self) -> Result<(), StoreError> {
+        self.find_within(|store, lookups, found| store.find_many(lookups, found).map(|()| AtHand::Yes))
+            .map(drop)
+    }
+
+    /// Finds what was asked for, if that needs no wait for the medium.
+    fn find_at_hand(&mut self) -> Result<AtHand, StoreError> {
+        self.find_within(S::find_at_hand)
+    }
+
+    fn find_within(
+        &mut self,
+        find: impl FnOnce(&mut S, &Lookups, &mut Found) -> Result<AtHand, StoreError>,
+    ) -> Result<AtHand, StoreError> {
+        if self.lookups.is_empty() {
+            return Ok(AtHand::Yes);
+        }
+        let mut found = Found::default();
+        let result = find(&mut self.store, &self.lookups, &mut found);
+        if let Ok(AtHand::Yes) = result {
+            self.engine.adopt(&self.lookups, found);
+        }
+        self.lookups.ids.clear();
+        self.lookups.keys.clear();
+        self.lookups.answers.clear();
+        result
+    }
+}
