@@ -119,7 +119,7 @@ pub use opening::OpenError;
 pub use queue::{Cancel, Queue, QueueError};
 pub use registered::HandlerError;
 pub use restore::{Restored, STORE_QUEUE, restore};
-pub use salvage::{Salvaged, salvage};
+pub use salvage::{Salvaged, salvage, salvage_shards};
 pub use wheel::{Duewheel, ShutdownError};
 
 /// One second, to be multiplied: `90 * SECOND`.

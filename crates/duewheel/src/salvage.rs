@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::SalvageReport;
@@ -33,15 +34,7 @@ pub struct Salvaged {
 /// to start from, [`Full`](ErrorKind::Full) or [`Unavailable`](ErrorKind::Unavailable) if a disk returns an error, or
 /// if `dir` or its partial folder exists. Damage is not an error.
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
-    let dir = dir.as_ref();
-    let failed = |doing: &str, error: std::io::Error| {
-        let what = format!("cannot {doing} {}: {error}", dir.display());
-        StoreError::new(ErrorKind::Unavailable, what)
-    };
-    if dir.symlink_metadata().is_ok() {
-        return Err(StoreError::new(ErrorKind::Unavailable, format!("{} exists", dir.display())));
-    }
-    let src = src.as_ref();
+    let (src, dir) = (src.as_ref(), dir.as_ref());
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let (Ok(above), Ok(src)) = (above.canonicalize(), src.canonicalize())
         && above.starts_with(&src)
@@ -49,8 +42,32 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged,
         let what = format!("{} is inside of {}, which is not written to", dir.display(), src.display());
         return Err(StoreError::new(ErrorKind::Unavailable, what));
     }
+    salvage_to(dir, |partial| duewheel_store_log::salvage(src, partial))
+}
+
+/// Like [`salvage`], from the folders of all shards of a store, wherever they lie: those of Redis or PostgreSQL, for
+/// example. No process may own a shard meanwhile.
+///
+/// # Errors
+/// See [`salvage`].
+pub fn salvage_shards(shards: &[Arc<dyn Disk>], dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
+    salvage_to(dir.as_ref(), |partial| duewheel_store_log::salvage_shards(shards, partial))
+}
+
+/// Makes a folder under another name, and gives it its name when it is complete.
+fn salvage_to(
+    dir: &Path,
+    make: impl FnOnce(&Path) -> Result<SalvageReport, StoreError>,
+) -> Result<Salvaged, StoreError> {
+    let failed = |doing: &str, error: std::io::Error| {
+        let what = format!("cannot {doing} {}: {error}", dir.display());
+        StoreError::new(ErrorKind::Unavailable, what)
+    };
+    if dir.symlink_metadata().is_ok() {
+        return Err(StoreError::new(ErrorKind::Unavailable, format!("{} exists", dir.display())));
+    }
     let partial = partial(dir);
-    let report = duewheel_store_log::salvage(src, &partial)?;
+    let report = make(&partial)?;
     let tokens_ended = end_tokens(&partial)?;
     fs::rename(&partial, dir).map_err(|error| failed("make", error))?;
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -77,6 +77,21 @@ impl StoredShards {
         }
     }
 
+    /// Checks that no shard has an owner.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] when one has, and the store cannot be reached.
+    pub(crate) fn unowned(&self) -> Result<(), StoreError> {
+        match self.owned()?.first() {
+            None => Ok(()),
+            Some((shard, node)) => {
+                let what =
+                    format_args!("node {node:?} has shard {shard}: its files change; stop all nodes first");
+                Err(StoreError::new(ErrorKind::Fenced, what))
+            }
+        }
+    }
+
     /// The shards that have an owner at present: their files change while they are read.
     ///
     /// # Errors

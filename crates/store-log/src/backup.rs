@@ -216,17 +216,18 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyRep
 fn restore_any(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
     let from = RealDisk::new(src);
     let Some(count) = shards::count(&from)? else {
-        return SoundCopy::check(src)?.copy_to(empty(dir)?);
+        return SoundCopy::check(&from)?.copy_to(empty(dir)?);
     };
     let _lock = lock_if_any(&from)?;
     if !count.is_complete {
         return Err(Damage::new(shards::SHARDS, 0, "it is missing: the copy is not complete").into());
     }
     shards::whole(&from, count.shards)?;
+    let names: Vec<String> = (0..count.shards).map(|shard| shards::name(shard, count.shards)).collect();
+    let disks: Vec<RealDisk> = names.iter().map(|name| RealDisk::new(&src.join(name))).collect();
     let mut copies = Vec::new();
-    for shard in 0..count.shards {
-        let name = shards::name(shard, count.shards);
-        let copy = SoundCopy::check(&src.join(&name)).map_err(|fault| fault.inside(&name))?;
+    for (name, disk) in names.into_iter().zip(&disks) {
+        let copy = SoundCopy::check(disk).map_err(|fault| fault.inside(&name))?;
         copies.push((name, copy));
     }
     let to = empty(dir)?;
@@ -240,35 +241,36 @@ fn restore_any(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
 }
 
 /// The folder of one store, which was checked and stays closed to owners.
-struct SoundCopy {
-    disk: RealDisk,
+pub(crate) struct SoundCopy<'a> {
+    disk: &'a dyn Disk,
     manifest: Manifest,
     report: VerifyReport,
     _lock: Option<Box<dyn HeldLock>>,
 }
 
-impl SoundCopy {
-    fn check(src: &Path) -> Result<Self, ReadFault> {
-        let disk = RealDisk::new(src);
-        let lock = lock_if_any(&disk)?;
-        let report = verify_on(&disk)?;
+impl<'a> SoundCopy<'a> {
+    /// Checks every byte of a folder.
+    pub(crate) fn check(disk: &'a dyn Disk) -> Result<Self, ReadFault> {
+        let lock = lock_if_any(disk)?;
+        let report = verify_on(disk)?;
         if let Some(problem) = report.problems.first() {
             return Err(problem.clone().into());
         }
-        let Some(mut manifest) = Manifest::read(&disk)? else {
+        let Some(mut manifest) = Manifest::read(disk)? else {
             return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
         };
-        let kept = reign::keep(&disk, &manifest, &Interner::default(), 1)?;
-        let epoch = replay::replay(&disk, &manifest, &kept.books, 1)?.epoch;
+        let kept = reign::keep(disk, &manifest, &Interner::default(), 1)?;
+        let epoch = replay::replay(disk, &manifest, &kept.books, 1)?.epoch;
         let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
         let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
         manifest.epoch = Epoch(ahead);
         Ok(SoundCopy { disk, manifest, report, _lock: lock })
     }
 
-    fn copy_to(self, folder: EmptyFolder) -> Result<VerifyReport, ReadFault> {
+    /// Copies it.
+    pub(crate) fn copy_to(self, folder: EmptyFolder) -> Result<VerifyReport, ReadFault> {
         let to = folder.into_disk().map_err(failed("make the folders of", ""))?;
-        let mut copying = Copying { from: &self.disk, to: &to, report: BackupReport::default() };
+        let mut copying = Copying { from: self.disk, to: &to, report: BackupReport::default() };
         for name in self.manifest.files() {
             copying.file(&name)?;
         }

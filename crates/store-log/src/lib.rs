@@ -62,7 +62,7 @@ pub use fault::Damage;
 pub use hands::Hands;
 pub use inspect::{Inspected, inspect_on};
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
-pub use salvage::{Loss, SalvageReport, salvage, salvage_from};
+pub use salvage::{Loss, SalvageReport, salvage, salvage_from, salvage_shards};
 pub use shards::{ShardFolders, folders_in, shards_in, spoil};
 pub use shared::Worked;
 pub use store::LogStore;

@@ -30,19 +30,22 @@ mod state;
 mod target;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use duewheel_core::message::Row;
-use duewheel_core::record::Record;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::backup::{EPOCHS_AHEAD, empty, restore};
+use crate::backup::{EPOCHS_AHEAD, SoundCopy, empty};
 use crate::disk::{Disk, RealDisk};
 use crate::fault::ReadFault;
 use crate::manifest::RunEntry;
+use crate::options::{Options, Workers};
 use crate::owner::lock_if_any;
 use crate::shards::{self, ShardCount};
+use crate::store::LogStore;
 use crate::verify::verify_on;
 use contents::{RunContents, RunItem};
 use files::SalvageFiles;
@@ -75,12 +78,27 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
         return salvage_from(&disk, dir);
     };
     let _lock = lock_if_any(&disk)?;
+    let of_shard = |shard| RealDisk::new(&src.join(shards::name(shard, shards)));
+    let disks: Vec<Arc<dyn Disk>> =
+        (0..shards).map(|shard| Arc::new(of_shard(shard)) as Arc<dyn Disk>).collect();
+    salvage_shards(&disks, dir)
+}
+
+/// Like [`salvage`], from the folders of all shards of a store, wherever they lie. A single shard becomes a data folder
+/// without shards. A folder without a file is that of a shard that never had an owner.
+///
+/// # Errors
+/// See [`salvage`].
+pub fn salvage_shards(disks: &[Arc<dyn Disk>], dir: &Path) -> Result<SalvageReport, StoreError> {
+    let (shards, mut report) = (u32::try_from(disks.len()).unwrap_or(u32::MAX), SalvageReport::default());
+    if let [disk] = disks {
+        return salvage_shard(&**disk, dir);
+    }
     let to = empty(dir)?;
-    let mut report = SalvageReport::default();
-    for shard in 0..shards {
+    for (shard, disk) in (0..).zip(disks) {
         let name = shards::name(shard, shards);
         let inside = |error: StoreError| ReadFault::from(error).inside(&name);
-        let of_shard = salvage_shard(&src.join(&name), &dir.join(&name)).map_err(inside)?;
+        let of_shard = salvage_shard(&**disk, &dir.join(&name)).map_err(inside)?;
         report.add(&name, of_shard);
     }
     shards::establish(to.disk(), shards)?;
@@ -88,12 +106,16 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 }
 
 /// Copies the folder of a shard without damage, which may have no record at all, and salvages another one.
-fn salvage_shard(src: &Path, dir: &Path) -> Result<SalvageReport, StoreError> {
-    let disk = RealDisk::new(src);
-    if !verify_on(&disk)?.problems.is_empty() {
-        return salvage_from(&disk, dir);
+fn salvage_shard(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
+    if disk.list("").is_ok_and(|names| names.is_empty()) {
+        let options = Options { workers: Workers::ByHand, ..Options::default() };
+        LogStore::open(dir, options, Arc::new(|| {}))?.close(ClockPair::default())?;
+        return Ok(SalvageReport::default());
     }
-    let whole = restore(src, dir)?;
+    if !verify_on(disk)?.problems.is_empty() {
+        return salvage_from(disk, dir);
+    }
+    let whole = SoundCopy::check(disk).and_then(|copy| copy.copy_to(empty(dir)?))?;
     Ok(SalvageReport { messages: whole.messages, ..SalvageReport::default() })
 }
 

@@ -1,34 +1,43 @@
-//! `duewheel salvage SRC DEST`.
+//! `duewheel salvage SRC DEST`, and `duewheel salvage --store URL DEST`.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use duewheel::salvage;
+use duewheel::core::ShardId;
+use duewheel::core::store::StoreError;
+use duewheel::{Salvaged, salvage, salvage_shards};
 use serde_json::json;
 
 use super::CommandFailure;
 use super::table::counted;
+use crate::config::{Options, StoreChoice};
+use crate::stored::{self, StoredShards};
 
 #[derive(Args, Debug)]
 pub(super) struct SalvageArgs {
-    /// The damaged data folder; no server may have it open, and it is never written to
-    #[arg(value_name = "SRC")]
-    src: PathBuf,
-    /// The new data folder, which must not exist
-    #[arg(value_name = "DEST")]
-    dest: PathBuf,
+    /// The damaged data folder SRC, which no server may have open and which is never written to; and the new data folder
+    /// DEST, which must not exist. With --store redis://… or postgres://… only DEST: all shards there are read, which no
+    /// node may own
+    #[arg(value_name = "[SRC] DEST", required = true, num_args = 1..=2)]
+    folders: Vec<PathBuf>,
     /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
     pub(super) json: bool,
+    /// The TOML file of `serve`, for its store; flags and environment take precedence
+    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
 
 impl SalvageArgs {
     pub(super) fn run(self) -> Result<(), CommandFailure> {
-        let salvaged = salvage(&self.src, &self.dest).map_err(CommandFailure::failed)?;
+        let json = self.json;
+        let (src, dest, salvaged) = self.salvaged()?;
         let report = salvaged.report;
         let mut out = io::stdout().lock();
-        if self.json {
+        if json {
             let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
             let losses: Vec<_> = report
                 .losses
@@ -36,7 +45,7 @@ impl SalvageArgs {
                 .map(|loss| json!({ "kind": loss.as_str(), "what": loss.to_string() }))
                 .collect();
             let result = json!({
-                "data": self.dest.to_string_lossy(), "messages": report.messages, "answers": report.answers,
+                "data": dest.to_string_lossy(), "messages": report.messages, "answers": report.answers,
                 "tokens_ended": salvaged.tokens_ended, "damage": damage, "losses": losses,
             });
             writeln!(out, "{result}")?;
@@ -59,9 +68,42 @@ impl SalvageArgs {
         match report.losses.len() {
             0 => Ok(()),
             n => {
-                let (src, dest) = (self.src.display(), self.dest.display());
+                let dest = dest.display();
                 Err(CommandFailure::Failed(format!("{dest} is complete, but for {n} losses of {src}")))
             }
         }
     }
+
+    /// What is read, in words, what is made, and the result.
+    fn salvaged(self) -> Result<(String, PathBuf, Salvaged), CommandFailure> {
+        let mut folders = self.folders.into_iter();
+        match (folders.next(), folders.next()) {
+            (Some(src), Some(dest)) => {
+                let salvaged = salvage(&src, &dest).map_err(CommandFailure::failed)?;
+                Ok((src.display().to_string(), dest, salvaged))
+            }
+            (Some(dest), None) => {
+                let file = self.config.as_deref().map(Options::from_file).transpose()?;
+                let settings = self.options.over(file.unwrap_or_default()).settings()?;
+                if matches!(settings.store, StoreChoice::Log { .. }) {
+                    let what =
+                        "give SRC, the damaged data folder, and DEST, the new one; or --store URL and DEST";
+                    return Err(CommandFailure::Usage(what.to_owned()));
+                }
+                let shards = stored::open(&settings).map_err(CommandFailure::failed)?;
+                let salvaged = salvage_stored(&shards, &dest)
+                    .map_err(|error| CommandFailure::Failed(format!("cannot salvage the store: {error}")))?;
+                Ok(("the store".to_owned(), dest, salvaged))
+            }
+            (None, _) => Err(CommandFailure::Usage("give DEST, the new data folder".to_owned())),
+        }
+    }
+}
+
+/// Salvages all shards of a store on a server.
+fn salvage_stored(shards: &StoredShards, dest: &Path) -> Result<Salvaged, StoreError> {
+    shards.unowned()?;
+    let disks =
+        (0..shards.count()).map(|shard| shards.disk(ShardId(shard))).collect::<Result<Vec<_>, _>>()?;
+    salvage_shards(&disks, dest)
 }

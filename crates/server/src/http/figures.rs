@@ -73,7 +73,7 @@ pub(super) fn of_cluster(name: &str) -> &'static str {
 }
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 34] = [
+const COUNTERS: [(&str, &str); 36] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),

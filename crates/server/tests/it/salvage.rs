@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use duewheel::core::store::Store;
 use duewheel::core::store::conformance::History;
+use duewheel_postgres_rig::{Postgres, Settings as PgSettings};
+use duewheel_redis_rig::{Redis, Settings};
 use duewheel_store_log::{LogStore, Options, verify};
 use serde_json::Value;
 
-use crate::process::BINARY;
+use crate::process::{BINARY, Process, run, text};
 
 fn salvage(src: &Path, dest: &Path) -> Output {
     Command::new(BINARY).args(["salvage", "--json"]).args([src, dest]).output().expect("run")
@@ -58,4 +60,111 @@ fn a_salvage_ends_0_without_a_loss_and_1_with_the_list_of_what_is_lost() {
 
     let usage = Command::new(BINARY).arg("salvage").output().expect("run");
     assert_eq!(usage.status.code(), Some(2));
+}
+
+const MESSAGES: u64 = 40;
+
+fn serve(place: &[&str]) -> Process {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--shards", "3"]).args(place);
+    Process::spawn(command)
+}
+
+fn salvage_store(url: &str, dest: &Path) -> Output {
+    run(Command::new(BINARY).args(["salvage", "--json", "--store", url]).arg(dest))
+}
+
+/// A store on a server with messages, of which one is cancelled, and a paused queue; nobody owns it.
+fn filled(url: &str, dest: &Path) {
+    let mut server = serve(&["--store", url]);
+    for n in 0..MESSAGES {
+        let body = format!(r#"{{"body": "body {n}", "delay": "{}h", "key": "order-{n}"}}"#, n + 1);
+        assert_eq!(server.call("POST", "/v1/queues/orders/messages", &body).0, 201);
+    }
+    assert_eq!(server.call("DELETE", "/v1/queues/orders/keys/order-7", "").0, 200);
+    assert_eq!(server.call("POST", "/v1/queues/mails/pause", "{}").0, 200);
+    let owned = salvage_store(url, dest);
+    assert_eq!(owned.status.code(), Some(1));
+    assert!(text(&owned.stderr).contains("stop all nodes first"), "{}", text(&owned.stderr));
+    assert!(!dest.exists());
+    server.signal("-TERM");
+    assert!(server.wait().success());
+}
+
+/// The folder of a salvage serves what was told, with its keys.
+fn is_served(dest: &Path, messages: u64) {
+    let data = dest.display().to_string();
+    let mut server = serve(&["--data", &data]);
+    let (status, stats) = server.call("GET", "/v1/stats", "");
+    assert_eq!(status, 200, "{stats}");
+    let stats: Value = serde_json::from_str(&stats).expect("JSON");
+    assert_eq!(stats["counts"]["scheduled"].as_u64(), Some(messages), "{stats}");
+    assert_eq!(server.call("GET", "/v1/queues/orders/keys/order-7", "").0, 404, "it was cancelled");
+    let body = r#"{"body": "new", "delay": "1h", "key": "order-7"}"#;
+    let (status, answer) = server.call("POST", "/v1/queues/orders/messages", body);
+    assert_eq!(status, 201, "{answer}");
+    server.signal("-TERM");
+    assert!(server.wait().success());
+}
+
+/// Nothing is damaged, so this is a copy of the store in a folder, settings and keys included.
+fn a_whole_store_becomes_a_folder(url: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dest = dir.path().join("dest");
+    filled(url, &dest);
+    let done = salvage_store(url, &dest);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let told = json(&done);
+    assert_eq!(
+        (told["messages"].as_u64(), &told["losses"]),
+        (Some(MESSAGES - 1), &serde_json::json!([])),
+        "{told}"
+    );
+    let data = dest.display().to_string();
+    let mut server = serve(&["--data", &data]);
+    let (_, queue) = server.call("GET", "/v1/queues/mails", "");
+    assert!(queue.contains(r#""paused":true"#), "{queue}");
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    is_served(&dest, MESSAGES - 1);
+}
+
+#[test]
+fn a_redis_without_damage_becomes_a_folder() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    a_whole_store_becomes_a_folder(&redis.url(0));
+}
+
+#[test]
+fn a_postgres_without_damage_becomes_a_folder() {
+    let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
+    a_whole_store_becomes_a_folder(&postgres.url());
+}
+
+/// What checksums prove is kept, and what is lost is told.
+#[test]
+fn a_damaged_redis_is_salvaged() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let (dir, url) = (tempfile::tempdir().expect("a folder"), redis.url(0));
+    let dest = dir.path().join("dest");
+    filled(&url, &dest);
+    // In the middle of the largest string, which is a journal of some messages.
+    let spoil = "local most = '' for _, key in ipairs(redis.call('KEYS', '*')) do \
+                 if redis.call('TYPE', key).ok == 'string' and (most == '' or \
+                 redis.call('STRLEN', key) > redis.call('STRLEN', most)) then most = key end end \
+                 return redis.call('SETRANGE', most, math.floor(redis.call('STRLEN', most) / 2), 'spoilt')";
+    redis.command(["EVAL", spoil, "0"]).expect("spoilt");
+    let damaged = run(Command::new(BINARY).args(["verify", "--store", &url]));
+    assert_eq!(damaged.status.code(), Some(1), "{}", text(&damaged.stdout));
+    let lossy = salvage_store(&url, &dest);
+    assert_eq!(lossy.status.code(), Some(1), "{}", text(&lossy.stderr));
+    let told = json(&lossy);
+    let places = told["damage"].as_array().expect("damage");
+    assert!(
+        places.iter().all(|place| place.as_str().is_some_and(|place| place.contains("-of-3/"))),
+        "{told}"
+    );
+    let messages = told["messages"].as_u64().expect("a number");
+    assert!((1..MESSAGES - 1).contains(&messages), "{told}");
+    is_served(&dest, messages);
 }
