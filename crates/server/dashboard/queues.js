@@ -16,11 +16,11 @@ export function queues(root, { after }, live) {
   const input = el("input", { type: "search", "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; draw(); } });
   root.append(el("h1", {}, t("queues")), card(null, el("div", { class: "bar" }, input,
     may("enqueue") && el("button", { onclick: () => acts.enqueue() }, t("enqueue"))), list, more));
-  let found = { queues: [], next: null };
+  let [found, quotas] = [{ queues: [], next: null }, []];
   function draw() {
     const shown = found.queues.filter((queue) => queue.queue.toLowerCase().includes(filter.toLowerCase()));
-    show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name")));
-    show(more, found.next && el("a", { href: `#/queues?after=${encodeURIComponent(found.next)}` }, t("more")));
+    show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name"), quotas));
+    show(more, found.next && el("a", { href: queuesAt({ after: found.next, filter }) }, t("more")));
   }
   if (!may("metrics")) {
     // There is no list for this token, but what it may do with a queue is on the queue's page.
@@ -33,6 +33,10 @@ export function queues(root, { after }, live) {
   live.every(2_000, async () => {
     found = await get(`/v1/queues?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
     draw();
+  });
+  live.every(5_000, async () => {
+    ({ quotas } = await get("/v1/quotas", live.signal));
+    if (quotas.length > 0) draw();
   });
 }
 

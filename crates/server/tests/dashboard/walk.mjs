@@ -22,6 +22,8 @@ for (const reason of ["no such user", "no such user", "timeout"]) {
   await api(`/v1/messages/${messages[0].id}/nack`, "POST", { lease_token: messages[0].lease_token, dead: true, reason });
 }
 
+await api("/v1/queues/mails/config", "PATCH", { rate: { per_second: 500 }, catchup_rate: 200, concurrency: 30 });
+
 const scheduled = await api("/v1/schedules/weekly-report", "PUT", { queue: "reports", cron: "30 2 * * SUN", zone: "Europe/Berlin", body: NASTY, note: NASTY });
 assert.equal(scheduled.next?.length, 10, JSON.stringify(scheduled));
 
@@ -72,6 +74,14 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
     await seen.page.goto(`${open}/#${path}`);
     await seen.page.locator("main table, main dl, main svg").first().waitFor();
     await check(seen, `${name}, 360 pixels`);
+    if (name !== "queues") continue;
+    // The list is wider than the screen and moves in its frame: nothing in it is squeezed.
+    const row = seen.page.locator("tr", { has: seen.page.getByRole("link", { name: "mails", exact: true }) });
+    assert.equal(await row.getByRole("link").evaluate((link) => link.getClientRects().length), 1, "the name in one line");
+    const limits = row.locator("td").last();
+    assert.equal(await limits.textContent(), "500/s, overdue 200/s, 30 leased");
+    const lines = (cell) => { const text = document.createRange(); text.selectNodeContents(cell); return text.getClientRects().length; };
+    assert.ok((await limits.evaluate(lines)) <= 2, "the limits in two lines");
   }
   await seen.context.close();
 }
@@ -82,6 +92,10 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const { page } = seen;
   await go(page, "/queues", "Queues");
   await page.getByRole("link", { name: "bulk-00", exact: true }).waitFor();
+  const titles = await page.locator("thead th").allTextContents();
+  assert.deepEqual(titles, ["Queue", "Scheduled", "Ready", "Leased", "Dead", "Overdue", "Enqueued", "Granted", "Acked", "State", "Limits"]);
+  const ofMails = page.locator("tr", { has: page.getByRole("link", { name: "mails", exact: true }) }).locator("td");
+  assert.match(await ofMails.nth(titles.indexOf("Granted")).textContent(), /^[\d.]+\/s$/);
   const rows = await page.locator("tbody tr").count();
   assert.ok(rows >= Math.min(Number(queueCount), 200), `${rows} queues`);
   await page.getByRole("searchbox", { name: "Filter by name" }).fill("bulk-07");
