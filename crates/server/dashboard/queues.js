@@ -1,6 +1,7 @@
 // All queues, and one queue.
 
 import * as acts from "./acts.js";
+import { note, queueAt as at, queuesAt } from "./address.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
 import { count, rate, setting, span, when } from "./format.js";
@@ -9,11 +10,10 @@ import { messageTable, queueTable, quotaOf, quotaTable, signs } from "./tables.j
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
 
-export function queues(root, { after }, live) {
+export function queues(root, { after, filter = "" }, live) {
   const list = el("div", {});
   const more = el("div", { class: "bar" });
-  let filter = "";
-  const input = el("input", { type: "search", "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; draw(); } });
+  const input = el("input", { type: "search", value: filter, "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; note({ filter }); draw(); } });
   root.append(el("h1", {}, t("queues")), card(null, el("div", { class: "bar" }, input,
     may("enqueue") && el("button", { onclick: () => acts.enqueue() }, t("enqueue"))), list, more));
   let [found, quotas] = [{ queues: [], next: null }, []];
@@ -40,20 +40,14 @@ export function queues(root, { after }, live) {
   });
 }
 
-// The address of a queue's page with these parameters; those without a value are left out.
-const at = (name, parameters) => {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
-  return `#/queues/${encodeURIComponent(name)}${query ? `?${query}` : ""}`;
-};
-
-export function queue(root, { name, state, after, prefix, from, to }, live) {
+export function queue(root, { name, state, after, prefix, from, to, ...drawn }, live) {
   const filter = Object.fromEntries(Object.entries({ state, key_prefix: prefix, due_from: from, due_to: to }).filter(([, value]) => value));
   const top = el("div", {});
   const bar = el("div", { class: "bar" });
   const settings = el("div", {});
   const messages = el("div", {});
   const quota = el("div", {});
-  root.append(el("h1", {}, name), bar, top, quota, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), may("metrics") && card(t("settings"), settings)));
+  root.append(el("h1", {}, name), bar, top, quota, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, drawn, may("admin") && ((start, end, same) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString(), ...same })))), may("metrics") && card(t("settings"), settings)));
   if (may("metrics")) {
     live.every(2_000, async () => {
       const now = await get(queuePath(name), live.signal);

@@ -99,6 +99,12 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const rows = await page.locator("tbody tr").count();
   assert.ok(rows >= Math.min(Number(queueCount), 200), `${rows} queues`);
   await page.getByRole("searchbox", { name: "Filter by name" }).fill("bulk-07");
+  // The filter is in the address.
+  await page.waitForURL(/#\/queues\?filter=bulk-07$/);
+  await page.reload();
+  await page.getByRole("link", { name: "bulk-07", exact: true }).waitFor();
+  assert.equal(await page.locator("tbody tr").count(), 1);
+  assert.equal(await page.getByRole("searchbox", { name: "Filter by name" }).inputValue(), "bulk-07");
   await page.getByRole("link", { name: "bulk-07", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "bulk-07" }).waitFor();
   const scheduledThere = Number((await page.locator("dl.figures dd").first().textContent()).replaceAll(",", ""));
@@ -474,7 +480,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const holes = (text) => [...text.matchAll(/\{(\w+)(?:\|[^}]*)?\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom", "address"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }
