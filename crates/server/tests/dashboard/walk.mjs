@@ -443,6 +443,8 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("alert").filter({ hasText: "not known" }).waitFor();
   await check(seen, "sign in");
+  const asked = [];
+  page.on("request", (request) => asked.push(request.url()));
   await page.getByLabel("Token").fill(smallToken);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("button", { name: "Sign out small" }).waitFor();
@@ -458,11 +460,24 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const refused = await api("/v1/queues/shop/purge", "POST", {}, smallToken);
   assert.equal(refused.code, "forbidden", "and the API refuses");
   await check(seen, "a token that may only look");
+  // The token is in the storage of this tab, and nowhere else.
+  const kept = await page.evaluate(() => ({ session: { ...sessionStorage }, local: { ...localStorage }, cookie: document.cookie, url: location.href }));
+  assert.deepEqual(kept.session, { "duewheel-token": smallToken });
+  assert.deepEqual([JSON.stringify(kept.local).includes(smallToken), kept.cookie, kept.url.includes(smallToken)], [false, "", false]);
+  assert.deepEqual(await seen.context.cookies(), []);
+  assert.ok(asked.length > 3, `${asked.length} requests`);
+  assert.deepEqual(asked.filter((url) => url.includes(smallToken) || url.includes("token=")), [], "addresses with a token");
+  const other = await seen.context.newPage();
+  await other.goto(`${guarded}/`);
+  await other.getByLabel("Token").waitFor();
+  await other.close();
   assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
   const all = await api("/v1/tokens", "GET", undefined, fullToken);
   assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper"]);
   assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
   await page.getByRole("button", { name: "Sign out small" }).click();
+  await page.getByLabel("Token").waitFor();
+  assert.deepEqual(await page.evaluate(() => ({ ...sessionStorage })), {}, "signed out");
   await page.getByLabel("Token").fill(fullToken);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.goto(`${guarded}/#/server`);
