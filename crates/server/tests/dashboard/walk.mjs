@@ -38,6 +38,12 @@ await new Promise((resolve) => receiver.listen(0, "127.0.0.1", resolve));
 const hook = `http://127.0.0.1:${receiver.address().port}/hook`;
 const made = await api("/v1/targets/shop", "PUT", { url: `${hook}?token=hunter2`, networks: ["127.0.0.1/32"], secrets: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"] });
 assert.equal(made.state, "active", JSON.stringify(made));
+await api("/v1/queues/close-review/config", "PATCH", { target: "shop" });
+for (const body of ["order 41", "order 42"]) await api("/v1/queues/close-review/messages", "POST", { body, delay: "0s" });
+// The answers to them are in the list of the target's attempts, as text.
+await eventually("two attempts", async () => (await api("/v1/targets/shop")).attempts?.length === 2);
+assert.equal((await api("/v1/targets/shop")).attempts[0].answer, NASTY);
+await api("/v1/queues/bulk-02/config", "PATCH", { rate: { per_second: 50 }, concurrency: 10 });
 const moved = await api("/v1/queues/json/bulk", "POST", { action: "postpone", filter: { key_prefix: "order-" }, shift: "1h" });
 assert.equal(moved.action, "postpone", JSON.stringify(moved));
 
@@ -346,7 +352,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("button", { name: "Send a test" }).click();
   await dialog(page).getByRole("button", { name: "Send a test" }).click();
   await toast(page, "The target took it: status_200");
-  assert.deepEqual(received, ['{"type":"duewheel.test"}']);
+  assert.deepEqual(received.splice(0).sort(), ["order 41", "order 42", '{"type":"duewheel.test"}']);
   await page.getByRole("button", { name: "Deliver a queue" }).click();
   await dialog(page).getByLabel("Queue").fill("parcels");
   await dialog(page).getByRole("button", { name: "OK" }).click();
