@@ -1,6 +1,6 @@
 //! What a server costs while it has nothing to do: the real server as a process, on an empty folder.
 //!
-//! `bench/run rest [--seconds 10] [--messages 175000] [--pending 0] [--viewers 3]`. It is measured new, after messages
+//! `bench/run rest [--seconds 10] [--messages 175000] [--pending 0] [--queues 100] [--viewers 3]`. It is measured new, after messages
 //! that were enqueued and acked, and after the rest that follows. With `--pending` another server is killed with so many
 //! messages pending, and its next start is measured, and then what it costs that people look at its dashboard. Exits with
 //! 1 if a target is missed, and names it.
@@ -32,8 +32,11 @@ struct Args {
     /// 100000000, a run of several minutes with some 20 GB of disk.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pending: u64,
-    /// Viewers of the dashboard while messages are pending: each reads the stream of figures, and asks for the histogram
-    /// of all queues every five seconds.
+    /// Queues that these messages are in.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    queues: u64,
+    /// Viewers of the dashboard's overview while messages are pending: each reads the stream of figures, and asks for the
+    /// histogram of all queues every five seconds and for all queues every three.
     #[arg(long, value_name = "N", default_value_t = 3)]
     viewers: usize,
     /// Where the folder is made; give a folder on the disk that counts.
@@ -50,8 +53,9 @@ const PROCESSOR_PERCENT: f64 = 0.3;
 /// The targets with messages pending: of the start, and of all viewers together.
 const PENDING_START_MS: f64 = 1_000.0;
 const VIEWERS_PERCENT: f64 = 1.0;
-/// Time between two histograms of a viewer.
-const LOOK: Duration = Duration::from_secs(5);
+/// What the overview asks for again and again, and how often; of more than 1,000 queues it asks page by page, and seldom.
+const LOOKS: [(&str, Duration); 2] =
+    [("/v1/histogram?buckets=48", Duration::from_secs(5)), ("/v1/queues?limit=1000", Duration::from_secs(3))];
 
 /// Longest time of one answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -95,7 +99,7 @@ fn run(args: &Args) -> io::Result<Vec<String>> {
     let new = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
     new.report("new, idle", &mut missed);
     if args.messages > 0 {
-        server.enqueue(args.messages, 800, 0)?;
+        server.enqueue(args.messages, 800, 0, 1)?;
         server.ack(args.messages)?;
         let what = format!("after {} messages were enqueued and acked", args.messages);
         println!("{}", Seen::of(&server, &data, Duration::ZERO)?.row(&what));
@@ -109,7 +113,7 @@ fn run(args: &Args) -> io::Result<Vec<String>> {
     if args.pending > 0 {
         let data = folder.path().join("pending");
         let (mut server, _) = Server::start(&data, ADDRESS)?;
-        server.enqueue(args.pending, 100, 24 * 3_600_000)?;
+        server.enqueue(args.pending, 100, 24 * 3_600_000, args.queues)?;
         server.kill();
         let limit = ADDRESS + Duration::from_millis(args.pending / 10);
         let (server, start) = Server::start(&data, limit)?;
@@ -190,7 +194,7 @@ fn miss(missed: &mut Vec<String>, what: &str, measured: &[(&str, f64, f64)]) {
     missed.extend(over.map(|(name, value, most)| format!("{what}: {name}: {value:.2}, target {most}")));
 }
 
-/// A dashboard in a browser: reads the stream of figures, and asks for histograms.
+/// The overview of the dashboard in a browser: reads the stream of figures, and asks for the rest now and then.
 struct Viewer {
     stream: TcpStream,
     reader: thread::JoinHandle<u64>,
@@ -215,14 +219,16 @@ impl Viewer {
             let is_over = is_over.clone();
             move || {
                 let mut client = Connection::new(address);
-                let mut next = Instant::now();
+                let mut next = LOOKS.map(|_| Instant::now());
                 while !is_over.load(Ordering::Relaxed) {
-                    if Instant::now() >= next {
-                        let (status, _) = client.call("GET", "/v1/histogram?buckets=60", "", "")?;
-                        if status != 200 {
-                            return Err(io::Error::other(format!("a histogram is answered {status}")));
+                    for ((path, pause), next) in LOOKS.iter().zip(&mut next) {
+                        if Instant::now() >= *next {
+                            let (status, _) = client.call("GET", path, "", "")?;
+                            if status != 200 {
+                                return Err(io::Error::other(format!("{path} is answered {status}")));
+                            }
+                            *next += *pause;
                         }
-                        next += LOOK;
                     }
                     thread::sleep(Duration::from_millis(100));
                 }
@@ -362,14 +368,17 @@ impl Server {
         }
     }
 
-    /// Messages with bodies of so many bytes, due after so many ms.
-    fn enqueue(&mut self, messages: u64, body: usize, delay_ms: u64) -> io::Result<()> {
-        let mut left = messages;
+    /// Messages with bodies of so many bytes, due after so many ms, spread over so many queues. `rest` is the first one.
+    fn enqueue(&mut self, messages: u64, body: usize, delay_ms: u64, queues: u64) -> io::Result<()> {
+        let most = BATCH.min(messages.div_ceil(queues));
+        let (mut left, mut queue) = (messages, 0);
         while left > 0 {
-            let batch = left.min(BATCH);
+            let batch = left.min(most);
             let line = json!({ "body": "x".repeat(body), "delay_ms": delay_ms }).to_string() + "\n";
             let lines = line.repeat(usize::try_from(batch).expect("few"));
-            self.ask("/v1/queues/rest/messages", "application/x-ndjson", &lines)?;
+            let name = if queue == 0 { "rest".to_owned() } else { format!("rest-{queue}") };
+            self.ask(&format!("/v1/queues/{name}/messages"), "application/x-ndjson", &lines)?;
+            queue = (queue + 1) % queues;
             left -= batch;
         }
         Ok(())

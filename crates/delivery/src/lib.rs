@@ -81,5 +81,7 @@ pub use targets::{
 };
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use tracer::{PushSpan, PushStart, PushTracer};
-pub use workers::{DeliveryAttempt, PushWorkers, PushWorkersStart, TargetStage, TargetStatus, deliveries};
+pub use workers::{
+    DeliveryAttempt, PushWorkers, PushWorkersStart, TargetAttempt, TargetStage, TargetStatus, deliveries,
+};
 pub use zones::zone_data;

@@ -153,6 +153,10 @@ pub const REPORT_AGAIN: Duration = Duration::from_secs(1);
 pub const FAILING_NOTED: Duration = Duration::from_secs(600);
 /// How many attempts of a message are kept, the latest ones.
 pub const KEPT_ATTEMPTS: usize = 10;
+/// How many attempts to a target the node keeps in memory that has made them, the latest ones.
+pub const LATEST_ATTEMPTS: usize = 50;
+/// Bytes of an answer that are kept there: 1,000 targets take some 25 MB at most.
+pub const LATEST_EXCERPT: usize = 200;
 /// Attempts that wait until they are written; further ones are not kept.
 pub const WAITING_ATTEMPTS: usize = 4_096;
 /// Attempts that are written together.

@@ -30,6 +30,7 @@ use crate::trace_modes::TraceModes;
 use crate::tracer::PushTracer;
 use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
+use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
 mod places;
 mod to_url;
@@ -322,6 +323,8 @@ impl PushJob {
 pub(crate) struct PusherParts {
     /// Where failed attempts are kept.
     pub(crate) attempts: Option<AttemptLog>,
+    /// The newest attempts to its target.
+    pub(crate) latest: Option<LatestAttempts>,
     /// What requests to URLs of messages share.
     pub(crate) urls: Arc<UrlGround>,
     /// What makes spans of its deliveries.
@@ -614,6 +617,9 @@ impl PushWorker {
         tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
         let end = self.end_of(job, grant, outcome, charge, leased_until).await;
         let settled = self.settle(grant, end, &outcome.class.to_string(), leased_until).await;
+        if let Some(latest) = &self.parts.latest {
+            latest.add(TargetAttempt::of(grant, at, outcome));
+        }
         if let Some(log) = &self.parts.attempts {
             let gone = matches!(settled, Some(Settled::Acked | Settled::Already { .. }));
             log.note(AttemptNote::of(grant, at, outcome, gone));

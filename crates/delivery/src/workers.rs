@@ -1,10 +1,13 @@
-//! Delivery in a server: one worker for each target in the whole cluster, and the attempts that it keeps.
+//! Delivery in a server: one worker for each target in the whole cluster, and the attempts that it keeps: those of a message in
+//! the store, those of a target in memory.
 
 pub(crate) mod attempts;
+pub(crate) mod latest;
 mod node;
 mod seat;
 mod ticket;
 
 pub use attempts::{DeliveryAttempt, deliveries};
+pub use latest::TargetAttempt;
 pub use node::{PushWorkers, PushWorkersStart};
 pub use seat::{TargetStage, TargetStatus};

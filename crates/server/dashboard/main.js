@@ -176,6 +176,8 @@ async function start() {
   open();
 }
 
+// The address of the link is its element, and no view.
+document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { if (identity.known) { open(); main.focus({ preventScroll: true }); scrollTo(0, 0); } });
 document.addEventListener("changed", () => current?.refresh());
 document.addEventListener("visibilitychange", () => { if (!document.hidden) current?.refresh(); });

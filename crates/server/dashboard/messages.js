@@ -50,11 +50,11 @@ export function message(root, { id }, live) {
     const waits = found.state === "scheduled" || found.state === "ready";
     show(place,
       may("cancel") && el("div", { class: "bar" },
-        waits && el("button", { onclick: () => acts.postpone(found) }, t("postpone")),
-        found.state === "scheduled" && el("button", { onclick: () => acts.fire(found) }, t("fire")),
-        found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, found.id) }, t("redrive")),
+        waits && el("button", { "data-name": "postpone", onclick: () => acts.postpone(found) }, t("postpone")),
+        found.state === "scheduled" && el("button", { "data-name": "fire", onclick: () => acts.fire(found) }, t("fire")),
+        found.state === "dead" && may("admin") && el("button", { "data-name": "redrive", onclick: () => acts.redrive(found.queue, found.id) }, t("redrive")),
         (found.state === "dead" || found.state === "done") && acts.mayPut(found) && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
-        found.state !== "leased" && found.state !== "done" && el("button", { class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
+        found.state !== "leased" && found.state !== "done" && el("button", { "data-name": "cancel", class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
       card(null, pairs([
         [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${attempts(found.max_attempts)}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],

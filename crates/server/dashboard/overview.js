@@ -33,14 +33,14 @@ function latenessIn(samples) {
   return countsOf(samples.at(-1)).map((count, k) => count - (before[k] ?? 0));
 }
 
-export function overview(root, _, live) {
+export function overview(root, drawn, live) {
   const top = el("div", {});
   const drawings = el("div", {});
   const rates = el("div", {});
   const queues = el("div", {});
   root.append(el("h1", {}, t("overview")), top);
   if (mayAll("metrics")) {
-    root.append(el("div", { class: "grid" }, card(t("ring"), drawings), el("div", {}, card(t("due-when"), zoomable("/v1/histogram", live)), card(t("rates"), rates))));
+    root.append(el("div", { class: "grid" }, card(t("ring"), drawings), el("div", {}, card(t("due-when"), zoomable("/v1/histogram", live, drawn)), card(t("rates"), rates))));
     const seen = [];
     live.stream("/v1/stats/stream", (stats) => {
       seen.push(stats);

@@ -1,6 +1,7 @@
 // All queues, and one queue.
 
 import * as acts from "./acts.js";
+import { note, queueAt as at, queuesAt } from "./address.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
 import { count, rate, setting, span, when } from "./format.js";
@@ -9,18 +10,17 @@ import { messageTable, queueTable, quotaOf, quotaTable, signs } from "./tables.j
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
 
-export function queues(root, { after }, live) {
+export function queues(root, { after, filter = "" }, live) {
   const list = el("div", {});
   const more = el("div", { class: "bar" });
-  let filter = "";
-  const input = el("input", { type: "search", "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; draw(); } });
+  const input = el("input", { type: "search", value: filter, "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; note({ filter }); draw(); } });
   root.append(el("h1", {}, t("queues")), card(null, el("div", { class: "bar" }, input,
     may("enqueue") && el("button", { onclick: () => acts.enqueue() }, t("enqueue"))), list, more));
-  let found = { queues: [], next: null };
+  let [found, quotas] = [{ queues: [], next: null }, []];
   function draw() {
     const shown = found.queues.filter((queue) => queue.queue.toLowerCase().includes(filter.toLowerCase()));
-    show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name")));
-    show(more, found.next && el("a", { href: `#/queues?after=${encodeURIComponent(found.next)}` }, t("more")));
+    show(list, shown.length === 0 ? el("p", { class: "soft" }, t(found.queues.length > 0 ? "none-named-so" : "no-queues")) : queueTable(shown, t("queues-by-name"), quotas));
+    show(more, found.next && el("a", { href: queuesAt({ after: found.next, filter }) }, t("more")));
   }
   if (!may("metrics")) {
     // There is no list for this token, but what it may do with a queue is on the queue's page.
@@ -34,22 +34,20 @@ export function queues(root, { after }, live) {
     found = await get(`/v1/queues?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
     draw();
   });
+  live.every(5_000, async () => {
+    ({ quotas } = await get("/v1/quotas", live.signal));
+    if (quotas.length > 0) draw();
+  });
 }
 
-// The address of a queue's page with these parameters; those without a value are left out.
-const at = (name, parameters) => {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
-  return `#/queues/${encodeURIComponent(name)}${query ? `?${query}` : ""}`;
-};
-
-export function queue(root, { name, state, after, prefix, from, to }, live) {
+export function queue(root, { name, state, after, prefix, from, to, ...drawn }, live) {
   const filter = Object.fromEntries(Object.entries({ state, key_prefix: prefix, due_from: from, due_to: to }).filter(([, value]) => value));
   const top = el("div", {});
   const bar = el("div", { class: "bar" });
   const settings = el("div", {});
   const messages = el("div", {});
   const quota = el("div", {});
-  root.append(el("h1", {}, name), bar, top, quota, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, may("admin") && ((start, end) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString() })))), may("metrics") && card(t("settings"), settings)));
+  root.append(el("h1", {}, name), bar, top, quota, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, drawn, may("admin") && ((start, end, same) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString(), ...same })))), may("metrics") && card(t("settings"), settings)));
   if (may("metrics")) {
     live.every(2_000, async () => {
       const now = await get(queuePath(name), live.signal);

@@ -6,6 +6,9 @@ import { count, span, when } from "./format.js";
 import { quotaTable } from "./tables.js";
 import { t } from "./words.js";
 
+// Who owns a shard. That nobody does is worse than that it is not known.
+const ownerOf = ({ owner, unknown }) => owner ?? (unknown ? badge(t("owner-unknown", { why: unknown }), "warn") : badge(t("none"), "bad"));
+
 export function server(root, _, live) {
   const health = el("div", {});
   const nodes = el("div", {});
@@ -24,8 +27,8 @@ export function server(root, _, live) {
       show(nodes, card(t("nodes"),
         view.shards_without_owner > 0 && el("p", {}, badge(t("without-owner", { n: view.shards_without_owner }), "bad")),
         table(t("nodes"), [[t("node")], [t("address")], [t("shards"), "n"]], view.nodes.map((node) => [node.name === view.node ? `${node.name} (${t("this-one")})` : node.name, node.advertise, count(node.shards)])),
-        el("details", { class: "data", "data-name": "shards" }, el("summary", {}, t("shards")), table(t("shards"), [[t("shard"), "n"], [t("owner")], [t("wanted")], [t("epoch"), "n"], [t("here")]],
-          view.shards.map((shard) => [count(shard.shard), shard.owner ?? badge(t("none"), "bad"), shard.wanted ?? "–", shard.epoch === null ? "–" : count(shard.epoch), shard.here]))),
+        el("details", { class: "data", "data-name": "shards" }, el("summary", { "data-name": "shards-summary" }, t("shards")), table(t("shards"), [[t("shard"), "n"], [t("owner")], [t("wanted")], [t("epoch"), "n"], [t("here")]],
+          view.shards.map((shard) => [count(shard.shard), ownerOf(shard), shard.wanted ?? "–", shard.epoch === null ? "–" : count(shard.epoch), shard.here]))),
         el("p", { class: "soft" }, t("view-age", { span: span(view.age_ms) }))));
     });
   }

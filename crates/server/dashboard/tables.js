@@ -15,11 +15,27 @@ export function signs(queue) {
   ].filter(Boolean);
 }
 
-export function queueTable(queues, caption) {
-  const titles = [[t("queue"), "key"], [t("scheduled"), "n"], [t("ready"), "n"], [t("leased"), "n"], [t("dead"), "n"], [t("oldest-overdue"), "n"], [t("enqueued"), "n"], [t("acked"), "n"], [t("state")]];
-  return table(caption, titles, queues.map((queue) => [
+// What limits the grants of a queue.
+function limitsOf({ rate: most, catchup_rate: overdue, concurrency }) {
+  const said = [most && rate(most.per_second), overdue && t("limit-overdue", { rate: rate(overdue) }), concurrency && t("limit-leased", { n: count(concurrency) })];
+  return said.filter(Boolean).join(", ") || "–";
+}
+
+// How much of its quota is used up, of each resource that has a limit.
+function quotaUse(quota) {
+  if (!quota) return "–";
+  const said = [["messages", "messages"], ["bytes", "bytes"], ["leases", "leased"], ["enqueues_per_second", "enqueues"]]
+    .filter(([field]) => quota[field].limit !== null).map(([field, word]) => `${t(word)} ${count(quota[field].used)} / ${count(quota[field].limit)}`);
+  return `${quota.prefix}: ${said.join(", ")}`;
+}
+
+// Queues; those of a server with quotas have a column for them.
+export function queueTable(queues, caption, quotas = []) {
+  const titles = [[t("queue"), "key"], [t("scheduled"), "n"], [t("ready"), "n"], [t("leased"), "n"], [t("dead"), "n"], [t("oldest-overdue"), "n"], [t("enqueued"), "n"], [t("granted"), "n"], [t("acked"), "n"], [t("state")], [t("limits"), "some"]];
+  return table(caption, quotas.length > 0 ? [...titles, [t("quota"), "some"]] : titles, queues.map((queue) => [
     queueLink(queue.queue), brief(queue.counts.scheduled), brief(queue.counts.ready), brief(queue.counts.leased), brief(queue.counts.dead),
-    queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.acked), signs(queue),
+    queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.granted), rate(queue.rates.acked), signs(queue), limitsOf(queue.config),
+    ...(quotas.length > 0 ? [quotaUse(quotaOf(queue.queue, quotas))] : []),
   ]));
 }
 

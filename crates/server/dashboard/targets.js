@@ -1,14 +1,14 @@
 // All targets, and one target: what it does, what it is set to, and which queues are delivered to it.
 
 import { ask, run } from "./acts.js";
-import { call, get } from "./api.js";
+import { call, get, may } from "./api.js";
 import { badge, card, el, figures, pairs, show, table } from "./dom.js";
 import { count, setting, when } from "./format.js";
 import { queueLink } from "./tables.js";
 import { t } from "./words.js";
 
 // What an answer has beside the settings.
-const FIGURES = ["name", "state", "reason", "since", "error", "delivers", "created_at", "counts"];
+const FIGURES = ["name", "state", "reason", "since", "error", "delivers", "created_at", "counts", "attempts"];
 const pathOf = (name) => `/v1/targets/${encodeURIComponent(name)}`;
 const link = (name) => el("a", { href: `#/targets/${encodeURIComponent(name)}`, "data-name": `target-${name}` }, name);
 const KINDS = { active: "good", open: "bad", paused: "warn" };
@@ -82,6 +82,15 @@ function remove(one) {
 
 // ----- pages -----
 
+// The newest attempts of the node that answers, each with its message.
+function latest(attempts) {
+  const titles = [[t("time")], [t("queue"), "key"], [t("message")], [t("attempt"), "n"], [t("took"), "n"], [t("how")], [t("answer"), "key"]];
+  return table(t("latest-attempts"), titles, attempts.map((one) => [
+    when(one.at), queueLink(one.queue), may("cancel") ? el("a", { href: `#/messages/${one.message}`, "data-name": `message-${one.message}-${one.attempt}` }, one.message) : one.message,
+    count(one.attempt), `${count(one.ms)} ms`, one.class, one.answer,
+  ]));
+}
+
 export function targets(root, { after }, live) {
   const list = el("div", {});
   root.append(el("h1", {}, t("targets")), card(null, el("div", { class: "bar" }, el("button", { "data-name": "new-target", onclick: create }, t("new-target"))), list));
@@ -118,6 +127,7 @@ export function target(root, { name }, live) {
       one.reason && card(t("reason"), el("p", {}, one.reason), one.since && el("p", { class: "soft" }, when(one.since))),
       one.counts && card(t("on-this-node"), figures(Object.entries(one.counts).map(([what, n]) => [t(`push-${what}`), count(n)]))),
       card(t("queues"), el("p", {}, links(one.delivers))),
+      one.attempts && card(t("latest-attempts"), latest(one.attempts)),
       card(t("settings"), pairs([[t("created-at"), when(one.created_at)], ...settings.map(([field, value]) => [field, setting(field, value)])])));
   });
 }

@@ -16,7 +16,7 @@ use crate::book::{BookReport, FailingTarget, TargetBook, TargetEntry};
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;
 use crate::tracer::PushTracer;
-use crate::workers::{PushWorkers, PushWorkersStart, TargetStatus};
+use crate::workers::{PushWorkers, PushWorkersStart, TargetAttempt, TargetStatus};
 
 /// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
 /// runs [`PushWorkers`] from the first target on that has a queue.
@@ -105,6 +105,11 @@ impl TargetService {
     /// The state of a target, a moment old. `None`: this node does not push to it.
     pub fn status(&self, name: &str) -> Option<TargetStatus> {
         self.inner.workers().as_ref().and_then(|workers| workers.status(name))
+    }
+
+    /// The newest attempts of this node to a target, the one that has ended last first: at most 50, in memory.
+    pub fn attempts(&self, name: &str) -> Vec<TargetAttempt> {
+        self.inner.workers().as_ref().map(|workers| workers.attempts(name)).unwrap_or_default()
     }
 
     /// The states of all targets that this node pushes to, by name.

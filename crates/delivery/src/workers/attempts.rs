@@ -64,6 +64,19 @@ pub struct DeliveryAttempt {
     pub answer: String,
 }
 
+impl DeliveryAttempt {
+    /// A request that began at `at`.
+    pub(crate) fn of(at: WallMs, outcome: &PushOutcome) -> Self {
+        DeliveryAttempt {
+            at_ms: at.0,
+            ms: ceil_ms(outcome.took),
+            status: outcome.class.status(),
+            class: outcome.class.to_string(),
+            answer: outcome.answer.clone(),
+        }
+    }
+}
+
 /// The attempts of a message that are kept, oldest first: the last ten, from the first on that has not delivered it,
 /// because it failed or was snoozed. Empty if there was none and its queue keeps no done messages, or a day after the
 /// message is gone.
@@ -133,13 +146,7 @@ impl AttemptNote {
 
     /// The attempt of a grant that began at `at`. `gone`: the message is done.
     pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome, gone: bool) -> Self {
-        let attempt = DeliveryAttempt {
-            at_ms: at.0,
-            ms: ceil_ms(outcome.took),
-            status: outcome.class.status(),
-            class: outcome.class.to_string(),
-            answer: outcome.answer.clone(),
-        };
+        let attempt = DeliveryAttempt::of(at, outcome);
         let failed = outcome.verdict != PushVerdict::Delivered;
         let (id, queue) = (grant.message.id, grant.message.queue.clone());
         AttemptNote { id, attempt, queue, failed, first: grant.attempt == 1, gone }

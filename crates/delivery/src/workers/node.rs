@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::attempts::{AttemptLog, AttemptWriter};
+use super::latest::{LatestOfTargets, TargetAttempt};
 use super::seat::{Seat, SeatGround, TargetStatus};
 use super::ticket::{Ticket, Tickets};
 use crate::book::{BookReport, TargetBook, TargetEntry};
@@ -126,11 +127,13 @@ impl PushWorkers {
         let (log, writer) = AttemptLog::start(wheel.client())?;
         let parts = PusherParts {
             attempts: Some(log),
+            latest: None,
             urls: Arc::default(),
             tracer: start.tracer.clone(),
             bugs: Arc::new(AtomicU64::new(seats)),
         };
-        let ground = SeatGround { wheel: wheel.clone(), store: start.store.clone(), parts };
+        let (store, latest) = (start.store.clone(), LatestOfTargets::default());
+        let ground = SeatGround { wheel: wheel.clone(), store, parts, latest };
         let inner = Arc::new(WorkersInner {
             ground,
             start,
@@ -151,6 +154,12 @@ impl PushWorkers {
     /// The states of all targets that this node pushes to, by name.
     pub fn statuses(&self) -> BTreeMap<String, TargetStatus> {
         self.inner.status().clone()
+    }
+
+    /// The newest attempts of this node to a target, the one that has ended last first: at most 50, in memory. They
+    /// stay while the target is paused, and are gone when it is removed.
+    pub fn attempts(&self, name: &str) -> Vec<TargetAttempt> {
+        self.inner.ground.latest.of(name)
     }
 
     /// How often a bug has ended a worker.
@@ -318,6 +327,9 @@ impl<'a> Round<'a> {
             // What is under way ends; its pusher stays for as long.
             seat.ticket.is_some() || seat.in_flight() > 0
         });
+        let known =
+            entries.iter().map(|entry| entry.name.as_str()).chain(self.seats.keys().map(String::as_str));
+        self.inner.ground.latest.keep(&known.collect());
     }
 
     async fn renew(&mut self) {

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use duewheel::Duewheel;
 use duewheel::core::time::{EngineMs, Now, WallMs, ceil_ms};
 
+use super::latest::LatestOfTargets;
 use super::ticket::Ticket;
 use crate::book::{FailingTarget, TargetEntry};
 use crate::breaker::{BreakerStage, Failing};
@@ -57,6 +58,8 @@ pub(crate) struct SeatGround {
     pub(crate) wheel: Duewheel,
     pub(crate) store: String,
     pub(crate) parts: PusherParts,
+    /// The newest attempts to all targets.
+    pub(crate) latest: LatestOfTargets,
 }
 
 /// One target on this node.
@@ -196,7 +199,8 @@ impl Seat {
 }
 
 fn begin(ground: &SeatGround, entry: &TargetEntry) -> Result<Pusher, PusherError> {
-    Pusher::start_job(&ground.wheel, &ground.store, job(entry), ground.parts.clone())
+    let parts = PusherParts { latest: Some(ground.latest.list_of(&entry.name)), ..ground.parts.clone() };
+    Pusher::start_job(&ground.wheel, &ground.store, job(entry), parts)
 }
 
 fn job(entry: &TargetEntry) -> PushJob {

@@ -464,6 +464,15 @@ async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
     assert_eq!(kept[9].answer, "thanks");
     assert!(attempts(fine).await.is_empty(), "a success at the first try is not kept");
     assert_eq!(node.attempts_not_kept(), 0);
+    // The target has the attempts of both, newest first, from the first success on.
+    let latest = node.attempts("t");
+    assert_eq!((latest[0].id, latest[0].attempt.status), (id, Some(200)));
+    assert_eq!((latest[1].attempt.status, latest[1].number + 1), (Some(500), latest[0].number));
+    let first = latest.last().unwrap();
+    assert_eq!((first.id, first.number, &first.attempt.answer[..]), (fine, 1, "thanks"));
+    assert_eq!(latest.len() as u64, 2 + node.status("t").unwrap().counts.failed);
+    rig.remove("t");
+    until("a target that is removed has none", async || node.attempts("t").is_empty()).await;
     // A day after its message is gone the record is removed.
     rig.clock.advance(Duration::from_secs(86_400 + 1));
     until("nothing is kept", async || attempts(id).await.is_empty()).await;

@@ -12,8 +12,8 @@ use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_delivery::{
-    BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetService, TargetStatus, Targets,
-    WorkerCounts,
+    BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetAttempt, TargetService, TargetStatus,
+    Targets, WorkerCounts,
 };
 
 use super::answer_budget::AnswerBudget;
@@ -290,6 +290,12 @@ impl App {
     /// What this node sees of a target that it delivers to.
     pub(super) fn target_status(&self, name: &str) -> Option<TargetStatus> {
         self.delivery().as_ref().and_then(|service| service.status(name))
+    }
+
+    /// The newest attempts of this node to a target; `None`: it has made none.
+    pub(super) fn target_attempts(&self, name: &str) -> Option<Vec<TargetAttempt>> {
+        let attempts = self.delivery().as_ref().map(|service| service.attempts(name));
+        attempts.filter(|attempts| !attempts.is_empty())
     }
 
     pub(super) fn delivery(&self) -> MutexGuard<'_, Option<TargetService>> {

@@ -48,6 +48,7 @@ assets! {
     ICON "/ui/icon.svg" "icon.svg" "image/svg+xml";
     MAIN "/ui/main.js" "main.js" "text/javascript; charset=utf-8";
     API "/ui/api.js" "api.js" "text/javascript; charset=utf-8";
+    ADDRESS "/ui/address.js" "address.js" "text/javascript; charset=utf-8";
     DOM "/ui/dom.js" "dom.js" "text/javascript; charset=utf-8";
     FORMAT "/ui/format.js" "format.js" "text/javascript; charset=utf-8";
     CHARTS "/ui/charts.js" "charts.js" "text/javascript; charset=utf-8";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::target_view::{TargetAnswer, TargetRequest, TargetsAnswer, TestedAnswer};
+use super::target_view::{TargetAnswer, TargetAttemptAnswer, TargetRequest, TargetsAnswer, TestedAnswer};
 use super::{Answer, App, reply};
 use crate::error::{ErrorCode, Problem};
 
@@ -49,7 +49,10 @@ pub(crate) async fn show(call: Call) -> Answer {
         Some(_) => None,
         None => targets.seen(&view.name).await?,
     };
-    Ok(reply(StatusCode::OK, &TargetAnswer::of(view, status.as_ref(), seen)))
+    let attempts = call.app.target_attempts(&view.name);
+    let mut answer = TargetAnswer::of(view, status.as_ref(), seen);
+    answer.attempts = attempts.map(|all| all.into_iter().map(TargetAttemptAnswer::of).collect());
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// A target that was changed: what was seen of it before says nothing any more, because its breaker begins anew.

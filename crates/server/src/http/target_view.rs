@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use duewheel::core::WallMs;
 use duewheel_delivery::{
-    DeliveryAttempt, NetworkSettings, PushRate, PushVerdict, RetrySettings, ShownTarget, TargetSettings,
-    TargetState, TargetStatus, TargetView, TestedTarget,
+    DeliveryAttempt, NetworkSettings, PushRate, PushVerdict, RetrySettings, ShownTarget, TargetAttempt,
+    TargetSettings, TargetState, TargetStatus, TargetView, TestedTarget,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use crate::json::InstantText;
+use crate::json::{IdText, InstantText};
 use crate::schema::{HeadersSchema, QueueSchema};
 
 /// The settings of a target, as they are sent.
@@ -181,6 +181,10 @@ pub(crate) struct TargetAnswer {
     /// What the node that answers has delivered since it began to; only the node that delivers has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) counts: Option<PushCountsAnswer>,
+    /// The newest attempts of the node that answers, at most 50, the one that has ended last first. Only where one
+    /// target is asked for; left out if the node has made none since it was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) attempts: Option<Vec<TargetAttemptAnswer>>,
 }
 
 /// The settings of a target, with the defaults filled in.
@@ -294,6 +298,7 @@ impl TargetAnswer {
             settings: view.shown.map(TargetSettingsAnswer::of),
             created_at: InstantText(WallMs(view.created_ms)),
             counts: status.map(PushCountsAnswer::of),
+            attempts: None,
             name: view.name,
         }
     }
@@ -363,5 +368,44 @@ impl DeliveryAnswer {
     pub(super) fn of(attempt: DeliveryAttempt) -> Self {
         let DeliveryAttempt { at_ms, ms, status, class, answer } = attempt;
         DeliveryAnswer { at: InstantText(WallMs(at_ms)), ms, status, class, answer }
+    }
+}
+
+/// An attempt to deliver a message, in the list of its target.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetAttempt")]
+pub(crate) struct TargetAttemptAnswer {
+    /// The message.
+    pub(super) message: IdText,
+    /// The queue of the message.
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: String,
+    /// Which attempt of the message it was.
+    pub(super) attempt: u32,
+    /// When it began.
+    pub(super) at: InstantText,
+    /// How long it took.
+    pub(super) ms: u64,
+    /// The status of the answer; `null` if there was none.
+    pub(super) status: Option<u16>,
+    /// How it ended: `status_500`, `timeout`, `dns_error`, …
+    pub(super) class: String,
+    /// The first 200 bytes of the answer, without control characters.
+    pub(super) answer: String,
+}
+
+impl TargetAttemptAnswer {
+    pub(super) fn of(one: TargetAttempt) -> Self {
+        let DeliveryAttempt { at_ms, ms, status, class, answer } = one.attempt;
+        TargetAttemptAnswer {
+            message: IdText(one.id),
+            queue: one.queue.as_str().to_owned(),
+            attempt: one.number,
+            at: InstantText(WallMs(at_ms)),
+            ms,
+            status,
+            class,
+            answer,
+        }
     }
 }

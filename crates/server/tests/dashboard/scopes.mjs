@@ -65,6 +65,17 @@ for (const [name, there] of [["full", 1], ["small", 1], ["keeper", 0]]) {
   await seen.context.close();
 }
 
+// The list of queues has it, too.
+for (const name of ["full", "small"]) {
+  const seen = await signedIn(name);
+  await calm(seen, "/queues", name);
+  const row = (queue) => seen.page.locator("tr", { has: seen.page.getByRole("link", { name: queue, exact: true }) }).locator("td").last();
+  assert.equal(await seen.page.locator("thead th").last().textContent(), "Quota", name);
+  assert.match(await row("shop").textContent(), /^shop: Messages \d+ \/ 1,000$/, name);
+  await check(seen, `queues with a quota, ${name}`);
+  await seen.context.close();
+}
+
 // Undo of a new message is a cancel, which this token may not.
 {
   const seen = await signedIn("producer");

@@ -23,6 +23,37 @@ const { page } = seen;
   await page.locator("dl.pairs dd", { hasText: "∞" }).waitFor();
 }
 
+// A body as text, as JSON and as bytes; one that is no text as bytes alone.
+{
+  const body = page.getByLabel("Body");
+  const choose = page.getByLabel("Show as");
+  const of = async (queue, message) => {
+    const { id } = await api(`/v1/queues/${queue}/messages`, "POST", { ...message, delay: "1h" });
+    await go(page, `/messages/${id}`, `Message ${id}`);
+    await choose.waitFor();
+    return choose.locator("option").allTextContents();
+  };
+  assert.deepEqual(await of("bodies", { body: '{"order":42,"to":"Zoë"}' }), ["text", "json", "hex"]);
+  assert.equal(await body.textContent(), '{\n  "order": 42,\n  "to": "Zoë"\n}', "JSON is indented");
+  await choose.selectOption("text");
+  assert.equal(await body.textContent(), '{"order":42,"to":"Zoë"}');
+  await choose.selectOption("hex");
+  assert.deepEqual((await body.textContent()).split("\n"), [
+    "000000  7b 22 6f 72 64 65 72 22 3a 34 32 2c 22 74 6f 22  {\"order\":42,\"to\"",
+    "000010  3a 22 5a 6f c3 ab 22 7d                          :\"Zo..\"}",
+  ]);
+  await choose.selectOption("json");
+  assert.match(await body.textContent(), /^{\n {2}"order": 42,/);
+  await check(seen, "a body as JSON");
+
+  assert.deepEqual(await of("bodies", { body: "no JSON" }), ["text", "hex"]);
+  assert.equal(await body.textContent(), "no JSON");
+
+  assert.deepEqual(await of("bodies", { body_base64: "/wD+aGk=" }), ["hex"]);
+  assert.equal(await body.textContent(), "000000  ff 00 fe 68 69                                   ...hi");
+  await check(seen, "a body that is no text");
+}
+
 // A percent sign that stands for nothing threw, and the page before stayed.
 for (const path of ["/queues/%", "/messages/%zz", "/dead/%", "/schedules/%e4", "/nothing"]) {
   await go(page, "/queues", "Queues");

@@ -70,3 +70,11 @@ export const eventually = async (what, look) => {
   }
 };
 export const dialog = (page) => page.getByRole("dialog");
+export const press = (page, name) => page.getByRole("button", { name, exact: true }).click();
+export const confirm = (page, name) => dialog(page).getByRole("button", { name, exact: true }).click();
+// Takes back the latest act that can be, and takes the line away that says so.
+export const undo = async (page) => {
+  await page.locator(".toast", { has: page.getByRole("button", { name: "Undo" }) }).last().getByRole("button", { name: "Undo" }).click();
+  await toast(page, "Undone");
+  await page.locator(".toast", { hasText: "Undone" }).last().getByRole("button", { name: "Close" }).click();
+};

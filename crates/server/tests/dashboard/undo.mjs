@@ -3,19 +3,14 @@
 
 import assert from "node:assert/strict";
 
+import * as stage from "./stage.mjs";
 import { api, browser, check, dialog, eventually, go, shown, tab, toast } from "./stage.mjs";
 
 const HOUR = 3_600_000;
 const seen = await tab();
 const { page } = seen;
 
-const press = (name) => page.getByRole("button", { name, exact: true }).click();
-const confirm = (name) => dialog(page).getByRole("button", { name, exact: true }).click();
-const undo = async () => {
-  await page.locator(".toast", { has: page.getByRole("button", { name: "Undo" }) }).last().getByRole("button", { name: "Undo" }).click();
-  await toast(page, "Undone");
-  await page.locator(".toast", { hasText: "Undone" }).last().getByRole("button", { name: "Close" }).click();
-};
+const [press, confirm, undo] = [(name) => stage.press(page, name), (name) => stage.confirm(page, name), () => stage.undo(page)];
 const put = (queue, message) => api(`/v1/queues/${queue}/messages`, "POST", message);
 const byKey = (queue, key) => api(`/v1/queues/${queue}/keys/${key}`);
 const show = (id) => go(page, `/messages/${id}`, `Message ${id}`);
@@ -150,6 +145,85 @@ async function cancelled(queue, key) {
   assert.deepEqual((await held()).config.rate, { per_second: 7, burst: 9 });
   await undo();
   assert.deepEqual((await held()).config.rate, { per_second: 5, burst: 9 });
+}
+
+// A new message on the page of its queue, and its end.
+{
+  await put("own", { body: "x", delay: "3h" });
+  await go(page, "/queues/own", "own");
+  await press("New message");
+  assert.equal(await dialog(page).getByLabel("Queue").inputValue(), "own", "this queue");
+  await dialog(page).getByLabel("Body").fill("made on its page");
+  await dialog(page).getByLabel("Delay (10s, 2h, 15d)").fill("2h");
+  await dialog(page).getByLabel("Key (optional)").fill("mine");
+  await confirm("OK");
+  await toast(page, "is scheduled");
+  assert.equal((await byKey("own", "mine")).body, "made on its page");
+  await undo();
+  assert.equal((await byKey("own", "mine")).code, "message_not_found");
+  assert.equal((await api("/v1/queues/own")).counts.scheduled, 1, "the other one stays");
+}
+
+// A dead message on its page: a replay that is taken back, and one that stays beside it; then it is ready again itself.
+{
+  await put("graves", { body: "order 7", key: "seven", delay: "0s" });
+  const { messages: [grave] } = await api("/v1/queues/graves/reserve", "POST", { wait_ms: 5_000 });
+  await api(`/v1/messages/${grave.id}/nack`, "POST", { lease_token: grave.lease_token, dead: true, reason: "no such shop" });
+  const counts = async () => { const { scheduled, ready, dead } = (await api("/v1/queues/graves")).counts; return { pending: scheduled + ready, dead }; };
+  await show(grave.id);
+  await press("Replay");
+  await dialog(page).getByLabel("Key").fill("seven-again");
+  await confirm("Replay");
+  await toast(page, "is scheduled");
+  const again = await byKey("graves", "seven-again");
+  assert.deepEqual([again.body, again.headers["duewheel-replay-of"]], ["order 7", grave.id]);
+  await undo();
+  assert.equal((await byKey("graves", "seven-again")).code, "message_not_found");
+  assert.deepEqual(await counts(), { pending: 0, dead: 1 }, "the dead one stays");
+  await press("Replay");
+  await confirm("Replay");
+  await toast(page, "is scheduled");
+  assert.deepEqual(await counts(), { pending: 1, dead: 1 });
+  await check(seen, "a dead message");
+
+  await press("Redrive");
+  await dialog(page).getByText("1 dead message becomes ready again.").waitFor();
+  await confirm("Redrive 1");
+  await toast(page, "1 message is ready again");
+  assert.deepEqual(await counts(), { pending: 2, dead: 0 });
+  assert.equal((await api(`/v1/messages/${grave.id}`)).state, "ready");
+  await page.getByRole("button", { name: "Postpone" }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Redrive" }).count(), 0, "it is dead no more");
+}
+
+// A new schedule, its pause and its resume.
+{
+  const nightly = () => api("/v1/schedules/nightly");
+  await go(page, "/schedules", "Schedules");
+  await press("New schedule");
+  await dialog(page).getByLabel("Name").fill("nightly");
+  await dialog(page).getByLabel("Queue").fill("reports");
+  await dialog(page).getByLabel("Cron").fill("0 3 * * *");
+  await confirm("OK");
+  await toast(page, "Schedule nightly is made");
+  assert.deepEqual([(await nightly()).cron, (await nightly()).zone], ["0 3 * * *", "Europe/Berlin"], "in the viewer's zone");
+  await undo();
+  assert.equal((await nightly()).code, "not_found");
+
+  await api("/v1/schedules/nightly", "PUT", { queue: "reports", cron: "0 3 * * *" });
+  await go(page, "/schedules/nightly", "nightly");
+  await press("Pause");
+  await toast(page, "The schedule is paused");
+  assert.equal((await nightly()).paused, true);
+  await undo();
+  assert.equal((await nightly()).paused, false);
+  await api("/v1/schedules/nightly", "PATCH", { paused: true });
+  await press("Resume");
+  await toast(page, "The schedule goes on");
+  assert.equal((await nightly()).paused, false);
+  await undo();
+  assert.equal((await nightly()).paused, true);
+  await check(seen, "a schedule that was resumed and is not");
 }
 
 await browser.close();

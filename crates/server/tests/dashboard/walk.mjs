@@ -22,6 +22,8 @@ for (const reason of ["no such user", "no such user", "timeout"]) {
   await api(`/v1/messages/${messages[0].id}/nack`, "POST", { lease_token: messages[0].lease_token, dead: true, reason });
 }
 
+await api("/v1/queues/mails/config", "PATCH", { rate: { per_second: 500 }, catchup_rate: 200, concurrency: 30 });
+
 const scheduled = await api("/v1/schedules/weekly-report", "PUT", { queue: "reports", cron: "30 2 * * SUN", zone: "Europe/Berlin", body: NASTY, note: NASTY });
 assert.equal(scheduled.next?.length, 10, JSON.stringify(scheduled));
 
@@ -36,6 +38,12 @@ await new Promise((resolve) => receiver.listen(0, "127.0.0.1", resolve));
 const hook = `http://127.0.0.1:${receiver.address().port}/hook`;
 const made = await api("/v1/targets/shop", "PUT", { url: `${hook}?token=hunter2`, networks: ["127.0.0.1/32"], secrets: ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"] });
 assert.equal(made.state, "active", JSON.stringify(made));
+await api("/v1/queues/close-review/config", "PATCH", { target: "shop" });
+for (const body of ["order 41", "order 42"]) await api("/v1/queues/close-review/messages", "POST", { body, delay: "0s" });
+// The answers to them are in the list of the target's attempts, as text.
+await eventually("two attempts", async () => (await api("/v1/targets/shop")).attempts?.length === 2);
+assert.equal((await api("/v1/targets/shop")).attempts[0].answer, NASTY);
+await api("/v1/queues/bulk-02/config", "PATCH", { rate: { per_second: 50 }, concurrency: 10 });
 const moved = await api("/v1/queues/json/bulk", "POST", { action: "postpone", filter: { key_prefix: "order-" }, shift: "1h" });
 assert.equal(moved.action, "postpone", JSON.stringify(moved));
 
@@ -72,6 +80,14 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
     await seen.page.goto(`${open}/#${path}`);
     await seen.page.locator("main table, main dl, main svg").first().waitFor();
     await check(seen, `${name}, 360 pixels`);
+    if (name !== "queues") continue;
+    // The list is wider than the screen and moves in its frame: nothing in it is squeezed.
+    const row = seen.page.locator("tr", { has: seen.page.getByRole("link", { name: "mails", exact: true }) });
+    assert.equal(await row.getByRole("link").evaluate((link) => link.getClientRects().length), 1, "the name in one line");
+    const limits = row.locator("td").last();
+    assert.equal(await limits.textContent(), "500/s, overdue 200/s, 30 leased");
+    const lines = (cell) => { const text = document.createRange(); text.selectNodeContents(cell); return text.getClientRects().length; };
+    assert.ok((await limits.evaluate(lines)) <= 2, "the limits in two lines");
   }
   await seen.context.close();
 }
@@ -82,9 +98,19 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const { page } = seen;
   await go(page, "/queues", "Queues");
   await page.getByRole("link", { name: "bulk-00", exact: true }).waitFor();
+  const titles = await page.locator("thead th").allTextContents();
+  assert.deepEqual(titles, ["Queue", "Scheduled", "Ready", "Leased", "Dead", "Overdue", "Enqueued", "Granted", "Acked", "State", "Limits"]);
+  const ofMails = page.locator("tr", { has: page.getByRole("link", { name: "mails", exact: true }) }).locator("td");
+  assert.match(await ofMails.nth(titles.indexOf("Granted")).textContent(), /^[\d.]+\/s$/);
   const rows = await page.locator("tbody tr").count();
   assert.ok(rows >= Math.min(Number(queueCount), 200), `${rows} queues`);
   await page.getByRole("searchbox", { name: "Filter by name" }).fill("bulk-07");
+  // The filter is in the address.
+  await page.waitForURL(/#\/queues\?filter=bulk-07$/);
+  await page.reload();
+  await page.getByRole("link", { name: "bulk-07", exact: true }).waitFor();
+  assert.equal(await page.locator("tbody tr").count(), 1);
+  assert.equal(await page.getByRole("searchbox", { name: "Filter by name" }).inputValue(), "bulk-07");
   await page.getByRole("link", { name: "bulk-07", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "bulk-07" }).waitFor();
   const scheduledThere = Number((await page.locator("dl.figures dd").first().textContent()).replaceAll(",", ""));
@@ -326,7 +352,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("button", { name: "Send a test" }).click();
   await dialog(page).getByRole("button", { name: "Send a test" }).click();
   await toast(page, "The target took it: status_200");
-  assert.deepEqual(received, ['{"type":"duewheel.test"}']);
+  assert.deepEqual(received.splice(0).sort(), ["order 41", "order 42", '{"type":"duewheel.test"}']);
   await page.getByRole("button", { name: "Deliver a queue" }).click();
   await dialog(page).getByLabel("Queue").fill("parcels");
   await dialog(page).getByRole("button", { name: "OK" }).click();
@@ -423,6 +449,8 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("alert").filter({ hasText: "not known" }).waitFor();
   await check(seen, "sign in");
+  const asked = [];
+  page.on("request", (request) => asked.push(request.url()));
   await page.getByLabel("Token").fill(smallToken);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("button", { name: "Sign out small" }).waitFor();
@@ -438,11 +466,24 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const refused = await api("/v1/queues/shop/purge", "POST", {}, smallToken);
   assert.equal(refused.code, "forbidden", "and the API refuses");
   await check(seen, "a token that may only look");
+  // The token is in the storage of this tab, and nowhere else.
+  const kept = await page.evaluate(() => ({ session: { ...sessionStorage }, local: { ...localStorage }, cookie: document.cookie, url: location.href }));
+  assert.deepEqual(kept.session, { "duewheel-token": smallToken });
+  assert.deepEqual([JSON.stringify(kept.local).includes(smallToken), kept.cookie, kept.url.includes(smallToken)], [false, "", false]);
+  assert.deepEqual(await seen.context.cookies(), []);
+  assert.ok(asked.length > 3, `${asked.length} requests`);
+  assert.deepEqual(asked.filter((url) => url.includes(smallToken) || url.includes("token=")), [], "addresses with a token");
+  const other = await seen.context.newPage();
+  await other.goto(`${guarded}/`);
+  await other.getByLabel("Token").waitFor();
+  await other.close();
   assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
   const all = await api("/v1/tokens", "GET", undefined, fullToken);
   assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper"]);
   assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
   await page.getByRole("button", { name: "Sign out small" }).click();
+  await page.getByLabel("Token").waitFor();
+  assert.deepEqual(await page.evaluate(() => ({ ...sessionStorage })), {}, "signed out");
   await page.getByLabel("Token").fill(fullToken);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.goto(`${guarded}/#/server`);
@@ -460,7 +501,7 @@ for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
   const holes = (text) => [...text.matchAll(/\{(\w+)(?:\|[^}]*)?\}/g)].map((hole) => hole[1]).sort().join();
   for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "schedules", "server", "jobs", "targets", "format", "tables", "zoom", "address"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }

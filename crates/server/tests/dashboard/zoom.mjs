@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, eventually, go, shown, tab } from "./stage.mjs";
+import { api, browser, check, eventually, go, open, shown, tab } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -54,6 +54,44 @@ assert.match(await status.textContent(), /^Drag over/);
 await check(seen, "a span of the histogram");
 await zoomed.click();
 await count(3);
+
+// What is drawn is in the address: it is there again after a reload, in another tab, and behind the browser's Back.
+await drag(bars.nth(1), 30, 30);
+await count(1);
+const address = page.url();
+const [from, to] = decodeURIComponent(/[?&]zoom=([^&]*)/.exec(address)[1]).split("/").map(Date.parse);
+assert.ok(to > from && to - from < 24 * HOUR, address);
+await page.reload();
+await zoomed.waitFor();
+await count(1);
+{
+  const other = await tab();
+  await other.page.goto(address);
+  await other.page.getByRole("button", { name: "Back" }).waitFor();
+  await eventually("the same columns", async () => (await other.page.locator("svg.spans rect.column").count()) === 1);
+  await other.context.close();
+}
+await page.goBack();
+await count(3);
+assert.equal(page.url().includes("zoom="), false);
+await page.getByLabel("Span").selectOption({ label: "1 hour" });
+await count(0);
+assert.match(page.url(), /[?&]span=1h/);
+await page.reload();
+await page.locator("svg.spans").waitFor();
+assert.equal(await page.getByLabel("Span").locator("option:checked").textContent(), "1 hour");
+await count(0);
+await page.getByLabel("Span").selectOption({ label: "1 day" });
+await count(3);
+// The overview, too.
+await page.goto(`${open}/#/?span=30d&zoom=${new Date(Date.now() + HOUR).toISOString()}/${new Date(Date.now() + 25 * HOUR).toISOString()}`);
+await zoomed.waitFor();
+assert.equal(await page.getByLabel("Span").locator("option:checked").textContent(), "30 days");
+await check(seen, "a span of all messages");
+// An address that says nonsense is one that says nothing.
+await page.goto(`${open}/#/queues/spans?span=forever&zoom=x/y`);
+await count(3);
+assert.equal(await zoomed.isVisible(), false);
 
 // A click is no drag, though the hand trembles.
 {

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::fixture::{PATIENCE, Server};
+use crate::fixture::{Answer, PATIENCE, Server};
 
 const BROWSER: &str = "accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n";
 
@@ -22,23 +22,48 @@ async fn a_browser_gets_the_dashboard_and_everybody_else_the_list_of_calls() {
     let text = String::from_utf8_lossy(&page.body).into_owned();
     assert!(page.status == 200 && text.contains("/ui/main.js"), "{page:?}");
     let policy = page.header("content-security-policy").expect("a policy");
-    for rule in ["default-src 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"] {
-        assert!(policy.contains(rule), "{policy}");
+    let rules: Vec<&str> = policy.split(';').map(str::trim).collect();
+    for rule in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ] {
+        assert!(rules.contains(&rule), "{rule}: {policy}");
     }
+    assert_eq!(rules.len(), 10, "a rule that this test does not know: {policy}");
     for word in ["unsafe", "data:", "*"] {
         assert!(!policy.contains(word), "{policy}");
     }
+    assert_safe(&page, "/");
 
     for path in text.split('"').filter(|word| word.starts_with("/ui/")) {
         let file = server.raw("GET", path, "", b"").await;
         assert!(file.status == 200 && !file.body.is_empty(), "{path}: {file:?}");
-        assert_eq!(file.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert_safe(&file, path);
+        assert_eq!(file.header("content-security-policy"), Some(policy), "{path}");
         let etag = file.header("etag").expect("a validator");
         let again = server.raw("GET", path, &format!("if-none-match: {etag}\r\n"), b"").await;
         assert!(again.status == 304 && again.body.is_empty(), "{path}: {again:?}");
     }
     assert_eq!(server.raw("GET", "/ui/nothing.js", "", b"").await.status, 404);
     assert_eq!(server.raw("POST", "/ui/main.js", "", b"").await.status, 405);
+}
+
+/// Neither is a type guessed, nor does another server learn an address, nor is there a cookie.
+fn assert_safe(answer: &Answer, path: &str) {
+    let of = |name| answer.header(name);
+    assert_eq!(
+        (of("x-content-type-options"), of("referrer-policy"), of("set-cookie")),
+        (Some("nosniff"), Some("no-referrer"), None),
+        "{path}"
+    );
 }
 
 /// The events of a stream, one after the other; `None` at its end.

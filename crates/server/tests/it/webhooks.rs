@@ -73,6 +73,12 @@ async fn a_queue_is_delivered_to_its_target() {
         assert!(begun.elapsed() < PATIENCE, "never acked");
     }
     server.until("it is counted", "/v1/targets/shop", |seen| seen["counts"]["delivered"] == 1).await;
+    // The target has its newest attempts, also where a success is not kept with its message; lists have none.
+    let shown = server.ok("GET", "/v1/targets/shop", "").await;
+    let attempt = &shown["attempts"][0];
+    assert_eq!((&attempt["message"], &attempt["queue"]), (&json!(id), &json!("orders")), "{shown}");
+    assert_eq!((&attempt["attempt"], &attempt["class"]), (&json!(1), &json!("status_200")), "{shown}");
+    assert_eq!(server.ok("GET", "/v1/targets", "").await["targets"][0].get("attempts"), None);
 
     let config = server.ok("GET", "/v1/queues/orders/config", "").await;
     assert_eq!(config["config"]["target"], "shop");
@@ -112,6 +118,12 @@ async fn what_has_failed_is_shown_and_a_pause_holds_it() {
 
     let paused = server.ok("POST", "/v1/targets/shop/pause", r#"{"reason": "the shop moves"}"#).await;
     assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("the shop moves")));
+    // A pause keeps what there is to read.
+    let shown = server.ok("GET", "/v1/targets/shop", "").await;
+    assert_eq!(
+        (&shown["attempts"][0]["status"], &shown["attempts"][0]["answer"]),
+        (&json!(500), &json!("ok"))
+    );
     let again = server.ok("POST", "/v1/targets/shop/pause", "").await;
     assert_eq!(again["reason"], "the shop moves", "none was given");
     let other = server.ok("POST", "/v1/targets/shop/pause", r#"{"reason": "it burns"}"#).await;

@@ -1,16 +1,16 @@
 //! The descriptions of the operations on targets.
 
-use duewheel::core::WallMs;
+use duewheel::core::{MessageId, WallMs};
 use schemars::json_schema;
 
 use super::operation::{OperationDoc, Tag};
 use crate::error::ErrorCode::{DiskFull, InUse, KeyExists, NotFound, OverQuota};
 use crate::http::target::{PauseTargetRequest, TargetRemoved};
 use crate::http::target_view::{
-    NetworksFields, PushCountsAnswer, TargetAnswer, TargetRequest, TargetRetryAnswer, TargetSettingsAnswer,
-    TargetsAnswer, TestedAnswer,
+    NetworksFields, PushCountsAnswer, TargetAnswer, TargetAttemptAnswer, TargetRequest, TargetRetryAnswer,
+    TargetSettingsAnswer, TargetsAnswer, TestedAnswer,
 };
-use crate::json::InstantText;
+use crate::json::{IdText, InstantText};
 
 const NAME: &str = "shop";
 const CREATED: InstantText = InstantText(WallMs(1_766_991_600_000));
@@ -41,6 +41,20 @@ fn target() -> TargetAnswer {
         }),
         created_at: CREATED,
         counts: Some(PushCountsAnswer { delivered: 17, ..Default::default() }),
+        attempts: None,
+    }
+}
+
+fn attempt() -> TargetAttemptAnswer {
+    TargetAttemptAnswer {
+        message: IdText(MessageId(17)),
+        queue: "close-review".into(),
+        attempt: 1,
+        at: CREATED,
+        ms: 17,
+        status: Some(200),
+        class: "status_200".into(),
+        answer: "ok".into(),
     }
 }
 
@@ -55,7 +69,7 @@ pub(crate) fn put() -> OperationDoc {
 
 pub(crate) fn get() -> OperationDoc {
     OperationDoc::new(Tag::Look, "get_target", "Look at a target")
-        .gives(200, "The target.", &target())
+        .gives(200, "The target.", &TargetAnswer { attempts: Some(vec![attempt()]), ..target() })
         .refuses(&[NotFound])
 }
 
