@@ -288,23 +288,33 @@ impl Connection {
         Connection { address, stream: None }
     }
 
-    /// Status and body of the answer.
+    /// Status and body of the answer. A server ends a connection that rests for long: then the request goes over a new
+    /// one.
     fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(ANSWER))?;
-                stream.set_write_timeout(Some(ANSWER))?;
-                stream
-            }
-        };
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
         );
-        stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())?;
+        let request = [head.as_bytes(), body.as_bytes()].concat();
+        if let Some(stream) = self.stream.take() {
+            match self.exchange(stream, &request) {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+                    ) => {}
+                answer => return answer,
+            }
+        }
+        let stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        self.exchange(stream, &request)
+    }
+
+    fn exchange(&mut self, mut stream: TcpStream, request: &[u8]) -> io::Result<(u16, String)> {
+        stream.write_all(request)?;
         let answer = read_answer(&mut stream)?;
         // After a refusal the server may close it.
         self.stream = (answer.0 == 200).then_some(stream);

@@ -187,7 +187,7 @@ impl<T> SplitTable<T> {
         self.parts[self.part(hash)].find(hash, is_it)
     }
 
-    /// The same, to be changed; its hash must stay.
+    /// Finds an entry to be changed; its hash must stay.
     #[inline]
     pub fn find_mut(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let part = self.part(hash);
@@ -199,7 +199,7 @@ impl<T> SplitTable<T> {
         self.parts[self.part(hash)].iter_hash(hash)
     }
 
-    /// The same, to be changed; their hashes must stay.
+    /// Iterates over the entries of a hash, which may be changed; their hashes must stay.
     pub fn iter_hash_mut(&mut self, hash: u64) -> impl Iterator<Item = &mut T> {
         let part = self.part(hash);
         self.parts[part].iter_hash_mut(hash)

@@ -151,7 +151,7 @@ impl PushClient {
         self.deliver_to(&self.target.uri, request).await
     }
 
-    /// The same, to this address instead of the target's. It is judged by the target's networks all the same.
+    /// Delivers to this address instead of the target's. The target's networks must allow it all the same.
     pub(crate) async fn deliver_to(&self, uri: &Uri, request: &PushRequest) -> PushOutcome {
         let started = Instant::now();
         let ended = tokio::time::timeout(self.target.timeout, self.exchange(uri, request)).await;

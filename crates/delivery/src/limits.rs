@@ -138,9 +138,9 @@ pub const TICKET_LEASE: Duration = Duration::from_secs(15);
 pub const TICKET_RENEWAL: Duration = Duration::from_secs(5);
 /// How often a node makes sure that each of its targets has a ticket.
 pub const TICKET_CHECK: Duration = Duration::from_secs(5);
-/// When a ticket comes again whose target this node does not know.
+/// How long a ticket is postponed whose target this node does not know.
 pub const TICKET_PASSED: Duration = Duration::from_secs(5);
-/// How often a node sees a ticket of a target that it does not know, until it removes it.
+/// The number of times that a node sees the ticket of an unknown target before it removes the ticket.
 pub const TICKET_STRANGE: u32 = 12;
 /// How often a node looks at its targets.
 pub const WORKERS_TICK: Duration = Duration::from_millis(200);

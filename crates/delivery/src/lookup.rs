@@ -22,7 +22,7 @@ type NamesUnderWay = Arc<Mutex<HashMap<String, LookedUpLater>>>;
 /// A resolver whose look-ups of the same name are one.
 pub(crate) struct SharedLookups {
     resolver: Arc<dyn Resolver>,
-    /// After which nobody waits for an answer.
+    /// The time after which no request waits for an answer any more.
     limit: Duration,
     under_way: NamesUnderWay,
 }

@@ -50,8 +50,8 @@ impl OriginBreakers {
         self.0.get(origin).and_then(|state| state.wait(now))
     }
 
-    /// A request that sends `message` begins, or may not for so long. `timeout` is that of the request, `random` any
-    /// number.
+    /// Begins a request that sends `message`, or returns how long it may not begin. `timeout` is the request's, `random`
+    /// any number.
     pub(crate) fn begin(
         &mut self,
         origin: &Origin,

@@ -1,4 +1,4 @@
-//! One request: a message, dressed as Standard Webhooks 1.0 says.
+//! One request: a message with the headers and the signature of Standard Webhooks 1.0.
 
 use std::borrow::Cow;
 use std::fmt;

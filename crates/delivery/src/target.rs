@@ -62,7 +62,7 @@ pub struct TargetSettings {
     /// The only authorities that sign the target's certificate, in PEM. By default those of the web.
     #[serde(default)]
     pub ca_pem: Option<String>,
-    /// A certificate of ours with its private key, in PEM.
+    /// The client certificate of requests with its private key, in PEM.
     #[serde(default, deserialize_with = "client_pem_text")]
     pub client_pem: Option<String>,
     /// The addresses that requests may go to; public ones by default.

@@ -256,7 +256,7 @@ impl<S: Store> Driver<S> {
         let before = (self.engine.last_lsn(), self.engine.decided_bytes());
         for decided in 0..looked_up {
             if decided > 0 && self.is_step_done(before) {
-                // Whoever waits for an answer has it first. The next ones are about as large.
+                // Callers that wait for an answer have it first. The next ones are about as large.
                 self.looks = decided.max(FOUND_AHEAD) * 2;
                 break;
             }

@@ -49,7 +49,7 @@ impl CallError {
 
     /// The cursor of a listing was made with another number of shards.
     pub const WRONG_POSITIONS: CallError =
-        CallError::Closed("the place is not one of a listing over this number of shards");
+        CallError::Closed("the position is not one of a listing over this number of shards");
 
     /// Whether the call may have been applied.
     pub fn outcome(&self) -> Outcome {

@@ -140,7 +140,10 @@ impl Inbox {
         self.offer(submission).map_err(|(error, _)| error)
     }
 
-    /// As [`Inbox::put`]; a submission that is not taken comes back.
+    /// Puts a submission in like [`Inbox::put`], and returns it if it is not taken.
+    ///
+    /// # Errors
+    /// See [`Inbox::put`].
     pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
         let load = OpLoad::of(&submission.ops);
         let mut state = self.state();

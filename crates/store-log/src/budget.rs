@@ -5,8 +5,8 @@
 //! of it take no new messages until a flush has made room. The others take some up to that, so that a store whose flush
 //! does not end cannot stop them.
 //!
-//! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and whoever
-//! makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
+//! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and a store
+//! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -4,39 +4,18 @@
 //! memory then (the page cache of the system, or the blocks that a medium keeps). The owner makes the same look-up again,
 //! as of that moment, so nothing that has changed meanwhile is missed.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-use duewheel_core::store::{Found, Lookups};
+use duewheel_core::store::Found;
 
 use crate::find::Finder;
 use crate::readers::ReadPriority;
 use crate::run::Blocking;
 use crate::shared::{StoreShared, Worked};
-use crate::sync::lock;
-
-/// Look-ups that wait to be fetched, and the tickets of those that are.
-#[derive(Debug, Default)]
-pub(crate) struct Fetches {
-    asked: Mutex<VecDeque<(u64, Lookups)>>,
-    done: Mutex<VecDeque<u64>>,
-}
-
-impl Fetches {
-    pub(crate) fn ask(&self, ticket: u64, lookups: Lookups) {
-        lock(&self.asked).push_back((ticket, lookups));
-    }
-
-    /// The ticket of a look-up that was fetched.
-    pub(crate) fn done(&self) -> Option<u64> {
-        lock(&self.done).pop_front()
-    }
-}
 
 /// Fetches what one look-up needs. An error is the owner's to see, when it makes the look-up itself.
 pub(crate) fn step(shared: &StoreShared) -> Worked {
-    let Some((ticket, lookups)) = lock(&shared.fetches.asked).pop_front() else { return Worked::Nothing };
+    let Some((ticket, lookups)) = shared.fetches.next() else { return Worked::Nothing };
     let view = shared.view();
     let finder = Finder {
         view: &view,
@@ -51,7 +30,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     if fetched.is_err() {
         shared.counters.fetch_failures.fetch_add(1, Relaxed);
     }
-    lock(&shared.fetches.done).push_back(ticket);
+    shared.fetches.end(ticket);
     (shared.waker)();
     Worked::Done
 }

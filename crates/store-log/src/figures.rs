@@ -77,7 +77,7 @@ pub(crate) struct Counters {
     pub(crate) page_failures: AtomicU64,
     /// Look-ups that were fetched from the medium beside the owner's thread.
     pub(crate) fetches: AtomicU64,
-    /// Those of them that have met an error.
+    /// Number of fetches that met an error.
     pub(crate) fetch_failures: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,

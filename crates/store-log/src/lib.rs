@@ -23,6 +23,7 @@ mod budget;
 mod destination;
 pub mod disk;
 mod fault;
+mod fetch;
 mod fetching;
 mod figures;
 mod find;

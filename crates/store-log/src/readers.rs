@@ -35,7 +35,7 @@ pub(crate) enum ReadPriority {
     Owner,
     /// A page or a look-up that the owner has asked for, while it goes on.
     Page,
-    /// A whole look-up of that kind, which may ask for reads of pages itself: so whoever reads a page never begins one.
+    /// A whole look-up of that kind, which may ask for reads of pages itself: so a reader of a page never begins one.
     Fetch,
     /// A flush, a merge or a check.
     Background,

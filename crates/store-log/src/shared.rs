@@ -14,7 +14,7 @@ use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
 use crate::budget::MemoryShare;
 use crate::disk::Disk;
-use crate::fetching::Fetches;
+use crate::fetch::Fetches;
 use crate::figures::Counters;
 use crate::folder::FileNo;
 use crate::journal::event_pages::EventReader;

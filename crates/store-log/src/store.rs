@@ -9,19 +9,18 @@ use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Left, Level, Load, Loaded, Lookups,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups,
     Progress, Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::{EngineMs, Epoch};
 
+mod finding;
 mod rest;
 
 use crate::background;
 use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
-use crate::fault::{ReadFault, failed};
-use crate::fetching;
-use crate::find::Finder;
+use crate::fault::failed;
 use crate::hands::{Hands, PoisonOnPanic};
 use crate::journal::event_pages::{JournalPart, JournalRequest};
 use crate::journal::events;
@@ -36,7 +35,6 @@ use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
 use crate::owner::take_lock;
-use crate::readers::ReadPriority;
 use crate::reserve;
 use crate::run::Blocking;
 use crate::shards;
@@ -313,47 +311,6 @@ impl LogStore {
     fn go_on(&mut self) -> Result<(), StoreError> {
         let gone_on = self.writer.go_on();
         self.or_poison(gone_on)
-    }
-
-    /// Finds what was asked for, as of now.
-    fn find_within(
-        &self,
-        lookups: &Lookups,
-        found: &mut Found,
-        blocking: Blocking,
-    ) -> Result<AtHand, StoreError> {
-        self.check()?;
-        let view = self.shared.view();
-        let finder = Finder {
-            view: &view,
-            active: Some(&self.active),
-            readers: &self.shared.readers,
-            whom: ReadPriority::Owner,
-            blocking,
-        };
-        let before = (found.rows.len(), found.answers.len());
-        let take_back = |found: &mut Found| {
-            found.rows.truncate(before.0);
-            found.answers.truncate(before.1);
-            found.left = Left::default();
-        };
-        match finder.find(lookups, found) {
-            Ok(()) => Ok(AtHand::Yes),
-            Err(ReadFault::NotAtHand) => {
-                take_back(found);
-                Ok(AtHand::No)
-            }
-            Err(fault) => {
-                let error = StoreError::from(fault);
-                // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere
-                // is in doubt.
-                if error.kind() == ErrorKind::Unavailable {
-                    take_back(found);
-                    return Err(error);
-                }
-                self.or_poison(Err(error))
-            }
-        }
     }
 
     /// Ends the store if the result is an error.
@@ -678,30 +635,11 @@ impl Store for LogStore {
     }
 
     fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.check()?;
-        self.shared.fetches.ask(ticket, lookups);
-        match self.shared.options.workers {
-            // A job that is left over when the store is dropped must not keep it.
-            Workers::Threads => {
-                let shared = Arc::downgrade(&self.shared);
-                self.shared.readers.spawn(ReadPriority::Fetch, move || {
-                    if let Some(shared) = shared.upgrade() {
-                        fetching::step(&shared);
-                    }
-                });
-            }
-            Workers::ByHand => (self.shared.waker)(),
-        }
-        Ok(())
+        self.begin_fetch(ticket, lookups)
     }
 
     fn fetched(&mut self) -> Option<u64> {
-        let fetched = self.shared.fetches.done();
-        if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
-            fetching::step(&self.shared);
-            return self.shared.fetches.done();
-        }
-        fetched
+        self.take_fetched()
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
@@ -728,7 +666,7 @@ impl Store for LogStore {
             page = self.shared.loader.page();
         }
         let Some(page) = page else {
-            // Only here, so that whoever takes all pages that there are comes to an end.
+            // Only here, so that an owner that takes all pages that there are comes to an end.
             self.ask_again();
             return None;
         };

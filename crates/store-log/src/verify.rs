@@ -183,7 +183,9 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
     match left.into_iter().find(|(_, left)| *left != 0) {
         None => Ok(()),
         Some((queue, left)) => {
-            let what = format!("by the books queue {queue} has {left} messages more than there are");
+            let what = format!(
+                "the state counts {left} messages of queue {queue} more than the runs and the journal have"
+            );
             Err(Damage::new(MANIFEST, 0, what).into())
         }
     }

@@ -1,4 +1,4 @@
-//! Done messages: what became of messages that have ended, kept for a while where their queue asks for it.
+//! Done messages: messages that have ended, with their result, kept for a while if the settings of their queue say so.
 //!
 //! A done message is a dead message of the system queue of its queue ([`QueueName::of_done`]). It has an id of its own
 //! and the key, content and life of the message that has ended, whose id is in a header. An answer that is remembered

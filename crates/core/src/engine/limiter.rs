@@ -36,7 +36,7 @@ pub(super) enum AtLimit {
 }
 
 impl Pursuit {
-    /// That of a queue whose next message was due this many ms ago.
+    /// The pursuit of a queue whose next message was due this many ms ago.
     pub(super) fn of(late_ms: u64) -> Self {
         if late_ms > CATCHUP_MS { Pursuit::Behind } else { Pursuit::UpToDate }
     }

@@ -90,7 +90,7 @@ pub struct BulkView {
     pub rate: Option<u32>,
     /// How far it has come.
     pub phase: BulkPhase,
-    /// What became of its messages so far.
+    /// The number of its messages so far, by result.
     pub counts: BulkCounts,
     /// When it began, in ms since 1970.
     pub created_ms: u64,

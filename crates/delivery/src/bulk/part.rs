@@ -11,7 +11,7 @@ const HEAD: usize = 64 * 1024;
 
 /// A step of a job's walk: what it has found, and where the next one begins.
 ///
-/// It is created once. Whoever repeats the step, because a node has died or was slow, takes what is there.
+/// It is created once. A node that repeats the step, because another one has died or was slow, takes what is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) walk: PartWalk,

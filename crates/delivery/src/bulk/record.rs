@@ -30,7 +30,7 @@ pub(super) struct BulkRecord {
     /// When it ended, in ms since 1970.
     pub(super) ended: Option<u64>,
     pub(super) counts: BulkCounts,
-    /// Which walk through the queue it is at.
+    /// The walk through the queue that is under way.
     #[serde(default, skip_serializing_if = "BulkWalk::is_first")]
     pub(super) walk: BulkWalk,
     /// How far this walk has come; `None`: it has not begun.
@@ -75,19 +75,19 @@ pub enum BulkPhase {
     Cancelled,
 }
 
-/// What became of the messages of a job so far.
+/// The number of messages of a job so far, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BulkCounts {
     /// Messages that the filter means and the action can change.
     pub matched: u64,
-    /// Were changed.
+    /// The number of messages that were changed.
     pub done: u64,
-    /// Were left to the consumer that had leased them.
+    /// The number of messages that were left to the consumer that had leased them.
     pub leased: u64,
-    /// Were changed or removed by others since the job had begun, and left alone.
+    /// The number of messages that others had changed or removed since the job began; they are left alone.
     pub changed: u64,
-    /// Could not be changed, such as because their key is taken.
+    /// The number of messages that could not be changed, because their key is taken, for example.
     pub refused: u64,
 }
 

@@ -47,7 +47,7 @@ pub(super) enum RunEnd {
     Again(String),
 }
 
-/// What became of one message.
+/// The result for one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BulkOutcome {
     Done,

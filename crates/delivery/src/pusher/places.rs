@@ -1,4 +1,5 @@
-//! What a message takes while it is being delivered: a request of the target's, and a place among what is not settled.
+//! The resources that a message holds while it is being delivered: one of its target's concurrent requests, and one of
+//! the deliveries that are not settled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -41,7 +41,7 @@ pub struct ShownTarget {
     pub queues: Option<Vec<String>>,
     /// The authorities of its certificate, if they are not those of the web, in PEM.
     pub ca_pem: Option<String>,
-    /// Whether requests show a certificate of ours.
+    /// Whether requests have a client certificate.
     pub client_certificate: bool,
 }
 

@@ -108,7 +108,7 @@ impl Caller {
             Caller::Stranger(why) => Err(Problem::new(ErrorCode::Unauthorized, *why)),
             Caller::Holder(entry) if entry.scopes.contains(&scope) => Ok(()),
             Caller::Holder(_) => {
-                Err(Problem::new(ErrorCode::Forbidden, format!("this token has not the scope {scope}")))
+                Err(Problem::new(ErrorCode::Forbidden, format!("this token does not have the scope {scope}")))
             }
         }
     }

@@ -245,7 +245,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: BeanstalkApp, s
     }
     let closing = connection.session.close(shared);
     shared.counters.connections.fetch_sub(1, Relaxed);
-    // Whoever sees the end of the connection finds its leases released.
+    // A client that sees the end of the connection finds its leases released.
     let told = shared.client.submit(closing.clone());
     drop(connection);
     tell(shared, closing, told).await;

@@ -32,7 +32,7 @@ const DRAIN: Duration = Duration::from_millis(200);
 pub(super) struct CommandEnded {
     /// Its exit code; none if a signal or the time limit ended it.
     pub(super) code: Option<i32>,
-    /// That in words, and the last that it wrote to standard error.
+    /// How the command ended, in words, with the last lines of its standard error.
     pub(super) reason: String,
 }
 

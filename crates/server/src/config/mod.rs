@@ -98,7 +98,7 @@ pub struct Settings {
     pub policy: Policy,
     /// Limits of the HTTP listener.
     pub limits: HttpLimits,
-    /// Whether time only passes when it is told to.
+    /// Whether the clock stands still until a request moves it.
     pub virtual_clock: VirtualClockOption,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,

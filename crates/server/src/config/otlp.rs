@@ -37,7 +37,7 @@ pub struct OtlpSettings {
     pub timeout: Duration,
     /// The authority of the collector's certificate; `None`: those of the web.
     pub ca: Option<PathBuf>,
-    /// A certificate of ours for it.
+    /// The client certificate for it.
     pub client: Option<ClientFiles>,
     /// Which spans are recorded.
     pub sampler: SamplerOption,
@@ -51,7 +51,7 @@ pub struct OtlpSettings {
     pub resource: Vec<(String, String)>,
 }
 
-/// A certificate of ours, and its key.
+/// The files of a client certificate and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// The certificate, in PEM.

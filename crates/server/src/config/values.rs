@@ -42,7 +42,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Whether time only passes when it is told to.
+/// Whether the clock stands still until a request moves it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum VirtualClockOption {

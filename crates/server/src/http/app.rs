@@ -57,7 +57,7 @@ pub struct AppState {
     pub(super) data: OnceLock<PathBuf>,
     /// The clock of `--virtual-clock`.
     pub(super) clock: OnceLock<VirtualClock>,
-    /// Figures, every second while somebody reads them.
+    /// Figures, every second while a client reads them.
     pub(super) feed: Feed,
     /// Events of messages, while a client reads them.
     pub(super) events: EventFeed,

@@ -215,7 +215,7 @@ pub(super) async fn talk(
     let asked = Arc::new(Notify::new());
     let routes = Identified::new(router);
     let service = service_fn(|request| {
-        // Keeps one permit: it does not matter whether somebody waits yet.
+        // Keeps one permit: it does not matter whether a task waits yet.
         asked.notify_one();
         routes.call(request)
     });

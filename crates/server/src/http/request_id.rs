@@ -61,7 +61,7 @@ impl Identified {
             let status = response.status();
             match status.is_server_error() {
                 true => tracing::warn!(%method, status = status.as_u16(), "answered"),
-                // Whoever names a request wants to find it in the log.
+                // A client that names a request wants to find it in the log.
                 false => tracing::info!(%method, status = status.as_u16(), "answered"),
             }
             response

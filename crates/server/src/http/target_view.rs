@@ -62,7 +62,7 @@ struct TargetFields {
     dead_on: Option<Vec<u16>>,
     /// The only authorities that sign the target's certificate, in PEM; by default those of the web.
     ca_pem: Option<String>,
-    /// A certificate of ours with its private key, in PEM.
+    /// The client certificate of requests with its private key, in PEM.
     client_pem: Option<String>,
     /// The addresses that requests may go to: `public` (default), `any`, or a list of networks.
     networks: Option<NetworksFields>,
@@ -165,7 +165,7 @@ pub(crate) struct TargetAnswer {
     /// Why it is paused, or how the last attempt to an open one has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
-    /// Since when it is so, if that is known.
+    /// The time at which the state began, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<InstantText>,
     /// Why nothing is delivered until it is put anew.
@@ -207,7 +207,7 @@ pub(crate) struct TargetSettingsAnswer {
     pub(super) max_attempts: u32,
     pub(super) dead_on: Vec<u16>,
     pub(super) networks: NetworksFields,
-    /// Left out: all queues may be delivered to it.
+    /// The queues that may be delivered to it; all of them by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queues: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]

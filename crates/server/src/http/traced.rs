@@ -44,7 +44,7 @@ impl Sending {
         Sending { span, creation, max_headers: call.app.policy.max_headers }
     }
 
-    /// That of a request without a context.
+    /// The state of a request without a trace context.
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Sending { span: None, creation: None, max_headers: 0 }
@@ -86,7 +86,7 @@ impl Sending {
         self.end(SendEnd { id: Some(id), batch: None, error: None });
     }
 
-    /// So many lines were taken.
+    /// Ends the span: this number of lines was taken.
     pub(super) fn taken(self, lines: usize) {
         self.end(SendEnd { id: None, batch: Some(lines), error: None });
     }

@@ -25,7 +25,7 @@ pub(super) struct Parked {
     /// How many waiting calls name each of these.
     names: BTreeMap<LookupName, usize>,
     /// Calls that have come back and are not decided yet.
-    back: BTreeMap<u64, Arrival>,
+    back: BTreeMap<u64, ParkedTurn>,
     arrivals: u64,
     tickets: u64,
     /// The number of operations that wait.
@@ -36,14 +36,14 @@ pub(super) struct Parked {
 
 /// The turn of a call among those that were parked, and how often it was fetched.
 #[derive(Clone, Copy, Debug)]
-struct Arrival {
+struct ParkedTurn {
     turn: u64,
     fetches: u8,
 }
 
 #[derive(Debug)]
 struct ParkedCall {
-    arrival: Arrival,
+    arrival: ParkedTurn,
     /// What it waits for; `None`: only for calls before it.
     ticket: Option<u64>,
     ops: Vec<(ReplyTo, Op)>,
@@ -99,7 +99,7 @@ impl Parked {
         let (call, _) = call_of(ops.first()?.0);
         let mut arrival = self.back.remove(&call).unwrap_or_else(|| {
             self.arrivals += 1;
-            Arrival { turn: self.arrivals, fetches: 0 }
+            ParkedTurn { turn: self.arrivals, fetches: 0 }
         });
         let ticket = is_fetched.then(|| {
             arrival.fetches += 1;

@@ -78,7 +78,7 @@ fn the_token_comes_from_an_option_a_variable_or_a_file() {
     let refused = setup.run(&mut setup.command(&["queues", "--token-file", "token"]));
     assert_eq!(refused.status.code(), Some(6));
     assert!(
-        text(&refused.stderr).contains("forbidden: this token has not the scope metrics"),
+        text(&refused.stderr).contains("forbidden: this token does not have the scope metrics"),
         "{}",
         text(&refused.stderr)
     );

@@ -1,0 +1,85 @@
+//! Look-ups of the owner, and what is fetched for them.
+
+use std::sync::Arc;
+
+use duewheel_core::store::{AtHand, ErrorKind, Found, Left, Lookups, StoreError};
+
+use super::LogStore;
+use crate::fault::ReadFault;
+use crate::fetching;
+use crate::find::Finder;
+use crate::options::Workers;
+use crate::readers::ReadPriority;
+use crate::run::Blocking;
+
+impl LogStore {
+    /// Finds what was asked for, as of now.
+    pub(super) fn find_within(
+        &self,
+        lookups: &Lookups,
+        found: &mut Found,
+        blocking: Blocking,
+    ) -> Result<AtHand, StoreError> {
+        self.check()?;
+        let view = self.shared.view();
+        let finder = Finder {
+            view: &view,
+            active: Some(&self.active),
+            readers: &self.shared.readers,
+            whom: ReadPriority::Owner,
+            blocking,
+        };
+        let before = (found.rows.len(), found.answers.len());
+        let take_back = |found: &mut Found| {
+            found.rows.truncate(before.0);
+            found.answers.truncate(before.1);
+            found.left = Left::default();
+        };
+        match finder.find(lookups, found) {
+            Ok(()) => Ok(AtHand::Yes),
+            Err(ReadFault::NotAtHand) => {
+                take_back(found);
+                Ok(AtHand::No)
+            }
+            Err(fault) => {
+                let error = StoreError::from(fault);
+                // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere
+                // is in doubt.
+                if error.kind() == ErrorKind::Unavailable {
+                    take_back(found);
+                    return Err(error);
+                }
+                self.or_poison(Err(error))
+            }
+        }
+    }
+
+    /// Lets a reader fetch what a look-up needs.
+    pub(super) fn begin_fetch(&self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
+        self.check()?;
+        self.shared.fetches.ask(ticket, lookups);
+        match self.shared.options.workers {
+            // A job that is left over when the store is dropped must not keep it.
+            Workers::Threads => {
+                let shared = Arc::downgrade(&self.shared);
+                self.shared.readers.spawn(ReadPriority::Fetch, move || {
+                    if let Some(shared) = shared.upgrade() {
+                        fetching::step(&shared);
+                    }
+                });
+            }
+            Workers::ByHand => (self.shared.waker)(),
+        }
+        Ok(())
+    }
+
+    /// The ticket of a look-up that was fetched.
+    pub(super) fn take_fetched(&self) -> Option<u64> {
+        let fetched = self.shared.fetches.done();
+        if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
+            fetching::step(&self.shared);
+            return self.shared.fetches.done();
+        }
+        fetched
+    }
+}
