@@ -67,9 +67,8 @@ impl<S: Store> Driver<S> {
     /// Parks the calls which name something that a parked call names, too.
     fn park_what_waits_for_others(&mut self) {
         for (to, ops) in self.take_calls() {
-            let lookups = self.lookups_of(&ops);
-            if call_of(to).1 == 0 && self.parked.concerns(&lookups) {
-                self.parked.park(ops, &lookups, false, None);
+            if call_of(to).1 == 0 && self.parked.concerns(&ops) {
+                self.parked.park(ops, false, None);
             } else {
                 self.undecided.extend(ops);
             }
@@ -114,8 +113,7 @@ impl<S: Store> Driver<S> {
     /// Looks up what the operations of one call name; returns the look-ups that need the medium, if the call may wait
     /// for it.
     fn look_up_call(&mut self, to: ReplyTo, ops: &[(ReplyTo, Op)]) -> Result<Option<Lookups>, StoreError> {
-        let names = self.lookups_of(ops);
-        if call_of(to).1 == 0 && self.parked.concerns(&names) {
+        if call_of(to).1 == 0 && self.parked.concerns(ops) {
             return Ok(Some(Lookups::default()));
         }
         for _ in 0..LEVELS {
@@ -133,14 +131,13 @@ impl<S: Store> Driver<S> {
     }
 
     fn park(&mut self, ops: Vec<(ReplyTo, Op)>, fetch: Lookups) -> Result<(), StoreError> {
-        let names = self.lookups_of(&ops);
         let mut found = None;
         if mutant::is(Mutant::LookUpAsOfAsking) {
             let mut as_of_now = Found::default();
-            self.store.find_many(&names, &mut as_of_now)?;
-            found = Some((names.clone(), as_of_now));
+            self.store.find_many(&fetch, &mut as_of_now)?;
+            found = Some((fetch.clone(), as_of_now));
         }
-        match self.parked.park(ops, &names, !fetch.is_empty(), found) {
+        match self.parked.park(ops, !fetch.is_empty(), found) {
             Some(ticket) => self.store.fetch(ticket, fetch),
             None => Ok(()),
         }

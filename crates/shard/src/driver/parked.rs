@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use duewheel_core::engine::Op;
+use duewheel_core::engine::{Named, Op};
 use duewheel_core::id::{MessageId, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
@@ -51,7 +51,7 @@ struct ParkedCall {
     found: Option<(Lookups, Found)>,
 }
 
-/// What a look-up names.
+/// What an operation names, whether it is in memory or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LookupName {
     Message(MessageId),
@@ -81,18 +81,17 @@ impl Parked {
         part == 0 && self.back.get(&call).is_none_or(|arrival| arrival.fetches < FETCHES)
     }
 
-    /// Whether a call that waits names something of what these look-ups name.
-    pub(super) fn concerns(&self, lookups: &Lookups) -> bool {
+    /// Whether a call that waits names something of what these operations name.
+    pub(super) fn concerns(&self, ops: &[(ReplyTo, Op)]) -> bool {
         !self.names.is_empty()
             && !mutant::is(Mutant::LookUpAsOfAsking)
-            && names(lookups).any(|name| self.names.contains_key(&name))
+            && names(ops).any(|name| self.names.contains_key(&name))
     }
 
     /// Parks a call; returns the ticket under which its look-ups are to be fetched, unless it only waits for other calls.
     pub(super) fn park(
         &mut self,
         ops: Vec<(ReplyTo, Op)>,
-        lookups: &Lookups,
         is_fetched: bool,
         found: Option<(Lookups, Found)>,
     ) -> Option<u64> {
@@ -106,7 +105,7 @@ impl Parked {
             self.tickets += 1;
             self.tickets
         });
-        let names: Vec<LookupName> = names(lookups).collect();
+        let names: Vec<LookupName> = names(&ops).collect();
         for name in &names {
             *self.names.entry(name.clone()).or_default() += 1;
         }
@@ -175,10 +174,12 @@ impl Parked {
     }
 }
 
-fn names(lookups: &Lookups) -> impl Iterator<Item = LookupName> + '_ {
-    let ids = lookups.ids.iter().map(|id| LookupName::Message(*id));
-    let keys = lookups.keys.iter().map(|(queue, key)| LookupName::Key(queue.clone(), key.clone()));
-    let answers =
-        lookups.answers.iter().map(|(queue, id)| LookupName::Answer(queue.clone(), id.to_string().into()));
-    ids.chain(keys).chain(answers)
+fn names(ops: &[(ReplyTo, Op)]) -> impl Iterator<Item = LookupName> + '_ {
+    let message = |op: &Op| match op.names() {
+        Named::Id(id) => Some(LookupName::Message(id)),
+        Named::Key(queue, key) => Some(LookupName::Key(queue.clone(), key.clone())),
+        Named::Nothing => None,
+    };
+    let answer = |op: &Op| op.dedupe_id().map(|(queue, id)| LookupName::Answer(queue.clone(), id.into()));
+    ops.iter().flat_map(move |(_, op)| message(op).into_iter().chain(answer(op)))
 }

@@ -207,6 +207,19 @@ fn calls_that_name_the_same_message_keep_their_order() {
     assert_eq!(is_found(&mut third), Some(vec![true]), "it waits for a call that waits");
 }
 
+/// What a waiting call names counts, whether it was found or not.
+#[test]
+fn a_call_waits_behind_one_that_names_a_message_in_memory() {
+    let mut rig = Rig::new();
+    let mut first = rig.submit(vec![cancel(16), cancel(1)]);
+    let mut second = rig.submit(vec![get(16)]);
+    assert_eq!([&mut first, &mut second].map(is_found), [None, None]);
+    rig.fetched();
+    rig.step();
+    assert_eq!(is_found(&mut first), Some(vec![true, true]));
+    assert_eq!(is_found(&mut second), Some(vec![false]), "it was cancelled before");
+}
+
 /// What was found when a call began to wait does not count: it is looked up again.
 #[test]
 fn a_call_that_has_waited_is_decided_as_of_its_return() {
