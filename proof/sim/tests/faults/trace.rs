@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_permitted, perform, read, run};
 
-/// Everything that the store asks of the system (`strace -c` says so; it never truncates).
+/// Everything that the store asks of the system (`strace -c` says so; it never truncates), but `preadv2`: what that call
+/// does not read is read by `pread64`.
 const CALLS: [&str; 11] = [
     "fdatasync",
     "pwrite64",
