@@ -8,9 +8,6 @@ pub(crate) const FUNCTION: usize = 120;
 pub(crate) const FILE: usize = 800;
 /// Type names that more than one product file defines.
 pub(crate) const NAMES_TWICE: usize = 0;
-/// Comments of the product with a phrase that `prose.rs` refuses.
-pub(crate) const UNCLEAR: usize = 0;
-
 /// Files of a crate that are in import loops.
 pub(crate) fn loops(name: &str) -> usize {
     match name {

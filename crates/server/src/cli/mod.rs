@@ -157,7 +157,7 @@ enum CliCommand {
     /// Prepare the store that nodes share
     Store(store::StoreArgs),
     /// Make a data folder from a damaged one, and list what is lost
-    Salvage(salvage::SalvageArgs),
+    Salvage(Box<salvage::SalvageArgs>),
     /// Make, list and revoke tokens of a server that requires them
     Token(token::TokenArgs),
     /// Print the completions of a shell
