@@ -192,7 +192,7 @@ async fn a_job_changes_what_it_means_and_leaves_the_rest_alone() {
 
 /// Messages are moved ahead, to where the walk comes later; and the node that works on the job dies in the middle, again and
 /// again, without a chance to write how far it was. Returns how often it died.
-async fn each_message_is_moved_once(shards: u32, messages: usize) -> u64 {
+async fn each_message_is_moved_once(shards: u32, messages: u64) -> u64 {
     let rig = Rig::over(shards).await;
     rig.put("order", messages).await;
     let before = rig.all("orders").await;
@@ -223,7 +223,6 @@ async fn each_message_is_moved_once(shards: u32, messages: usize) -> u64 {
     for (key, view) in &before {
         assert_eq!(after[key].due_at.0, view.due_at.0 + 3_000_000, "{key}, after {deaths} deaths");
     }
-    let messages = messages as u64;
     assert_eq!(ended.counts, BulkCounts { matched: messages, done: messages, ..BulkCounts::default() });
     deaths
 }
