@@ -95,6 +95,7 @@ impl Options {
     pub(crate) fn sound(mut self) -> Self {
         let block = BLOCK as u64;
         self.small_runs = self.small_runs.max(2);
+        self.readers = self.readers.max(1); // what is fetched for a look-up has nobody else
         self.run_rows = self.run_rows.max(1);
         self.segment_bytes = self.segment_bytes.clamp(2 * block, 1 << 40).next_multiple_of(block);
         self.max_group_bytes = self.max_group_bytes.min(self.segment_bytes - block - OF_FRAME);

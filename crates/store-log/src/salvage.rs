@@ -85,7 +85,7 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 }
 
 /// Like [`salvage`], from the folders of all shards of a store, wherever they lie. A single shard becomes a data folder
-/// without shards. A folder without a file is that of a shard that never had an owner.
+/// without shards. A folder without a file becomes an empty shard, and is a [`Loss::Shard`].
 ///
 /// # Errors
 /// See [`salvage`].
@@ -110,7 +110,8 @@ fn salvage_shard(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreErro
     if disk.list("").is_ok_and(|names| names.is_empty()) {
         let options = Options { workers: Workers::ByHand, ..Options::default() };
         LogStore::open(dir, options, Arc::new(|| {}))?.close(ClockPair::default())?;
-        return Ok(SalvageReport::default());
+        // A shard that never had an owner looks the same as one that has lost everything.
+        return Ok(SalvageReport { losses: vec![Loss::Shard], ..SalvageReport::default() });
     }
     if !verify_on(disk)?.problems.is_empty() {
         return salvage_from(disk, dir);

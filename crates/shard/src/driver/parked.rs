@@ -4,7 +4,7 @@
 //! keys or answers: these keep their order. All others go on. When the store has what it needs in memory, the call comes
 //! back, and everything is looked up again, as of then.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use duewheel_core::engine::{Named, Op};
 use duewheel_core::id::{MessageId, ReplyTo};
@@ -14,7 +14,7 @@ use duewheel_core::store::{Found, Lookups};
 
 use super::calls::call_of;
 
-/// A call is fetched so many times: for what it names, and for what it asks by what was found. After that it waits for the
+/// Number of times that a call is fetched: for what it names, and for what it asks by what was found. After that it waits for the
 /// medium on the driver's thread, since memory may be too small to keep what is fetched.
 const FETCHES: u8 = 2;
 
@@ -22,8 +22,8 @@ const FETCHES: u8 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     calls: VecDeque<ParkedCall>,
-    /// How many waiting calls name each of these.
-    names: BTreeMap<LookupName, usize>,
+    /// What they name.
+    names: BTreeSet<LookupName>,
     /// Calls that have come back and are not decided yet.
     back: BTreeMap<u64, ParkedTurn>,
     arrivals: u64,
@@ -47,7 +47,6 @@ struct ParkedCall {
     /// What it waits for; `None`: only for calls before it.
     ticket: Option<u64>,
     ops: Vec<(ReplyTo, Op)>,
-    names: Vec<LookupName>,
     found: Option<(Lookups, Found)>,
 }
 
@@ -85,7 +84,7 @@ impl Parked {
     pub(super) fn concerns(&self, ops: &[(ReplyTo, Op)]) -> bool {
         !self.names.is_empty()
             && !mutant::is(Mutant::LookUpAsOfAsking)
-            && names(ops).any(|name| self.names.contains_key(&name))
+            && names(ops).any(|name| self.names.contains(&name))
     }
 
     /// Parks a call; returns the ticket under which its look-ups are to be fetched, unless it only waits for other calls.
@@ -105,14 +104,11 @@ impl Parked {
             self.tickets += 1;
             self.tickets
         });
-        let names: Vec<LookupName> = names(&ops).collect();
-        for name in &names {
-            *self.names.entry(name.clone()).or_default() += 1;
-        }
+        self.names.extend(names(&ops));
         self.ops += ops.len();
         self.more |= ticket.is_none();
         let at = self.calls.partition_point(|before| before.arrival.turn < arrival.turn);
-        self.calls.insert(at, ParkedCall { arrival, ticket, ops, names, found });
+        self.calls.insert(at, ParkedCall { arrival, ticket, ops, found });
         ticket
     }
 
@@ -135,17 +131,15 @@ impl Parked {
         if !std::mem::take(&mut self.more) {
             return;
         }
-        let mut waiting: BTreeMap<LookupName, usize> = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
         for parked in std::mem::take(&mut self.calls) {
             let waits = parked.ticket.is_some()
                 || (!mutant::is(Mutant::LookUpAsOfAsking)
-                    && parked.names.iter().any(|name| waiting.contains_key(name)));
+                    && names(&parked.ops).any(|name| waiting.contains(&name)));
             let is_full = !to.is_empty() && to.len() + parked.ops.len() > most;
             if waits || is_full {
                 self.more |= !waits;
-                for name in &parked.names {
-                    *waiting.entry(name.clone()).or_default() += 1;
-                }
+                waiting.extend(names(&parked.ops));
                 self.calls.push_back(parked);
                 continue;
             }

@@ -74,6 +74,8 @@ pub enum Loss {
         /// The message that has it now.
         holder: MessageId,
     },
+    /// All that a shard had, if it ever had an owner: it has no file.
+    Shard,
     /// Settings, pauses and totals of queues, except for those in the journal.
     Settings {
         /// The file that had them.
@@ -119,6 +121,7 @@ impl Loss {
             Loss::Settled { .. } => "settled",
             Loss::Stale { .. } => "stale",
             Loss::Key { .. } => "key",
+            Loss::Shard => "shard",
             Loss::Settings { .. } => "settings",
             Loss::Answers { .. } => "answers",
             Loss::Missing { .. } => "missing",
@@ -150,6 +153,7 @@ impl fmt::Display for Loss {
                 }
                 f.write_str(": messages that they put are lost, messages that they settled come again")
             }
+            Loss::Shard => f.write_str("there is no file: all that it had is lost, if it ever had an owner"),
             Loss::Message { id, queue, due } => {
                 write!(f, "message {} of queue {queue} is lost; it was due at {due:?}", id.0)
             }

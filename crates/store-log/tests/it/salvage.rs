@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use duewheel_core::message::Row;
 use duewheel_core::record::{BootAnchor, BootId};
@@ -9,7 +10,10 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Recovered, Store};
 use duewheel_core::{Lsn, MessageId};
 use duewheel_sim_disk::SimDisk;
-use duewheel_store_log::{LogStore, Loss, SalvageReport, Worked, salvage, salvage_from, verify};
+use duewheel_store_log::disk::Disk;
+use duewheel_store_log::{
+    LogStore, Loss, SalvageReport, Worked, salvage, salvage_from, salvage_shards, shards_in, verify,
+};
 
 use crate::rig::{Rig, all_rows, by_hand, figure, small, work};
 
@@ -437,4 +441,20 @@ fn a_folder_in_use_and_a_target_that_exists_are_refused() {
     let error = salvage(&src, &data).expect_err("it is in use");
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     assert!(!data.exists());
+}
+
+/// A shard without a file is an empty one in the new folder, and never goes unsaid: it may have lost everything.
+#[test]
+fn a_shard_without_a_file_is_told() {
+    let (disk, history) = healthy();
+    let dir = tempfile::tempdir().expect("a folder");
+    let data = dir.path().join("data");
+    let shards: [Arc<dyn Disk>; 2] = [Arc::new(disk), Arc::new(SimDisk::new(2))];
+    let report = salvage_shards(&shards, &data).expect("salvaged");
+    let [Loss::InShard { folder, loss }] = &report.losses[..] else { panic!("{report:?}") };
+    assert_eq!((folder.as_str(), &**loss), ("1-of-2", &Loss::Shard));
+    let all = history.model().len() as u64;
+    assert_eq!((report.messages, shards_in(&data).expect("shards")), (all, Some(2)));
+    let whole = verify(&data).expect("verified");
+    assert_eq!((whole.messages, whole.problems), (all, Vec::new()));
 }
