@@ -25,6 +25,11 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
+    /// Creates several folders in the data folder like [`Disk::make_dir`], if need be with one sync for all of them.
+    fn make_dirs(&self, dirs: &[&str]) -> io::Result<()> {
+        dirs.iter().try_for_each(|dir| self.make_dir(dir))
+    }
+
     /// Lists the names in a folder.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
@@ -107,7 +112,10 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// Writes all bytes at the offset `at`.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Reserves disk space up to this length.
+    /// Reserves disk space up to this length; what was not written there reads as zeros.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where a file system cannot: then writing zeros takes the space.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes everything written durable, the file's length included.

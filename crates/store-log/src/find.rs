@@ -34,7 +34,7 @@ pub(crate) struct Finder<'a> {
     pub(crate) view: &'a StoreView,
     /// The active memtable, newer than the view, if there is one.
     pub(crate) active: Option<&'a Mem>,
-    pub(crate) readers: &'a Readers,
+    pub(crate) readers: &'a Arc<Readers>,
     /// The priority of the reads.
     pub(crate) whom: ReadPriority,
     /// Whether they may wait for the medium.
@@ -539,7 +539,7 @@ mod tests {
         );
         frozen.settle();
         let view = StoreView { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
-        let readers = Readers::default();
+        let readers = Arc::new(Readers::default());
         let finder = Finder {
             view: &view,
             active: Some(&active),

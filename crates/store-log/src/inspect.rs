@@ -81,7 +81,7 @@ impl Inspected {
     /// # Errors
     /// See [`inspect_on`].
     pub fn rows(&self, queue: Option<&QueueName>, most: usize) -> Result<Vec<Row>, StoreError> {
-        let (loader, readers) = (Loader::default(), Readers::default());
+        let (loader, readers) = (Loader::default(), Arc::new(Readers::default()));
         let mut rows = Vec::new();
         for sequence in [Sequence::AllAt, Sequence::AllAfter] {
             let which = queue.map_or(Which::All, |queue| Which::One(queue.clone()));

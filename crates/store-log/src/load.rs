@@ -20,9 +20,10 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 use crate::fault::ReadFault;
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemAnswer, MemScan, Patch, ScanStep};
+use crate::pool::TaskBell;
 use crate::readers::{ReadPriority, Readers};
 use crate::run::{Blocking, RawRow, RunScan, before};
-use crate::sync::{WorkerBell, lock};
+use crate::sync::lock;
 use crate::view::{LiveRun, StoreView};
 
 /// Largest number of entries of the active memtable that the owner's thread examines for one page.
@@ -70,7 +71,7 @@ pub(crate) struct Loader {
     requests: Mutex<VecDeque<LoadRequest>>,
     pages: Mutex<VecDeque<LoadResult>>,
     kept: Mutex<VecDeque<OlderScan>>,
-    pub(crate) bell: WorkerBell,
+    pub(crate) bell: TaskBell,
 }
 
 impl fmt::Debug for Loader {
@@ -146,7 +147,7 @@ impl Loader {
     /// Loads a page, and keeps the scan if it goes on and its view counts still.
     pub(crate) fn load(
         &self,
-        readers: &Readers,
+        readers: &Arc<Readers>,
         request: LoadRequest,
         current: impl FnOnce() -> Arc<StoreView>,
     ) -> Result<LoadedPage, ReadFault> {
@@ -199,7 +200,7 @@ fn allowed(request: &LoadRequest) -> u64 {
 
 /// A page in progress.
 struct PageInProgress<'a> {
-    readers: &'a Readers,
+    readers: &'a Arc<Readers>,
     request: LoadRequest,
     rows: Vec<Option<Row>>,
     older: Vec<bool>,
@@ -209,7 +210,7 @@ struct PageInProgress<'a> {
 }
 
 impl<'a> PageInProgress<'a> {
-    fn new(readers: &'a Readers, request: LoadRequest) -> Self {
+    fn new(readers: &'a Arc<Readers>, request: LoadRequest) -> Self {
         PageInProgress { readers, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
     }
 

@@ -1,18 +1,18 @@
-//! The loader: the worker that loads pages, one after the other.
+//! The loader: the task that loads pages, one after the other.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
 use crate::load::LoadResult;
+use crate::pool::TaskPause;
 use crate::shared::{StoreShared, Worked};
 
-/// The loader's loop.
-pub(crate) fn run(shared: &StoreShared) {
-    while !shared.is_stopping() {
-        if step(shared) == Worked::Nothing {
-            shared.loader.bell.wait(None);
-        }
+/// A step of the loader's task.
+pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
+    match step(shared) {
+        Worked::Nothing => TaskPause::UntilRung,
+        Worked::Done | Worked::Later => TaskPause::None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::budget::MemoryBudget;
 use crate::journal::frame::{HEAD, MARK_BYTES};
 use crate::journal::segment::BLOCK;
+use crate::pool::WorkerPool;
 
 const MIB: u64 = 1024 * 1024;
 /// Bytes of a group in a segment besides its records: its frame's head and padding, and the mark behind it.
@@ -22,6 +23,9 @@ pub struct Options {
     /// Corrected to take a group of the agreed size, and to be no larger than `segment_bytes`. Three segments are made at
     /// the start.
     pub small_segment_bytes: u64,
+    /// Bytes of zeros that a start writes to the segment of a folder in which none is prepared. The others of that
+    /// segment are merely allocated, and it is left at their begin once the next segment is prepared. Default: 1 MiB.
+    pub filled_at_start: u64,
     /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
     /// a run, while the next half gathers. Opening the store reads about as much journal.
     pub journal_bytes: u64,
@@ -58,6 +62,8 @@ pub struct Options {
     pub retry_after: Duration,
     /// How the background work is run.
     pub workers: Workers,
+    /// The threads of [`Workers::Threads`], together with all other stores that have a clone of this pool.
+    pub pool: WorkerPool,
     /// Whether the owner waits at the end of a journal segment. [`AtSegmentEnd::GoOn`] by default.
     pub at_segment_end: AtSegmentEnd,
 }
@@ -122,6 +128,7 @@ impl Default for Options {
             sync: SyncMode::Fsync,
             segment_bytes: 64 * MIB,
             small_segment_bytes: 20 * MIB,
+            filled_at_start: MIB,
             journal_bytes: 256 * MIB,
             journal_records: 2_000_000,
             memory: MemoryBudget::default(),
@@ -137,6 +144,7 @@ impl Default for Options {
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
             workers: Workers::Threads,
+            pool: WorkerPool::default(),
             at_segment_end: AtSegmentEnd::GoOn,
         }
     }

@@ -1,14 +1,19 @@
-//! A few threads that read runs in parallel, for look-ups that need many blocks. Reads for which the owner waits come
-//! first.
+//! A few threads that read runs in parallel, for look-ups that need many blocks of one store or of several. Reads for
+//! which an owner waits come first.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::thread;
 
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::StoreError;
 
-use crate::fault::ReadFault;
+use crate::fault::{ReadFault, failed};
 use crate::shared::lock;
+
+/// The name of the threads.
+const THREAD: &str = "duewheel-read";
 
 type ReadJob = Box<dyn FnOnce() + Send>;
 
@@ -25,8 +30,16 @@ pub(crate) struct Readers {
 struct ReadJobs {
     /// Waiting reads, by [`ReadPriority`].
     waiting: [VecDeque<ReadJob>; 4],
+    /// Largest number of threads.
+    most: usize,
+    threads: usize,
+    /// Threads that wait.
+    idle: usize,
     closed: bool,
 }
+
+/// What a read has returned, or its panic.
+type ReadOutcome<T> = thread::Result<Result<T, ReadFault>>;
 
 /// The priority of a read; the first variant is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,10 +68,20 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
+    /// Lets so many threads read, or more if more were allowed before. The first one starts here.
+    pub(crate) fn allow(self: &Arc<Self>, most: usize) -> Result<(), StoreError> {
+        let mut jobs = lock(&self.jobs);
+        jobs.most = jobs.most.max(most);
+        if jobs.threads == 0 && most > 0 {
+            self.start_thread(&mut jobs).map_err(failed("start", THREAD))?;
+        }
+        Ok(())
+    }
+
     /// Makes all reads, also on the caller's thread, and returns their results in no order. The caller's thread makes
-    /// no read of a lower priority.
+    /// no read of a lower priority. A read that panics does so here, again.
     pub(crate) fn all<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         whom: ReadPriority,
         reads: Vec<ReadTask<T>>,
     ) -> Result<Vec<T>, ReadFault> {
@@ -69,41 +92,55 @@ impl Readers {
         }
         let mut all = Vec::with_capacity(count);
         for result in results {
-            all.push(result?);
-        }
-        if all.len() < count {
-            return Err(StoreError::new(ErrorKind::Closed, "a bug: a reader has panicked").into());
+            all.push(result.unwrap_or_else(|panic| resume_unwind(panic))?);
         }
         Ok(all)
     }
 
     fn ask<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         whom: ReadPriority,
         reads: Vec<ReadTask<T>>,
-    ) -> mpsc::Receiver<Result<T, ReadFault>> {
+    ) -> mpsc::Receiver<ReadOutcome<T>> {
         let (done, results) = mpsc::channel();
-        {
-            let mut jobs = lock(&self.jobs);
-            for read in reads {
-                let done = done.clone();
-                jobs.waiting[whom as usize].push_back(Box::new(move || {
-                    let _ = done.send(read()); // the receiver is gone when another read has failed
-                }));
-            }
+        let mut jobs = lock(&self.jobs);
+        for read in reads {
+            let done = done.clone();
+            jobs.waiting[whom as usize].push_back(Box::new(move || {
+                // The receiver is gone when another read has failed.
+                let _ = done.send(catch_unwind(AssertUnwindSafe(read)));
+            }));
+            self.call_thread(&mut jobs);
         }
         self.more.notify_all();
         results
     }
 
-    /// Lets a reader do this, and does not wait for it.
-    pub(crate) fn spawn(&self, whom: ReadPriority, job: impl FnOnce() + Send + 'static) {
-        lock(&self.jobs).waiting[whom as usize].push_back(Box::new(job));
+    /// Lets a reader do this, which catches its panics, and does not wait for it.
+    pub(crate) fn spawn(self: &Arc<Self>, whom: ReadPriority, job: impl FnOnce() + Send + 'static) {
+        let mut jobs = lock(&self.jobs);
+        jobs.waiting[whom as usize].push_back(Box::new(job));
+        self.call_thread(&mut jobs);
         self.more.notify_one();
     }
 
-    /// A reader's loop. A panic ends the reader, and with it the store; waiting callers learn that there is no answer.
-    pub(crate) fn run(&self) {
+    /// Starts another thread if there are more reads than threads that wait. It is a help, but not needed.
+    fn call_thread(self: &Arc<Self>, jobs: &mut ReadJobs) {
+        let waiting: usize = jobs.waiting.iter().map(VecDeque::len).sum();
+        if waiting > jobs.idle && jobs.threads < jobs.most {
+            let _ = self.start_thread(jobs);
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>, jobs: &mut ReadJobs) -> std::io::Result<()> {
+        let readers = Arc::clone(self);
+        thread::Builder::new().name(THREAD.into()).spawn(move || readers.run())?;
+        jobs.threads += 1;
+        Ok(())
+    }
+
+    /// A reader's loop.
+    fn run(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
             if let Some(job) = jobs.next(ReadPriority::Background) {
@@ -111,9 +148,12 @@ impl Readers {
                 job();
                 jobs = lock(&self.jobs);
             } else if jobs.closed {
+                jobs.threads = jobs.threads.saturating_sub(1);
                 return;
             } else {
+                jobs.idle += 1;
                 jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs.idle -= 1;
             }
         }
     }
@@ -131,15 +171,13 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     /// Story: all reads stood in one line. A look-up of the owner waited until a flush of a hundred thousand changed
     /// messages had read its rows, and read some of them itself.
     #[test]
     fn the_owners_reads_go_before_those_of_flushes_and_merges() {
-        let readers = Readers::default();
+        let readers = Arc::new(Readers::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         let reads = |whom: ReadPriority| -> Vec<ReadTask<ReadPriority>> {
             (0..3)
@@ -171,5 +209,27 @@ mod tests {
         for results in [flush, page, later] {
             assert_eq!(results.into_iter().count(), 3, "everything is read in the end");
         }
+    }
+
+    #[test]
+    fn a_read_that_panics_does_so_where_it_was_asked_for() {
+        let readers = Arc::new(Readers::default());
+        readers.allow(2).expect("a thread");
+        let reads = || -> Vec<ReadTask<u64>> {
+            let read = |n: u64| -> ReadTask<u64> {
+                Box::new(move || {
+                    assert!(n != 5, "the test wants it");
+                    Ok(n)
+                })
+            };
+            (0..10).map(read).collect()
+        };
+        let asked = catch_unwind(AssertUnwindSafe(|| readers.all(ReadPriority::Page, reads())));
+        assert!(asked.is_err(), "its caller learns of it");
+        let others = reads().into_iter().take(5).collect();
+        let mut read = readers.all(ReadPriority::Page, others).expect("the readers go on");
+        read.sort_unstable();
+        assert_eq!(read, [0, 1, 2, 3, 4]);
+        readers.close();
     }
 }

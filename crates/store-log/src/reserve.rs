@@ -116,7 +116,10 @@ impl DiskReserve {
         self.reserved.store(0, Relaxed);
         let file = disk.create(RESERVE).map_err(failed("create", RESERVE))?;
         let zeros = vec![0; 64 * 1024];
-        let mut kept = file.allocate(wanted);
+        let mut kept = match file.allocate(wanted) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            allocated => allocated,
+        };
         let mut at = 0;
         while kept.is_ok() && at < wanted {
             kept = file.write_at(&zeros, at);

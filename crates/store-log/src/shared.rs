@@ -24,9 +24,10 @@ use crate::load::Loader;
 use crate::manifest::{Manifest, NotReplaced, SegmentEntry};
 use crate::mem::Mem;
 use crate::options::Options;
+use crate::pool::TaskBell;
 use crate::readers::Readers;
 use crate::reserve::DiskReserve;
-pub(crate) use crate::sync::{WorkerBell, lock};
+pub(crate) use crate::sync::lock;
 use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
 
@@ -48,10 +49,11 @@ pub(crate) struct StoreShared {
     flush_failure: Mutex<Option<StoreError>>,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
-    pub(crate) preparer_bell: WorkerBell,
-    pub(crate) background_bell: WorkerBell,
+    pub(crate) preparer_bell: TaskBell,
+    pub(crate) background_bell: TaskBell,
     pub(crate) loader: Loader,
-    pub(crate) readers: Readers,
+    /// The threads that read blocks, of this store or of several.
+    pub(crate) readers: Arc<Readers>,
     pub(crate) fetches: Fetches,
     pub(crate) events: EventReader,
     /// Everything behind the active memtable.
@@ -139,6 +141,7 @@ impl StoreShared {
         let held = manifest.run_bytes() + journal.sealed.iter().map(|s| s.entry.bytes).sum::<u64>();
         StoreShared {
             disk,
+            readers: Arc::clone(options.pool.readers()),
             memory: options.memory.share(Arc::clone(&waker)),
             segment_bytes: AtomicU64::new(options.segment_bytes_for(held)),
             options,
@@ -151,10 +154,9 @@ impl StoreShared {
             stuck: AtomicBool::new(false),
             flush_failure: Mutex::default(),
             frozen_held: AtomicBool::new(false),
-            preparer_bell: WorkerBell::default(),
-            background_bell: WorkerBell::default(),
+            preparer_bell: TaskBell::default(),
+            background_bell: TaskBell::default(),
             loader: Loader::default(),
-            readers: Readers::default(),
             fetches: Fetches::default(),
             events: EventReader::default(),
             view: Mutex::new(Arc::new(StoreView { frozen: Vec::new(), parts })),
@@ -382,7 +384,13 @@ impl StoreShared {
         self.background_bell.ring();
         self.loader.bell.ring();
         self.events.bell.ring();
-        self.readers.close();
+    }
+
+    /// Ends the tasks of the background work; those that are at work are awaited.
+    pub(crate) fn end_tasks(&self) {
+        for bell in [&self.preparer_bell, &self.background_bell, &self.loader.bell, &self.events.bell] {
+            bell.end();
+        }
     }
 }
 

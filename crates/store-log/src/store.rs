@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
@@ -16,19 +16,19 @@ use duewheel_core::{EngineMs, Epoch};
 
 mod finding;
 mod rest;
+mod tasks;
 
-use crate::background;
 use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
-use crate::hands::{Hands, PoisonOnPanic};
+use crate::hands::Hands;
 use crate::journal::event_pages::{JournalPart, JournalRequest};
 use crate::journal::events;
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
+use crate::journal::syncing;
 use crate::journal::writer::JournalWriter;
-use crate::journal::{preparer, syncing};
 use crate::load::{LoadRequest, LoadResult};
 use crate::loading;
 use crate::manifest::Manifest;
@@ -99,7 +99,8 @@ pub struct LogStore {
     cut_at: EngineMs,
     /// Since when nothing was appended, as far as it is known.
     rests_since: Option<EngineMs>,
-    workers: Vec<JoinHandle<()>>,
+    /// The thread that syncs the journal.
+    syncer: Option<JoinHandle<()>>,
     /// Whether the worker that reads events was started.
     reads_events: bool,
     /// The lock of the folder; `None` once the store is closed.
@@ -231,7 +232,7 @@ impl LogStore {
             habit: SyncHabit::Gathers,
             cut_at: EngineMs(0),
             rests_since: None,
-            workers: Vec::new(),
+            syncer: None,
             reads_events: false,
             lock: Some(lock),
         };
@@ -252,46 +253,6 @@ impl LogStore {
     /// Returns the handle that makes copies of the folder while the store works.
     pub fn backup_handle(&self) -> Backup {
         Backup(Arc::clone(&self.shared))
-    }
-
-    fn start_workers(&mut self) -> Result<(), StoreError> {
-        type Life = fn(&StoreShared);
-        let mut lives: Vec<(&str, Life)> = vec![
-            ("duewheel-sync", syncing::run),
-            ("duewheel-prep", preparer::run),
-            ("duewheel-merge", background::run),
-            ("duewheel-load", loading::run),
-        ];
-        lives.extend(
-            (0..self.shared.options.readers)
-                .map(|_| -> (&str, Life) { ("duewheel-read", |shared| shared.readers.run()) }),
-        );
-        for (name, life) in lives {
-            self.start_worker(name, life)?;
-        }
-        Ok(())
-    }
-
-    fn start_worker(&mut self, name: &'static str, life: fn(&StoreShared)) -> Result<(), StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let worker = thread::Builder::new()
-            .name(name.into())
-            .spawn(move || {
-                let _guard = PoisonOnPanic(&shared, name);
-                life(&shared);
-            })
-            .map_err(failed("start", name))?;
-        self.workers.push(worker);
-        Ok(())
-    }
-
-    /// Starts the worker that reads events, at the first request for some.
-    fn start_event_reader(&mut self) -> Result<(), StoreError> {
-        if self.shared.options.workers == Workers::Threads && !std::mem::replace(&mut self.reads_events, true)
-        {
-            self.start_worker("duewheel-events", events::run)?;
-        }
-        Ok(())
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -510,18 +471,6 @@ impl LogStore {
         self.active.note_clock(group.clock);
         self.writer.shrink();
         Ok(())
-    }
-
-    /// Stops and joins the workers, and releases the folder.
-    fn end(&mut self) {
-        self.shared.stop();
-        self.shared.memory.set_active(0);
-        for worker in self.workers.drain(..) {
-            let _ = worker.join(); // a panic has poisoned the store
-        }
-        self.shared.memory.set_frozen(0);
-        self.shared.memory.tell();
-        self.lock = None;
     }
 }
 

@@ -194,7 +194,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
 /// Checks that the messages which the journal changes exist.
 fn found(view: &StoreView) -> Result<(), ReadFault> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
-    let readers = Readers::default();
+    let readers = Arc::new(Readers::default());
     let finder = Finder {
         view,
         active: None,

@@ -12,7 +12,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::time::WallMs;
 use duewheel_core::{Lsn, MessageId};
-use duewheel_store_log::{Hands, LogStore, Options as LogOptions};
+use duewheel_store_log::{Hands, LogStore, Options as LogOptions, WorkerPool};
 
 use crate::cache::BlockCache;
 use crate::disk::{JournalSent, MediumDisk};
@@ -83,6 +83,8 @@ impl MediumStore {
         let log = LogOptions {
             id_step: u64::from(acquired.shards.max(1)),
             clock_ms: log.clock_ms.min(CLOCK_MS),
+            // A shard whose server does not answer must not delay the work of shards on other servers.
+            pool: WorkerPool::default(),
             ..log
         };
         let opened = LogStore::open_on(Arc::new(disk), log, waker);

@@ -111,6 +111,17 @@ impl Disk for RealDisk {
         }
     }
 
+    fn make_dirs(&self, dirs: &[&str]) -> io::Result<()> {
+        for dir in dirs {
+            let (folder, name) = self.at(dir);
+            match rustix::fs::mkdirat(folder, &*name, Mode::from_raw_mode(OWNER_ONLY)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.sync_dir("")
+    }
+
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(self.open_dir(dir)?)? {
@@ -226,8 +237,7 @@ impl DiskFile for RealFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
-            // The zeros that are written next take the space instead.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Err(io::ErrorKind::Unsupported.into()),
             other => Ok(other?),
         }
     }

@@ -8,7 +8,8 @@ use duewheel_core::store::{EventPage, EventRequest, StoreError};
 
 use super::segment::{BLOCK, Sealed};
 use crate::manifest::SegmentEntry;
-use crate::sync::{WorkerBell, lock};
+use crate::pool::TaskBell;
+use crate::sync::lock;
 
 /// The number of places in segments that are kept, so that a follower does not read a segment from its start again.
 const PLACES: usize = 32;
@@ -44,7 +45,7 @@ pub(crate) struct EventReader {
     requests: Mutex<VecDeque<JournalRequest>>,
     pages: Mutex<VecDeque<Result<EventPage, StoreError>>>,
     starts: Mutex<VecDeque<FrameStart>>,
-    pub(crate) bell: WorkerBell,
+    pub(crate) bell: TaskBell,
 }
 
 impl From<&Sealed> for JournalPart {

@@ -14,14 +14,14 @@ use super::event_pages::{FrameStart, JournalPart, JournalRequest};
 use super::replay::Walk;
 use super::segment::SegmentReader;
 use crate::fault::ReadFault;
+use crate::pool::TaskPause;
 use crate::shared::{StoreShared, Worked};
 
-/// The reader's loop.
-pub(crate) fn run(shared: &StoreShared) {
-    while !shared.is_stopping() {
-        if step(shared) == Worked::Nothing {
-            shared.events.bell.wait(None);
-        }
+/// A step of the reader's task.
+pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
+    match step(shared) {
+        Worked::Nothing => TaskPause::UntilRung,
+        Worked::Done | Worked::Later => TaskPause::None,
     }
 }
 

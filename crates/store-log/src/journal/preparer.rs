@@ -6,12 +6,16 @@
 //! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels
 //! and purges. So a full disk is detected here, and never inside an append.
 //!
+//! A folder without a prepared segment, such as a new one, starts before the zeros of its first segment are written: see
+//! [`create_partly_filled`].
+//!
 //! Segments are small ([`Options::small_segment_bytes`](crate::Options::small_segment_bytes)) until a load has filled one.
 //! A folder that holds little again and rests gets small ones in place of the large ones.
 //!
 //! Space is also short when less is free than the memtables may take as runs: messages that no flush can write would
 //! keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -23,6 +27,7 @@ use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
+use crate::pool::TaskPause;
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 
 /// Number of prepared segments that are reserved for settling.
@@ -35,19 +40,13 @@ const PIECE: usize = 1024 * 1024;
 /// Longest time between two checks of free space.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The preparer's loop.
-pub(crate) fn run(shared: &StoreShared) {
-    loop {
-        let worked = step(shared);
-        if shared.is_stopping() {
-            return;
-        }
-        match worked {
-            Worked::Done => {}
-            // Another process may fill the disk.
-            Worked::Nothing => shared.preparer_bell.wait(Some(LOOK)),
-            Worked::Later => shared.preparer_bell.wait(Some(shared.options.retry_after)),
-        }
+/// A step of the preparer's task.
+pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
+    match step(shared) {
+        Worked::Done => TaskPause::None,
+        // Another process may fill the disk.
+        Worked::Nothing => TaskPause::Within(LOOK),
+        Worked::Later => TaskPause::Within(shared.options.retry_after),
     }
 }
 
@@ -166,7 +165,7 @@ fn make(
         }
         None => {
             counters.segments_made.fetch_add(1, Relaxed);
-            create(disk, no, bytes, &|| shared.is_stopping())?
+            create(disk, no, bytes, bytes, &|| shared.is_stopping())?.0
         }
     };
     let entry = SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
@@ -191,20 +190,34 @@ fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn Dis
     disk.open(&new, FileAccess::Write).map_err(failed("open", &new))
 }
 
-/// Creates a file of full size under a temporary name, and renames it once it is complete and durable.
-///
-/// The zeros are really written: into a file that is only allocated, each sync would first have to convert extents.
-pub(crate) fn create(
+/// Creates the segment that a start needs at once: its space is taken, and zeros are written to its first
+/// [`Options::filled_at_start`](crate::Options::filled_at_start) bytes alone. The writer leaves it at their end if the
+/// next segment is prepared. Returns the number of bytes that were filled.
+pub(crate) fn create_partly_filled(
     disk: &dyn Disk,
     no: FileNo,
     bytes: u64,
+    filled: u64,
+) -> Result<(Arc<dyn DiskFile>, u64), StoreError> {
+    create(disk, no, bytes, filled.min(bytes), &|| false)
+}
+
+/// Creates a file of full size under a temporary name, and renames it once it is complete and durable.
+///
+/// Zeros are really written: into a file that is only allocated, each sync would first have to convert extents. `filled`
+/// bytes at least have them, and all bytes where a file system cannot allocate. Returns how many have.
+fn create(
+    disk: &dyn Disk,
+    no: FileNo,
+    bytes: u64,
+    filled: u64,
     stop: &dyn Fn() -> bool,
-) -> Result<Arc<dyn DiskFile>, StoreError> {
+) -> Result<(Arc<dyn DiskFile>, u64), StoreError> {
     let (temp, name) = (no.segment_temp(), no.segment());
-    let made = fill(disk, &temp, bytes, stop).and_then(|file| {
+    let made = fill(disk, &temp, bytes, filled, stop).and_then(|made| {
         disk.rename(&temp, &name).map_err(failed("rename", &temp))?;
         disk.sync_dir(JOURNAL).map_err(failed("sync the names of", JOURNAL))?;
-        Ok(file)
+        Ok(made)
     });
     if made.is_err() {
         let _ = disk.remove(&temp); // or it is removed by the next owner
@@ -216,25 +229,30 @@ fn fill(
     disk: &dyn Disk,
     name: &str,
     bytes: u64,
+    filled: u64,
     stop: &dyn Fn() -> bool,
-) -> Result<Arc<dyn DiskFile>, StoreError> {
+) -> Result<(Arc<dyn DiskFile>, u64), StoreError> {
     let file = disk.create(name).map_err(failed("create", name))?;
-    file.allocate(bytes).map_err(failed("allocate", name))?;
+    let end = match file.allocate(bytes) {
+        Ok(()) => filled,
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => bytes,
+        Err(error) => return Err(failed("allocate", name)(error)),
+    };
     if disk.allocates_zeros() {
-        return Ok(file);
+        return Ok((file, bytes));
     }
-    let zeros = vec![0; PIECE.min(usize::try_from(bytes).unwrap_or(PIECE))];
+    let zeros = vec![0; PIECE.min(usize::try_from(end).unwrap_or(PIECE))];
     let mut at = 0;
-    while at < bytes {
+    while at < end {
         if stop() {
             return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
         }
-        let piece = zeros.len().min(usize::try_from(bytes - at).unwrap_or(PIECE));
+        let piece = zeros.len().min(usize::try_from(end - at).unwrap_or(PIECE));
         file.write_at(&zeros[..piece], at).map_err(failed("fill", name))?;
         file.sync_data().map_err(failed("sync", name))?;
         at += piece as u64;
     }
-    Ok(file)
+    Ok((file, end))
 }
 
 /// Whether a new segment leaves enough space to write the memtables as runs. Existing files cost nothing, and the

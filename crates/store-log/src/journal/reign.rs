@@ -62,9 +62,7 @@ pub(crate) struct Reign {
 
 /// Takes over a folder. The caller has its lock.
 pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreError> {
-    disk.make_dir(JOURNAL).map_err(failed("make", JOURNAL))?;
-    disk.make_dir(RUNS).map_err(failed("make", RUNS))?;
-    disk.make_dir(STATE).map_err(failed("make", STATE))?;
+    disk.make_dirs(&[JOURNAL, RUNS, STATE]).map_err(failed("make the folders of", ""))?;
     let old = match Manifest::read(disk)? {
         Some(manifest) => {
             // The former owner may have been killed between renaming the manifest and making the name durable. Files
@@ -95,7 +93,8 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
     manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?.max(disk.least_epoch());
     manifest.proven = replayed.proven;
-    let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
+    let Chosen { entry, file, filled, dropped } =
+        choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
 
     let name: Arc<str> = entry.no.segment().into();
@@ -130,7 +129,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     }
     let at = (BLOCK + frames.len()) as u64;
     Ok(Reign {
-        active: Active { entry, file, name, first: header.first, at },
+        active: Active { entry, file, name, first: header.first, at, filled },
         journal: Journal {
             prepared,
             sealed,
@@ -267,6 +266,8 @@ fn remove_unlisted(disk: &dyn Disk, manifest: &Manifest) -> Result<(), StoreErro
 struct Chosen {
     entry: SegmentEntry,
     file: Arc<dyn DiskFile>,
+    /// Zeros were written to so many of its bytes.
+    filled: u64,
     dropped: Vec<SegmentEntry>,
 }
 
@@ -284,17 +285,21 @@ fn choose(
         dropped.push(*entry);
         prepared.pop_front();
     }
-    let (no, bytes, file) = match prepared.pop_front() {
-        Some(entry) => {
-            let name = entry.no.segment();
-            (entry.no, entry.bytes, disk.open(&name, FileAccess::Write).map_err(failed("open", &name))?)
+    let (no, bytes, file, filled) = match prepared.pop_front() {
+        Some(SegmentEntry { no, bytes, .. }) => {
+            let name = no.segment();
+            (no, bytes, disk.open(&name, FileAccess::Write).map_err(failed("open", &name))?, bytes)
         }
         None => {
             let no = manifest.next_file;
             manifest.next_file = no.next();
             let held = manifest.run_bytes() + replayed.used.iter().map(|s| s.entry.bytes).sum::<u64>();
             let bytes = options.segment_bytes_for(held).max(least.next_multiple_of(BLOCK as u64));
-            (no, bytes, preparer::create(disk, no, bytes, &|| false)?)
+            let filled = options.filled_at_start.max(least).min(bytes);
+            // A block more than those that are prepared: as a part of it has no zeros, it is never used again.
+            let bytes = if filled < bytes { bytes + BLOCK as u64 } else { bytes };
+            let (file, filled) = preparer::create_partly_filled(disk, no, bytes, filled)?;
+            (no, bytes, file, filled)
         }
     };
     let sizes = [options.small_segment_bytes, options.segment_bytes];
@@ -305,7 +310,7 @@ fn choose(
     manifest.segments = replayed.used.iter().map(|s| s.entry).collect();
     manifest.segments.push(entry);
     manifest.segments.extend(fit);
-    Ok(Chosen { entry, file, dropped })
+    Ok(Chosen { entry, file, filled, dropped })
 }
 
 /// The unproven groups, as they will be written to the new segment.

@@ -50,6 +50,8 @@ pub(crate) struct Active {
     pub(crate) first: Lsn,
     /// The offset of the next frame.
     pub(crate) at: u64,
+    /// Zeros were written up to here when it was made; behind it space is merely allocated, and a sync takes longer.
+    pub(crate) filled: u64,
 }
 
 /// A frame buffer larger than this is freed after use.
@@ -184,6 +186,7 @@ impl JournalWriter {
         let least = (BLOCK + needed) as u64;
         loop {
             match &self.turn {
+                None if self.leaves_unfilled(needed) => self.begin_turn()?,
                 None if self.active.fits(needed) => return Ok(()),
                 None if !self.next_takes(least) => {
                     // The group is larger than the agreed size: it waits for a segment of its own size.
@@ -203,6 +206,16 @@ impl JournalWriter {
                 Some(_) => self.finish_turn()?,
             }
         }
+    }
+
+    /// Whether the frame would lie where the first segment has no zeros, and the next segment is prepared.
+    fn leaves_unfilled(&self, needed: usize) -> bool {
+        let active = &self.active;
+        if active.at + needed as u64 <= active.filled || active.filled >= active.entry.bytes {
+            return false;
+        }
+        let journal = self.shared.journal();
+        journal.space == DiskSpace::Enough && journal.prepared.len() > preparer::BALLAST
     }
 
     /// Whether the next segment has so many bytes.
@@ -461,6 +474,7 @@ impl JournalWriter {
             name: Arc::clone(&name),
             first,
             at: BLOCK as u64,
+            filled: next.entry.bytes,
         };
         let full = std::mem::replace(&mut self.active, active);
         self.shared.syncer.switch(next.file, name);

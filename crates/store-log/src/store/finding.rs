@@ -1,5 +1,6 @@
 //! Look-ups of the owner, and what is fetched for them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use duewheel_core::store::{AtHand, ErrorKind, Found, Left, Lookups, StoreError};
@@ -8,6 +9,7 @@ use super::LogStore;
 use crate::fault::ReadFault;
 use crate::fetching;
 use crate::find::Finder;
+use crate::hands::PoisonOnPanic;
 use crate::options::Workers;
 use crate::readers::ReadPriority;
 use crate::run::Blocking;
@@ -64,7 +66,11 @@ impl LogStore {
                 let shared = Arc::downgrade(&self.shared);
                 self.shared.readers.spawn(ReadPriority::Fetch, move || {
                     if let Some(shared) = shared.upgrade() {
-                        fetching::step(&shared);
+                        // A panic ends the store, and no thread that others use.
+                        let _ = catch_unwind(AssertUnwindSafe(|| {
+                            let _guard = PoisonOnPanic(&shared, "duewheel-read");
+                            fetching::step(&shared);
+                        }));
                     }
                 });
             }

@@ -27,6 +27,8 @@ struct CountState {
     written: BTreeMap<String, u64>,
     /// Number of runs that must be opened at a time, and that have been so far.
     together: usize,
+    /// Space cannot be reserved.
+    cannot_allocate: bool,
     opening: usize,
     met: bool,
 }
@@ -55,6 +57,12 @@ impl CountingDisk {
     /// From now on the open of a run waits until so many are being opened, up to a deadline.
     pub(crate) fn open_together(&self, runs: usize) {
         *self.counts.state.lock().expect("no panic") = CountState { together: runs, ..CountState::default() };
+    }
+
+    /// A file system that cannot reserve space.
+    pub(crate) fn without_allocation(self) -> Self {
+        self.counts.state.lock().expect("no panic").cannot_allocate = true;
+        self
     }
 
     /// Whether so many runs were opened at a time.
@@ -142,6 +150,9 @@ impl DiskFile for CountingFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
+        if self.counts.state.lock().expect("no panic").cannot_allocate {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         self.file.allocate(bytes)
     }
 

@@ -74,7 +74,7 @@ fn work(
     let options = Options { sync, at_segment_end, ..by_hand() };
     // Some begin with small segments, and come back to them whenever nothing is appended.
     let options = if dice.once_in(2) {
-        Options { small_segment_bytes: 8 * 1024, rest_ms: 0, ..options }
+        Options { small_segment_bytes: 8 * 1024, filled_at_start: 6 * 1024, rest_ms: 0, ..options }
     } else {
         options
     };

@@ -10,6 +10,7 @@ use duewheel_core::store::{Capacity, ErrorKind, Found, Store};
 use duewheel_sim_disk::{Denial, GateRule, GatedCalls, GatedDisk, SimDisk, Survivors};
 use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked};
 
+use crate::counting::CountingDisk;
 use crate::rig::{Rig, all_rows, by_hand, figure, small};
 
 fn going_on() -> Options {
@@ -230,4 +231,52 @@ fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
     rig.history.forget_after(written);
     disk.set(GateRule::Open);
     Rig::open(&disk, without_flushes(), rig.history).assert_is("reopened");
+}
+
+/// A start writes zeros to a part of the first segment alone, where space can be reserved.
+#[test]
+fn a_new_folder_starts_before_its_segments_are_filled() {
+    let options = Options { segment_bytes: 1 << 20, filled_at_start: 64 << 10, ..by_hand() };
+    let rounded = |bytes: u64| bytes.next_multiple_of(64 << 10);
+    let disk = CountingDisk::new(&SimDisk::new(6));
+    let rig = Rig::open(&disk, options.clone(), History::new(6));
+    assert_eq!(rounded(disk.written("journal")), 128 << 10, "the zeros and the header");
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    assert!(disk.written("journal") > 2 << 20, "prepared segments are filled");
+    drop(rig);
+
+    let disk = CountingDisk::new(&SimDisk::new(6)).without_allocation();
+    let rig = Rig::open(&disk, options.clone(), History::new(6));
+    assert!(disk.written("journal") > 1 << 20, "nothing else takes the space");
+    rig.assert_reopens(&disk, options);
+}
+
+/// The end of the zeros is the end of the first segment, if the next one is there; and it never serves again.
+#[test]
+fn the_first_segment_is_left_where_its_zeros_end() {
+    let options = Options { filled_at_start: 8 << 10, segment_bytes: 32 << 10, ..by_hand() };
+    let disk = SimDisk::new(7);
+    let mut rig = Rig::open(&disk, options.clone(), History::new(7));
+    let hands = rig.store.hands();
+    let written = |rig: &Rig| figure(&rig.store, "journal_written_bytes_total");
+    while written(&rig) < 16 << 10 {
+        assert_eq!(rig.store.room(), Capacity::Enough, "all of its space may be used");
+        rig.append(4);
+        rig.sync();
+    }
+    assert_eq!(figure(&rig.store, "segment_rotations_total"), 0, "the next one is not prepared");
+    while hands.prepare() == Worked::Done {}
+    rig.append(1);
+    rig.sync();
+    assert_eq!(figure(&rig.store, "segment_rotations_total"), 1, "it goes on in a segment that was filled");
+    let before = written(&rig);
+    while written(&rig) < before + (16 << 10) {
+        rig.append(1);
+        rig.sync();
+    }
+    assert_eq!(figure(&rig.store, "segment_rotations_total"), 1, "which is used to its end");
+    while hands.flush() == Worked::Done || hands.prepare() == Worked::Done {}
+    assert_eq!(figure(&rig.store, "segments_reused_total"), 0);
+    rig.assert_reopens(&disk, options);
 }

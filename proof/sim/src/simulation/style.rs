@@ -183,6 +183,7 @@ impl Style {
             policy: policy(memory, fits),
             options: Options {
                 segment_bytes: rng.range(2, 5) * 8 * 1024,
+                filled_at_start: 8 * 1024,
                 journal_bytes: rng.range(10, 40) * 1024,
                 journal_records: rng.range(100, 400),
                 small_runs: 3,
