@@ -10,10 +10,22 @@ export const queueAt = (name, parameters) => `#/queues/${encodeURIComponent(name
 // The address of a page of all queues.
 export const queuesAt = (parameters) => `#/queues${textOf(parameters)}`;
 
-// Writes parameters into the address of the view that is open, which goes on as it is. A step is one that the browser's Back
-// takes back.
+// An address with more parameters, or other ones.
+function withThem(hash, parameters) {
+  const [path, query] = (hash.slice(1) || "/").split("?");
+  return `#${path}${textOf({ ...Object.fromEntries(new URLSearchParams(query)), ...parameters })}`;
+}
+
+// Writes parameters into the address of the view that is open, which goes on as it is, and into those links of it that keep
+// them (`data-keeps`). A step is one that the browser's Back takes back.
 export function note(parameters, { step = false } = {}) {
-  const [path, query] = (location.hash.slice(1) || "/").split("?");
-  const next = `#${path}${textOf({ ...Object.fromEntries(new URLSearchParams(query)), ...parameters })}`;
+  const next = withThem(location.hash, parameters);
   if (next !== (location.hash || "#/")) history[step ? "pushState" : "replaceState"](null, "", next);
+  for (const link of document.querySelectorAll("a[data-keeps]")) link.setAttribute("href", withThem(link.getAttribute("href"), parameters));
+}
+
+// The span of the histogram that the address has, for links that keep it.
+export function spanNow() {
+  const query = new URLSearchParams(location.hash.split("?")[1]);
+  return { span: query.get("span"), zoom: query.get("zoom") };
 }

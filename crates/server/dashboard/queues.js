@@ -1,7 +1,7 @@
 // All queues, and one queue.
 
 import * as acts from "./acts.js";
-import { note, queueAt as at, queuesAt } from "./address.js";
+import { note, queueAt as at, queuesAt, spanNow } from "./address.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show } from "./dom.js";
 import { count, rate, setting, span, when } from "./format.js";
@@ -82,20 +82,20 @@ export function queue(root, { name, state, after, prefix, from, to, ...drawn }, 
     show(top, card(null, el("p", { class: "soft" }, t("figures-need", { scope: "metrics" }))));
   }
   if (may("admin")) {
-    const link = (word, text) => el("a", { href: at(name, { state: word, prefix, from, to }), "aria-current": (state ?? "") === word ? "true" : undefined }, text);
+    const link = (word, text) => el("a", { href: at(name, { state: word, prefix, from, to, ...spanNow() }), "data-keeps": "", "aria-current": (state ?? "") === word ? "true" : undefined }, text);
     const byKey = el("form", { class: "bar" }, el("input", { type: "search", name: "prefix", value: prefix ?? "", "aria-label": t("key-prefix"), placeholder: t("key-prefix") }));
-    byKey.addEventListener("submit", (event) => { event.preventDefault(); location.hash = at(name, { state, from, to, prefix: new FormData(byKey).get("prefix") }); });
+    byKey.addEventListener("submit", (event) => { event.preventDefault(); location.hash = at(name, { state, from, to, prefix: new FormData(byKey).get("prefix"), ...spanNow() }); });
     // Dead messages are redriven on their own page, leased ones are their consumers', and done ones have ended.
     const changes = state !== "dead" && state !== "leased" && state !== "done";
     root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word))), link("done", t("done-messages")), byKey),
-      (from || to) && el("p", { class: "bar" }, t("due-between", { from: from ? when(from) : "…", to: to ? when(to) : "…" }), el("a", { href: at(name, { state, prefix }) }, t("any-time"))),
+      (from || to) && el("p", { class: "bar" }, t("due-between", { from: from ? when(from) : "…", to: to ? when(to) : "…" }), el("a", { href: at(name, { state, prefix, ...spanNow() }), "data-keeps": "" }, t("any-time"))),
       changes && jobs.acts(name, filter), messages));
     live.every(5_000, async () => {
       // Spaces as %20: a + is a plus, because instants have one.
       const query = new URLSearchParams({ limit: 50, ...filter, ...(after ? { after } : {}) }).toString().replaceAll("+", "%20");
       const page = await get(`${queuePath(name)}/messages?${query}`, live.signal);
       show(messages, page.messages.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(page.messages, t("in-due-order")),
-        page.next && el("a", { href: at(name, { state, prefix, from, to, after: page.next }) }, t("more")));
+        page.next && el("a", { href: at(name, { state, prefix, from, to, after: page.next, ...spanNow() }), "data-keeps": "" }, t("more")));
     });
   } else {
     root.append(card(t("messages"), el("p", { class: "soft" }, t("needs-scope", { scope: "admin" }))));
