@@ -532,6 +532,8 @@ pub enum Blow {
     StoreKilled,
     /// The whole store was stopped (SIGSTOP).
     StorePaused,
+    /// The disk of the whole store was full.
+    StoreFull,
     /// The whole store was killed, and is started with an older copy of its data.
     StoreSetBack,
     /// One of several masters of the store was killed.

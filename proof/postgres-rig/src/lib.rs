@@ -1,12 +1,12 @@
 //! Real PostgreSQL servers for tests and benchmarks: primaries, and standbys that can be promoted.
 //!
 //! Everything is private to the caller: loopback, an unused port, a folder of its own, processes that end with their
-//! owner. The calls block. `DUEWHEEL_POSTGRES` names the folder of the programs; by default the newest one of Debian's
-//! packages is taken. PostgreSQL refuses to run as root, so root runs it as `postgres` or as `nobody`.
+//! owner. The calls block. `DUEWHEEL_POSTGRES` names the folder of the server's programs (`scripts/postgres --newer`
+//! prints one); by default the newest one of Debian's packages is taken. PostgreSQL refuses to run as root, so root runs it as `postgres` or as `nobody`.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,6 +27,8 @@ const SUPERUSER: &str = "postgres";
 pub struct Settings {
     /// Settings of `postgresql.conf`, beside those of the rig.
     pub set: Vec<(String, String)>,
+    /// Where its folder is made, if not among the temporary files.
+    pub within: Option<PathBuf>,
 }
 
 impl Settings {
@@ -34,6 +36,13 @@ impl Settings {
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.set.push((name.into(), value.into()));
+        self
+    }
+
+    /// With its folder in this one.
+    #[must_use]
+    pub fn within(mut self, folder: &Path) -> Self {
+        self.within = Some(folder.to_owned());
         self
     }
 }
@@ -47,15 +56,20 @@ pub struct Postgres {
     child: Option<Child>,
 }
 
-/// The folder of the programs.
+/// The folder of the server's programs.
 ///
 /// # Errors
 ///
 /// There is none: the package `postgresql` is not installed.
 pub fn programs() -> io::Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("DUEWHEEL_POSTGRES") {
-        return Ok(folder.into());
+    match std::env::var_os("DUEWHEEL_POSTGRES") {
+        Some(folder) => Ok(folder.into()),
+        None => packaged(),
     }
+}
+
+/// The folder of the programs of Debian's newest package.
+fn packaged() -> io::Result<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = Vec::new();
     for entry in fs::read_dir("/usr/lib/postgresql")? {
         let path = entry?.path();
@@ -85,8 +99,10 @@ fn unprivileged() -> io::Result<Option<(u32, u32)>> {
     found.map(Some).ok_or_else(|| io::Error::other("neither the user postgres nor nobody is there"))
 }
 
+/// A program of the server's folder, or of Debian's package if that folder has none: some have the server alone.
 fn program(name: &str) -> io::Result<Command> {
-    let mut command = Command::new(programs()?.join(name));
+    let own = programs()?.join(name);
+    let mut command = Command::new(if own.exists() { own } else { packaged()?.join(name) });
     if let Some((user, group)) = unprivileged()? {
         command.uid(user).gid(group);
     }
@@ -126,16 +142,50 @@ impl Postgres {
     /// See [`Postgres::start`].
     pub fn standby(primary: &Postgres, name: &str, settings: Settings) -> io::Result<Self> {
         let postgres = Postgres::new(settings)?;
-        let mut copy = program("pg_basebackup")?;
         let source = format!("host=127.0.0.1 port={} user={SUPERUSER} application_name={name}", primary.port);
-        copy.args(["--checkpoint=fast", "--write-recovery-conf", "--no-sync", "--wal-method=stream"]);
-        copy.arg("--dbname").arg(source).arg("--pgdata").arg(postgres.data());
-        run(copy)?;
+        if programs()?.join("pg_basebackup").exists() {
+            let mut copy = program("pg_basebackup")?;
+            copy.args(["--checkpoint=fast", "--write-recovery-conf", "--no-sync", "--wal-method=stream"]);
+            copy.arg("--dbname").arg(source).arg("--pgdata").arg(postgres.data());
+            run(copy)?;
+        } else {
+            postgres.copy_of(primary, &source)?;
+        }
         postgres.started()
     }
 
+    /// Copies the files of a running server, as the manual's "Making a Base Backup Using the Low Level API" does: the
+    /// program that does it belongs to the server's own version.
+    fn copy_of(&self, primary: &Postgres, source: &str) -> io::Result<()> {
+        let (from, to) = (primary.data().display().to_string(), self.data().display().to_string());
+        let script = format!(
+            "SELECT pg_backup_start('standby', true);\n\\! cp -a '{from}' '{to}' && rm -f '{to}/postmaster.pid'\n\
+             \\o '{to}/backup_label'\nSELECT labelfile FROM pg_backup_stop(false);\n"
+        );
+        let file = self.folder.path().join("copy.sql");
+        fs::write(&file, script)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+        let mut copy = psql_at(primary.port)?;
+        copy.arg("--file").arg(&file);
+        run(copy)?;
+        let conf = self.data().join("postgresql.auto.conf");
+        let settings = format!("{}primary_conninfo = '{source}'\n", fs::read_to_string(&conf)?);
+        fs::write(&conf, settings)?; // its owner stays
+        let signal = self.data().join("standby.signal");
+        fs::write(&signal, "")?;
+        if let Some((user, group)) = unprivileged()? {
+            chown(&signal, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
     fn new(settings: Settings) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("duewheel-postgres-").tempdir()?;
+        let mut named = tempfile::Builder::new();
+        named.prefix("duewheel-postgres-");
+        let folder = match &settings.within {
+            Some(within) => named.tempdir_in(within),
+            None => named.tempdir(),
+        }?;
         if let Some((user, group)) = unprivileged()? {
             chown(folder.path(), Some(user), Some(group))?;
         }
@@ -235,9 +285,7 @@ impl Postgres {
     ///
     /// See [`Postgres::query`].
     pub fn query_at(port: u16, sql: &str) -> io::Result<String> {
-        let mut ask = program("psql")?;
-        ask.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
-        ask.arg(format!("host=127.0.0.1 port={} user={SUPERUSER} dbname=postgres connect_timeout=5", port));
+        let mut ask = psql_at(port)?;
         ask.arg("--command").arg(sql);
         Ok(run(ask)?.trim_end().to_owned())
     }
@@ -284,6 +332,15 @@ impl Postgres {
         Ok(())
     }
 
+    /// Whether it has ended by itself.
+    ///
+    /// # Errors
+    ///
+    /// It was ended by this rig.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.as_mut().ok_or_else(not_running)?.try_wait()?.is_some())
+    }
+
     /// Starts it again, on its folder and its port, and waits until it answers.
     ///
     /// # Errors
@@ -324,6 +381,13 @@ impl Postgres {
             other => Err(io::Error::other(format!("pg_promote: {other}"))),
         }
     }
+}
+
+fn psql_at(port: u16) -> io::Result<Command> {
+    let mut ask = program("psql")?;
+    ask.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
+    ask.arg(format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres connect_timeout=5"));
+    Ok(ask)
 }
 
 impl Drop for Postgres {

@@ -1,6 +1,9 @@
 //! Nodes that share a PostgreSQL: nodes that are killed, stopped and cut off, a server that is killed and stopped, and
 //! one that a synchronous standby replaces.
 
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::Fact;
@@ -8,6 +11,7 @@ use duewheel_judge::history::{Blow, Fault};
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_redis_rig::{Mode, Proxy};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
+use duewheel_sim::permission::{NamespaceUser, on_a_small_disk};
 
 use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
 
@@ -122,6 +126,80 @@ fn server_killed(rounds: u64) {
         stage.say(format!("served again within {} ms of each fault", ms(worst)));
         Ok(())
     });
+}
+
+/// A disk that is full: PostgreSQL refuses what needs a new page, and ends when its log needs a new file. Nobody helps
+/// but with room, and with a start of a server that has ended.
+#[test]
+fn a_server_whose_disk_is_full_loses_nothing() {
+    let name = "postgres::a_server_whose_disk_is_full_loses_nothing";
+    if let Some(mount) = on_a_small_disk("postgres-fulldisk", name, "320m", NamespaceUser::Root) {
+        in_runs(FAULTS, 2, 10, |rounds| server_full(name, &mount, rounds));
+    }
+}
+
+fn server_full(name: &'static str, mount: &Path, rounds: u64) {
+    let settings =
+        Settings::default().within(mount).with("max_wal_size", "64MB").with("min_wal_size", "32MB");
+    let mut postgres = Postgres::start(settings).expect("a server");
+    let facts = vec![(Fact::Struck(Blow::StoreFull), rounds), (Fact::DelayedByABlow, rounds)];
+    let stores = vec![postgres.url(); NODES];
+    let ballast = mount.join("ballast");
+    perform(play(name, (FAULTS, rounds), 3, stores, facts), |stage| {
+        let mut ends = 0;
+        let worst = stage.worst_of(rounds, |stage, round| {
+            stage.sleep(500, 1_500);
+            let since = stage.strike(Blow::StoreFull);
+            fill(&ballast).map_err(|e| format!("{}: {e}", ballast.display()))?;
+            stage.sleep(500, 1_500);
+            if round % 2 == 1 {
+                // Its log uses up the files that it has made in advance, and begins one for which there is no room: it
+                // ends before it answers.
+                let next = "SELECT pg_logical_emit_message(true, 'next', 'file'); SELECT pg_switch_wal()";
+                let _ = (0..32).try_for_each(|_| postgres.query(next).map(drop));
+            }
+            stage.sleep(2_000, 5_000);
+            fs::remove_file(&ballast).map_err(|e| format!("{}: {e}", ballast.display()))?;
+            ends += u64::from(until_it_answers(&mut postgres)?);
+            stage.heal(since)
+        })?;
+        let log = postgres.log();
+        if !log.contains("No space left on device") {
+            return Err(format!("the disk was never full: {log}"));
+        }
+        stage.say(format!("served again within {} ms of room; the server had ended {ends} times", ms(worst)));
+        Ok(())
+    });
+}
+
+/// Waits until a server answers, and starts it again if it has ended: whether it had.
+fn until_it_answers(postgres: &mut Postgres) -> Result<bool, String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if postgres.has_ended().map_err(|e| format!("PostgreSQL: {e}"))? {
+            postgres.start_again().map_err(|e| format!("restart of PostgreSQL: {e}"))?;
+            return Ok(true);
+        }
+        match postgres.query("SELECT 1") {
+            Ok(_) => return Ok(false),
+            Err(error) if Instant::now() >= deadline => return Err(format!("PostgreSQL: {error}")),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Writes a file until the disk is full.
+fn fill(path: &Path) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let mut piece = 1024 * 1024;
+    while piece > 0 {
+        match file.write(&vec![1; piece]) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => piece /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Connections are cut at any byte, also in the middle of a commit; what had no answer is asked for again.

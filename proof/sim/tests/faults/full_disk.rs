@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
 use duewheel_sim::http::Connection;
+use duewheel_sim::permission::{NamespaceUser, on_a_small_disk, run};
 use duewheel_sim::process::{self, Listens, Server};
 use serde_json::{Value, json};
 
 use crate::fill::{self, Shape, take_all};
-use crate::stage::{Crew, PATIENCE, Play, Stage, env, not_permitted, perform, read, run};
+use crate::stage::{Crew, PATIENCE, Play, Stage, env, perform, read};
 
 const NAME: &str = "full_disk::a_full_disk_refuses_new_messages_and_nothing_else";
-const INSIDE: &str = "DUEWHEEL_TMPFS";
-const SIZE: &str = "size=16m";
+const SIZE: &str = "16m";
 /// For as much as this at least there is room each time: nothing of what was removed stays.
 const LEAST_BYTES: usize = 4 << 20;
 /// Service resumes within this time after room was made. A quick machine needs one or two seconds.
@@ -67,26 +67,9 @@ const CYCLES: [Cycle; 5] = [
 
 #[test]
 fn a_full_disk_refuses_new_messages_and_nothing_else() {
-    match std::env::var_os(INSIDE) {
-        None => in_a_namespace(),
-        Some(mount) => cycles(Path::new(&mount)),
+    if let Some(mount) = on_a_small_disk("fulldisk", NAME, SIZE, NamespaceUser::Any) {
+        cycles(&mount);
     }
-}
-
-/// Runs this test again where it may mount: in a namespace of its own, which takes the mount with it when it ends.
-fn in_a_namespace() {
-    let folder = tempfile::Builder::new().prefix("duewheel-tmpfs-").tempdir().expect("a temporary folder");
-    let mount = folder.path().to_owned();
-    let try_out = format!("mount -t tmpfs -o {SIZE} none '{}'", mount.display());
-    let permitted = |options: &str| run(Command::new("unshare").args([options, "sh", "-c", &try_out]));
-    let options = match permitted("-rm").map(|_| "-rm").or_else(|_| permitted("-m").map(|_| "-m")) {
-        Ok(options) => options,
-        Err(why) => return not_permitted("fulldisk", &why),
-    };
-    let test = std::env::current_exe().expect("this test");
-    let script = format!("{try_out} && exec '{}' --exact --nocapture {NAME}", test.display());
-    let status = Command::new("unshare").args([options, "sh", "-c", &script]).env(INSIDE, &mount).status();
-    assert!(status.expect("unshare").success(), "see above");
 }
 
 fn cycles(mount: &Path) {

@@ -73,49 +73,6 @@ pub(crate) fn env(name: &str, default: u64) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
 
-/// The variable that lists the stages which this machine need not run, with commas between them.
-const LEAVE_OUT: &str = "DUEWHEEL_LEAVE_OUT";
-
-/// A stage that this machine does not permit fails its test, unless `DUEWHEEL_LEAVE_OUT` names it.
-///
-/// # Panics
-/// When the stage is not to be left out.
-#[track_caller]
-pub(crate) fn not_permitted(stage: &str, why: &str) {
-    let listed = std::env::var(LEAVE_OUT).unwrap_or_default();
-    if let Err(what) = left_out(stage, &listed) {
-        panic!("{what}: {why}");
-    }
-    println!("\nLEFT OUT: {stage}, as {LEAVE_OUT} asks: {why}\n");
-}
-
-/// Whether a list of stages names this one.
-fn left_out(stage: &str, listed: &str) -> Result<(), String> {
-    if listed.split(',').any(|name| name.trim() == stage) {
-        return Ok(());
-    }
-    Err(format!("the stage {stage} cannot be run here ({LEAVE_OUT}={stage} leaves it out)"))
-}
-
-#[test]
-fn a_stage_is_left_out_by_its_whole_name_alone() {
-    for listed in ["fulldisk", "syscalls,fulldisk", " syscalls , fulldisk "] {
-        assert_eq!(left_out("fulldisk", listed), Ok(()), "{listed:?}");
-    }
-    for listed in ["", "1", "all", "full", "fulldisks", "syscalls", ","] {
-        let what = left_out("fulldisk", listed).expect_err(listed);
-        assert!(what.contains("DUEWHEEL_LEAVE_OUT=fulldisk"), "{what}");
-    }
-}
-
-/// Story: a stage that could not mount its disk printed `NOT RUN` and passed, so a machine without mounts showed a
-/// green full-disk test that had never seen a full disk.
-#[test]
-#[should_panic(expected = "the stage no-such-stage cannot be run here")]
-fn a_stage_that_cannot_be_run_fails() {
-    not_permitted("no-such-stage", "this machine has no such thing");
-}
-
 /// Performs a run and judges it. `act` is given the running server and gives the last one back.
 pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Result<Server, String>) {
     let random = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
@@ -277,14 +234,6 @@ impl Stage<'_> {
         })
         .map_err(|e| format!("{e}: {last}"))
     }
-}
-
-/// Runs a program to its end; what it said, if it succeeded.
-pub(crate) fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if output.status.success() { Ok(said) } else { Err(format!("{command:?}: {}: {said}", output.status)) }
 }
 
 /// What the server has logged so far.

@@ -12,10 +12,11 @@ use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
 use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::crew::QUEUES;
+use duewheel_sim::permission::{not_permitted, run};
 use duewheel_sim::process::{self, Listens, Server};
 use serde_json::{Value, json};
 
-use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_permitted, perform, read, run};
+use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, perform, read};
 
 /// Everything that the store asks of the system (`strace -c` says so; it never truncates), but `preadv2`: what that call
 /// does not read is read by `pread64`.
