@@ -5,18 +5,20 @@
 //! messages pending, and its next start is measured, and then what it costs that people look at its dashboard. Exits with
 //! 1 if a target is missed, and names it.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use duewheel_bench::process::{processor_time_of, resident_mib_of};
+use duewheel_bench::server::{ADDRESS, ANSWER, Connection, Server};
 use serde_json::{Value, json};
 
 /// Measures a server that has nothing to do.
@@ -57,10 +59,6 @@ const VIEWERS_PERCENT: f64 = 1.0;
 const LOOKS: [(&str, Duration); 2] =
     [("/v1/histogram?buckets=48", Duration::from_secs(5)), ("/v1/queues?limit=1000", Duration::from_secs(3))];
 
-/// Longest time of one answer.
-const ANSWER: Duration = Duration::from_secs(30);
-/// Longest time until a started server says its address.
-const ADDRESS: Duration = Duration::from_secs(30);
 /// Longest time until a folder is small again: the server's rest is a minute.
 const REST: Duration = Duration::from_secs(150);
 /// Messages of one batch.
@@ -95,12 +93,12 @@ fn run(args: &Args) -> io::Result<Vec<String>> {
     let data = folder.path().join("data");
     let idle = Duration::from_secs(args.seconds);
 
-    let (mut server, start) = Server::start(&data, ADDRESS)?;
+    let (mut server, start) = start_on(&data, ADDRESS)?;
     let new = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
     new.report("new, idle", &mut missed);
     if args.messages > 0 {
-        server.enqueue(args.messages, 800, 0, 1)?;
-        server.ack(args.messages)?;
+        enqueue(&mut server, args.messages, 800, 0, 1)?;
+        ack(&mut server, args.messages)?;
         let what = format!("after {} messages were enqueued and acked", args.messages);
         println!("{}", Seen::of(&server, &data, Duration::ZERO)?.row(&what));
         let deadline = Instant::now() + REST;
@@ -112,11 +110,11 @@ fn run(args: &Args) -> io::Result<Vec<String>> {
     server.kill();
     if args.pending > 0 {
         let data = folder.path().join("pending");
-        let (mut server, _) = Server::start(&data, ADDRESS)?;
-        server.enqueue(args.pending, 100, 24 * 3_600_000, args.queues)?;
+        let (mut server, _) = start_on(&data, ADDRESS)?;
+        enqueue(&mut server, args.pending, 100, 24 * 3_600_000, args.queues)?;
         server.kill();
         let limit = ADDRESS + Duration::from_millis(args.pending / 10);
-        let (server, start) = Server::start(&data, limit)?;
+        let (server, start) = start_on(&data, limit)?;
         let seen = Seen { start: Some(start), ..Seen::of(&server, &data, idle)? };
         let what = format!("killed and started again with {} pending", args.pending);
         println!("{}", seen.row(&what));
@@ -151,14 +149,14 @@ struct Seen {
 impl Seen {
     /// Measured for so long.
     fn of(server: &Server, data: &Path, time: Duration) -> io::Result<Self> {
-        let (began, before) = (Instant::now(), processor_time_of(server.child.id()));
+        let (began, before) = (Instant::now(), processor_time_of(server.process()));
         thread::sleep(time);
-        let used = processor_time_of(server.child.id()).saturating_sub(before);
+        let used = processor_time_of(server.process()).saturating_sub(before);
         let percent = 100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64();
         Ok(Seen {
             start: None,
             folder_mib: folder_mib(data)?,
-            resident_mib: resident_mib_of(server.child.id()) as f64,
+            resident_mib: resident_mib_of(server.process()) as f64,
             percent: (!time.is_zero()).then_some(percent),
         })
     }
@@ -268,118 +266,13 @@ fn allocated(dir: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-// ----- the server -----
-
-/// A running server. Killed when dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-    connection: Connection,
+/// Starts a server on a data folder.
+fn start_on(data: &Path, limit: Duration) -> io::Result<(Server, Duration)> {
+    Server::start([OsStr::new("--data"), data.as_os_str()], limit)
 }
-
-/// Requests to an address, which share a connection while it lives.
-struct Connection {
-    address: SocketAddr,
-    stream: Option<TcpStream>,
-}
-
-impl Connection {
-    fn new(address: SocketAddr) -> Self {
-        Connection { address, stream: None }
-    }
-
-    /// Status and body of the answer. A server ends a connection that rests for long: then the request goes over a new
-    /// one.
-    fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
-        );
-        let request = [head.as_bytes(), body.as_bytes()].concat();
-        if let Some(stream) = self.stream.take() {
-            match self.exchange(stream, &request) {
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
-                    ) => {}
-                answer => return answer,
-            }
-        }
-        let stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
-        self.exchange(stream, &request)
-    }
-
-    fn exchange(&mut self, mut stream: TcpStream, request: &[u8]) -> io::Result<(u16, String)> {
-        stream.write_all(request)?;
-        let answer = read_answer(&mut stream)?;
-        // After a refusal the server may close it.
-        self.stream = (answer.0 == 200).then_some(stream);
-        Ok(answer)
-    }
-}
-
-impl Server {
-    /// Starts a server, and waits until it is ready. Returns how long that took.
-    fn start(data: &Path, limit: Duration) -> io::Result<(Self, Duration)> {
-        let mut command = Command::new(duewheel_bench::server::binary()?);
-        command.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error", "--data"]);
-        let began = Instant::now();
-        let mut child = command.arg(data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let out = child.stdout.take();
-        let mut server = Server {
-            child,
-            address: ([127, 0, 0, 1], 0).into(),
-            connection: Connection::new(([127, 0, 0, 1], 0).into()),
-        };
-        let mut out = BufReader::new(out.ok_or(ErrorKind::BrokenPipe)?);
-        let (say, said) = mpsc::channel();
-        // It ends with the child's output.
-        thread::spawn(move || {
-            let mut line = String::new();
-            while out.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                let _ = say.send(std::mem::take(&mut line));
-            }
-        });
-        let line = said.recv_timeout(ADDRESS).map_err(|_| io::Error::other("the server says no address"))?;
-        let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
-        server.address = address.ok_or_else(|| io::Error::other(format!("no address in {line:?}")))?;
-        server.connection = Connection::new(server.address);
-        while server.call("GET", "/readyz", "", "")?.0 != 200 {
-            if began.elapsed() > limit {
-                return Err(io::Error::other("the server does not become ready"));
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok((server, began.elapsed()))
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have ended
-        let _ = self.child.wait();
-    }
-
-    fn call(&mut self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
-        self.connection.call(method, path, kind, body)
-    }
-
-    /// Posts until it is answered with a success; again for a while when the server asks for that.
-    fn ask(&mut self, path: &str, kind: &str, body: &str) -> io::Result<String> {
-        let deadline = Instant::now() + ANSWER;
-        loop {
-            match self.call("POST", path, kind, body)? {
-                (200..=299, answer) => return Ok(answer),
-                (429 | 503, _) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-                (status, answer) => return Err(io::Error::other(format!("{path}: {status}: {answer}"))),
-            }
-        }
-    }
 
     /// Messages with bodies of so many bytes, due after so many ms, spread over so many queues. `rest` is the first one.
-    fn enqueue(&mut self, messages: u64, body: usize, delay_ms: u64, queues: u64) -> io::Result<()> {
+    fn enqueue(server: &mut Server, messages: u64, body: usize, delay_ms: u64, queues: u64) -> io::Result<()> {
         let most = BATCH.min(messages.div_ceil(queues));
         let (mut left, mut queue) = (messages, 0);
         while left > 0 {
@@ -387,7 +280,7 @@ impl Server {
             let line = json!({ "body": "x".repeat(body), "delay_ms": delay_ms }).to_string() + "\n";
             let lines = line.repeat(usize::try_from(batch).expect("few"));
             let name = if queue == 0 { "rest".to_owned() } else { format!("rest-{queue}") };
-            self.ask(&format!("/v1/queues/{name}/messages"), "application/x-ndjson", &lines)?;
+            server.ask(&format!("/v1/queues/{name}/messages"), "application/x-ndjson", &lines)?;
             queue = (queue + 1) % queues;
             left -= batch;
         }
@@ -395,11 +288,11 @@ impl Server {
     }
 
     /// Reserves and acks so many messages.
-    fn ack(&mut self, messages: u64) -> io::Result<()> {
+    fn ack(server: &mut Server, messages: u64) -> io::Result<()> {
         let (mut left, mut empty) = (messages, 0);
         while left > 0 {
             let wanted = json!({ "max": BATCH, "wait_ms": 1_000 }).to_string();
-            let answer = self.ask("/v1/queues/rest/reserve", "application/json", &wanted)?;
+            let answer = server.ask("/v1/queues/rest/reserve", "application/json", &wanted)?;
             let answer: Value = serde_json::from_str(&answer)?;
             let granted = answer["messages"].as_array().map_or(&[][..], Vec::as_slice);
             empty = if granted.is_empty() { empty + 1 } else { 0 };
@@ -411,44 +304,9 @@ impl Server {
                 .map(|message| json!({ "id": message["id"], "lease_token": message["lease_token"] }))
                 .collect();
             if !acks.is_empty() {
-                self.ask("/v1/ack", "application/json", &json!({ "messages": acks }).to_string())?;
+                server.ask("/v1/ack", "application/json", &json!({ "messages": acks }).to_string())?;
             }
             left = left.saturating_sub(granted.len() as u64);
         }
         Ok(())
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Reads an answer with a length. Ends with an error when nothing comes for [`ANSWER`].
-fn read_answer(stream: &mut TcpStream) -> io::Result<(u16, String)> {
-    let mut read = Vec::new();
-    let mut some = vec![0; 64 * 1024];
-    let mut end = None;
-    loop {
-        let n = stream.read(&mut some)?;
-        if n == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        read.extend_from_slice(&some[..n]);
-        if end.is_none()
-            && let Some(at) = read.windows(4).position(|four| four == b"\r\n\r\n")
-        {
-            let head = String::from_utf8_lossy(&read[..at]).to_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length: usize = length.and_then(|n| n.trim().parse().ok()).ok_or(ErrorKind::InvalidData)?;
-            let status = head.get(9..12).and_then(|s| s.parse().ok()).ok_or(ErrorKind::InvalidData)?;
-            end = Some((status, at + 4, at + 4 + length));
-        }
-        if let Some((status, from, to)) = end
-            && read.len() >= to
-        {
-            return Ok((status, String::from_utf8_lossy(&read[from..to]).into_owned()));
-        }
-    }
-}
