@@ -13,6 +13,10 @@ mod real;
 
 pub use real::RealDisk;
 
+/// The length of the header of a journal segment, in bytes. It is the only part of a file that is written again: the next
+/// owner does so, because it may have been in the page cache only.
+pub const SEGMENT_HEADER: usize = 4096;
+
 /// A data folder. Each fallible method returns the [`io::Error`] of the file system.
 ///
 /// The store relies on these properties, and a simulation may use everything that they permit:
