@@ -27,6 +27,9 @@ const CLOCK_MS: u64 = 5_000;
 /// Copies the files of a folder to an empty one.
 pub type FillFolder<'a> = &'a mut dyn FnMut(&dyn Disk) -> Result<(), StoreError>;
 
+/// The file that lists the others.
+const MANIFEST: &str = "MANIFEST";
+
 /// What acquiring a shard has shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquired {
@@ -115,6 +118,7 @@ impl MediumStore {
         acquired: &Acquired,
         waker: Waker,
     ) -> Result<Self, StoreError> {
+        check_manifest(&*medium, acquired).inspect_err(|error| medium.ended(error.clone()))?;
         let sent = disk.sent();
         let log = LogOptions {
             id_step: u64::from(acquired.shards.max(1)),
@@ -176,6 +180,19 @@ impl MediumStore {
     fn end(&self) {
         self.medium.ended(StoreError::new(ErrorKind::Closed, "the store is closed"));
     }
+}
+
+/// Checks that a shard of which the journal has been written has a manifest, which is there before. Without it all
+/// files are lost, and the shard would begin anew as if it had never had one.
+fn check_manifest(medium: &dyn Medium, acquired: &Acquired) -> Result<(), StoreError> {
+    if acquired.noted_ago.is_none() || medium.find(MANIFEST)?.is_some() {
+        return Ok(());
+    }
+    let what = format_args!(
+        "shard {} has had an owner, and has no {MANIFEST}: what it held is lost. Give the store its data back",
+        acquired.shard
+    );
+    Err(StoreError::new(ErrorKind::Corrupt, what))
 }
 
 /// Copies files to the folder of a shard, which must have none.

@@ -52,6 +52,7 @@ const LEAVE: &str = "DELETE FROM {s}.node WHERE name = $1 AND number = $2";
 const OWNERS: &str = "SELECT s.shard, s.epoch, l.node, l.number, l.advertise, \
     COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false), (SELECT format FROM {s}.cluster) \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard ORDER BY s.shard";
+const OWNED: &str = "SELECT epoch > 0 FROM {s}.shard WHERE shard = $1";
 const BEGIN_ROTATION: &str =
     "UPDATE {s}.cluster SET former_secret = secret, secret = $1 WHERE former_secret IS NULL RETURNING 1";
 const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNING 1";
@@ -215,6 +216,19 @@ impl PostgresCoordinator {
     pub fn read(&self, shard: ShardId) -> Result<Arc<dyn MediumFiles>, StoreError> {
         let shard = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
         Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
+    }
+
+    /// Whether a shard has had an owner: then it has files, unless that owner has ended before it had made any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the shard is not there, [`ErrorKind::Unavailable`] when the server does not answer.
+    pub fn has_been_owned(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
+        let rows = self.bounded(|database| async move {
+            Ok(database.call(&database.sql(OWNED), &[(&no, Type::INT4)]).await?)
+        })?;
+        let missing = || StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard} is not there"));
+        column(rows.first().ok_or_else(missing)?, 0)
     }
 
     pub(crate) fn database(&self) -> &Arc<Database> {

@@ -159,6 +159,16 @@ impl RedisCoordinator {
         Ok(Arc::new(reader))
     }
 
+    /// Whether an owner has written to a shard, or the shard is missing although it was there: then files were there,
+    /// too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when Redis does not answer, [`ErrorKind::Corrupt`] when what it says is no number.
+    pub fn has_been_written(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.has_been_written(shard).await })
+    }
+
     pub(crate) fn inner(&self) -> &Arc<CoordinatorInner> {
         &self.inner
     }

@@ -124,6 +124,17 @@ impl CoordinatorInner {
         Ok(heads)
     }
 
+    pub(crate) async fn has_been_written(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let key = Keys::new(&self.options().prefix, shard).head;
+        let mut ask = Pipeline::new();
+        ask.cmd("HGET").arg(&key).arg("journal");
+        let reply = value::some(self.of_key(&key, ask).await?.into_iter().next(), "HGET")?;
+        match value::number(reply, "HGET")? {
+            Some(writes) => Ok(writes > 0),
+            None => Ok(self.stored().await?.is_some_and(|cluster| cluster.made)),
+        }
+    }
+
     /// Creates a shard whose mark of ids is not that of a new one, so that its first owner begins behind all ids that
     /// were ever given.
     async fn make_shard(&self, cluster: &ClusterIdentity, shard: ShardId) -> Result<(), StoreError> {
