@@ -118,7 +118,7 @@ pub use node::NodeOptions;
 pub use opening::OpenError;
 pub use queue::{Cancel, Queue, QueueError};
 pub use registered::HandlerError;
-pub use restore::{Restored, STORE_QUEUE, restore};
+pub use restore::{Restored, STORE_QUEUE, close_restored, restore};
 pub use salvage::{Salvaged, salvage, salvage_shards};
 pub use wheel::{Duewheel, ShutdownError};
 

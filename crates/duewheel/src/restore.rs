@@ -1,4 +1,4 @@
-//! Making a data folder from a backup.
+//! Making a data folder, or another store, from a backup.
 //!
 //! The log store copies the bytes. This module ensures that no lease token of the original is accepted by the restored
 //! folder: the original may have continued to run, and may have delivered the message to another consumer since.
@@ -11,8 +11,10 @@ use std::time::Duration;
 use duewheel_core::id::LeaseToken;
 use duewheel_core::message::{Lease, Row, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
-use duewheel_core::store::{Capacity, Load, Loaded, More, Sequence, Store, StoreError, Which};
+use duewheel_core::store::{Capacity, Load, Loaded, More, Recovered, Sequence, Store, StoreError, Which};
 use duewheel_core::{Epoch, Lsn};
+use duewheel_shard::clock::{Clock, SystemClock};
+use duewheel_shard::timekeeper::Timekeeper;
 use duewheel_store_log::{LogStore, Options};
 
 /// The queue of what tells a store apart from its copies: a restore and a salvage remove its messages. Only the server
@@ -86,6 +88,29 @@ fn end_tokens_of(dir: &Path) -> Result<u64, StoreError> {
     let recovered = store.recovered();
     // A store without a clock has no records.
     let Some(clock) = recovered.clock else { return Ok(0) };
+    end_all(&mut store, &recovered, clock)
+}
+
+/// Makes every lease of a store invalid to which a copy was restored, as [`restore`] does, and closes it. The time
+/// since the copy counts: the store continues from the clocks of this machine, whatever the clock of its medium says of
+/// when it was written.
+///
+/// Returns how many messages had a lease token.
+///
+/// # Errors
+/// As of the store.
+pub fn close_restored(store: &mut dyn Store) -> Result<u64, StoreError> {
+    let (recovered, clock) = (store.recovered(), SystemClock);
+    let keeper = Timekeeper::resume(None, recovered.clock, recovered.anchor, &clock);
+    let now = ClockPair::of(keeper.now(clock.read()));
+    if let Some(anchor) = keeper.anchor(&clock) {
+        store.anchor(now, anchor)?;
+    }
+    end_all(store, &recovered, now)
+}
+
+/// Makes every lease of a store invalid, and closes it.
+fn end_all(store: &mut dyn Store, recovered: &Recovered, clock: ClockPair) -> Result<u64, StoreError> {
     let mut ending = Ending { epoch: recovered.epoch, next: recovered.next_lsn, clock, ended: 0 };
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         let mut after = None;
@@ -93,8 +118,8 @@ fn end_tokens_of(dir: &Path) -> Result<u64, StoreError> {
             let which = Which::All;
             let until = u64::MAX;
             store.load(Load { ticket: 0, sequence, which, after, until, rows: ROWS, bytes: BYTES })?;
-            let page = loaded(&mut store)?;
-            ending.end(&mut store, page.rows)?;
+            let page = loaded(store)?;
+            ending.end(store, page.rows)?;
             match page.more {
                 More::No => break,
                 More::Yes => after = page.upto,
@@ -114,7 +139,7 @@ struct Ending {
 }
 
 impl Ending {
-    fn end(&mut self, store: &mut LogStore, rows: Vec<Row>) -> Result<(), StoreError> {
+    fn end(&mut self, store: &mut dyn Store, rows: Vec<Row>) -> Result<(), StoreError> {
         let records: Vec<Record> = rows.into_iter().filter_map(|row| self.record(row)).collect();
         if records.is_empty() {
             return Ok(());
@@ -150,7 +175,7 @@ impl Ending {
     }
 }
 
-fn loaded(store: &mut LogStore) -> Result<Loaded, StoreError> {
+fn loaded(store: &mut dyn Store) -> Result<Loaded, StoreError> {
     loop {
         if let Some(page) = store.loaded() {
             return page;

@@ -27,6 +27,7 @@ mod otel;
 mod peer_files;
 mod private;
 mod reload;
+mod restoring;
 pub mod rfc3339;
 mod schema;
 mod sealing;

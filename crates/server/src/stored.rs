@@ -77,6 +77,18 @@ impl StoredShards {
         }
     }
 
+    /// Whether a shard without a file has lost what it had. A shard that never had an owner has no file, either.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub(crate) fn has_lost_all(&self, shard: ShardId) -> Result<bool, StoreError> {
+        match self {
+            StoredShards::Folders(_) => Ok(true),
+            StoredShards::Redis(redis, _) => redis.has_been_written(shard),
+            StoredShards::Postgres(database, _) => database.has_been_owned(shard),
+        }
+    }
+
     /// Checks that no shard has an owner.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Copies of a data folder in use, and their restoration.
+//! Copies of a data folder in use.
 //!
 //! A copy holds every record up to one position, which was durable when the copy began or later. Runs and states never
 //! change, so they are linked where the file system can do that; of the segments only whole, durable frames are copied.
@@ -10,23 +10,19 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_core::{Epoch, Lsn};
 
 use crate::destination::{Destination, EmptyFolder, FolderProblem};
-use crate::disk::{Disk, FileAccess, HeldLock, RealDisk};
-use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::{JOURNAL, MANIFEST, RUNS, STATE};
-use crate::journal::reign;
-use crate::journal::replay::{self, Walk};
+use crate::disk::{Disk, DiskFile, FileAccess, RealDisk};
+use crate::fault::{ReadFault, failed};
+use crate::folder::{JOURNAL, RUNS, STATE};
+use crate::journal::replay::Walk;
 use crate::journal::segment::SegmentReader;
 use crate::journal::syncing;
 use crate::manifest::{Manifest, SegmentEntry};
-use crate::names::Interner;
-use crate::owner::lock_if_any;
 use crate::shards;
 use crate::shared::StoreShared;
-use crate::verify::{VerifyReport, verify_on};
 
 /// Makes copies of the folder of an open store, from any thread, while the store works.
 ///
@@ -47,9 +43,6 @@ pub struct BackupReport {
     pub last: Lsn,
 }
 
-/// The epochs of a restored folder start this much above all epochs of the original, so that neither ever issues a
-/// lease token of the other.
-pub(crate) const EPOCHS_AHEAD: u32 = 65_536;
 /// Bytes copied at a time.
 const PIECE: u64 = 1024 * 1024;
 
@@ -73,7 +66,8 @@ impl Backup {
     /// Copies the folder into `dir`, which is created if it is missing; otherwise it must be empty, owned by the user
     /// of this process, and closed to others. Everything that was answered before the call is in the copy.
     ///
-    /// The copy is opened with [`restore`], which ensures that no lease token of the original is issued again.
+    /// The copy is opened with [`restore`](crate::restore()), which ensures that no lease token of the original is
+    /// issued again.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] if the store was closed, before or while the copy was made, [`ErrorKind::Corrupt`] if a
@@ -161,13 +155,13 @@ impl<'a> Pinned<'a> {
         still_open(shared)?;
         let target = folder.into_disk().map_err(failed("make the folders of", ""))?;
         syncing::wait_until(last, shared)?;
-        let mut copying = Copying { from: &*shared.disk, to: &target, report: BackupReport::default() };
+        let mut copying = Copying::new(&*shared.disk, &target);
         for run in &manifest.runs {
             still_open(shared)?;
-            copying.link(&run.no.run())?;
+            copying.link(&run.no.run(), &target)?;
         }
         for state in &manifest.states {
-            copying.link(&state.no.state())?;
+            copying.link(&state.no.state(), &target)?;
         }
         let used = used(&*shared.disk, &manifest.segments, last)?;
         for (i, (entry, first)) in used.iter().enumerate() {
@@ -191,92 +185,6 @@ fn still_open(shared: &StoreShared) -> Result<(), StoreError> {
         return Err(StoreError::new(ErrorKind::Closed, "the store is closed"));
     }
     Ok(())
-}
-
-/// Makes a data folder in `dir` from a copy, which may be of a [`Backup`] or of a closed store. `dir` is created if it
-/// is missing and must be empty otherwise.
-///
-/// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, so
-/// that the two never issue the same lease token.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) to find every damaged place),
-/// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns
-/// an error, or if `dir` is not empty.
-pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
-    let (src, dir) = (src.as_ref(), dir.as_ref());
-    let named = |error: StoreError| {
-        let (from, to) = (src.display(), dir.display());
-        StoreError::new(error.kind(), format_args!("restore {from} to {to}: {error}"))
-    };
-    restore_any(src, dir).map_err(|trouble| named(trouble.into()))
-}
-
-/// Restores a single folder, or that of each shard.
-fn restore_any(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
-    let from = RealDisk::new(src);
-    let Some(count) = shards::count(&from)? else {
-        return SoundCopy::check(&from)?.copy_to(empty(dir)?);
-    };
-    let _lock = lock_if_any(&from)?;
-    if !count.is_complete {
-        return Err(Damage::new(shards::SHARDS, 0, "it is missing: the copy is not complete").into());
-    }
-    shards::whole(&from, count.shards)?;
-    let names: Vec<String> = (0..count.shards).map(|shard| shards::name(shard, count.shards)).collect();
-    let disks: Vec<RealDisk> = names.iter().map(|name| RealDisk::new(&src.join(name))).collect();
-    let mut copies = Vec::new();
-    for (name, disk) in names.into_iter().zip(&disks) {
-        let copy = SoundCopy::check(disk).map_err(|fault| fault.inside(&name))?;
-        copies.push((name, copy));
-    }
-    let to = empty(dir)?;
-    let mut report = VerifyReport { files: 1, ..VerifyReport::default() };
-    for (name, copy) in copies {
-        let inner = to.inner(&name).map_err(|problem| unusable(format_args!("{name}"), problem))?;
-        report.add(&name, copy.copy_to(inner).map_err(|fault| fault.inside(&name))?);
-    }
-    shards::establish(to.disk(), count.shards)?;
-    Ok(report)
-}
-
-/// The folder of one store, which was checked and stays closed to owners.
-pub(crate) struct SoundCopy<'a> {
-    disk: &'a dyn Disk,
-    manifest: Manifest,
-    report: VerifyReport,
-    _lock: Option<Box<dyn HeldLock>>,
-}
-
-impl<'a> SoundCopy<'a> {
-    /// Checks every byte of a folder.
-    pub(crate) fn check(disk: &'a dyn Disk) -> Result<Self, ReadFault> {
-        let lock = lock_if_any(disk)?;
-        let report = verify_on(disk)?;
-        if let Some(problem) = report.problems.first() {
-            return Err(problem.clone().into());
-        }
-        let Some(mut manifest) = Manifest::read(disk)? else {
-            return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
-        };
-        let kept = reign::keep(disk, &manifest, &Interner::default(), 1)?;
-        let epoch = replay::replay(disk, &manifest, &kept.books, 1)?.epoch;
-        let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
-        let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
-        manifest.epoch = Epoch(ahead);
-        Ok(SoundCopy { disk, manifest, report, _lock: lock })
-    }
-
-    /// Copies it.
-    pub(crate) fn copy_to(self, folder: EmptyFolder) -> Result<VerifyReport, ReadFault> {
-        let to = folder.into_disk().map_err(failed("make the folders of", ""))?;
-        let mut copying = Copying { from: self.disk, to: &to, report: BackupReport::default() };
-        for name in self.manifest.files() {
-            copying.file(&name)?;
-        }
-        copying.finish(&self.manifest)?;
-        Ok(self.report)
-    }
 }
 
 /// Creates a folder that becomes a data folder, with its subfolders.
@@ -315,16 +223,21 @@ fn used(
     Ok(used)
 }
 
-struct Copying<'a> {
+/// Copies files of one folder to another one.
+pub(crate) struct Copying<'a> {
     from: &'a dyn Disk,
-    to: &'a RealDisk,
+    to: &'a dyn Disk,
     report: BackupReport,
 }
 
-impl Copying<'_> {
-    /// Links a file that never changes, or copies it.
-    fn link(&mut self, name: &str) -> Result<(), ReadFault> {
-        if self.from.link(name, self.to).is_err() {
+impl<'a> Copying<'a> {
+    pub(crate) fn new(from: &'a dyn Disk, to: &'a dyn Disk) -> Self {
+        Copying { from, to, report: BackupReport::default() }
+    }
+
+    /// Links a file that never changes to the same name in the folder `to`, which is the destination, or copies it.
+    fn link(&mut self, name: &str, to: &RealDisk) -> Result<(), ReadFault> {
+        if self.from.link(name, to).is_err() {
             return self.file(name);
         }
         let file = self.to.open(name, FileAccess::Read).map_err(failed("open", name))?;
@@ -334,11 +247,12 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Copies a file.
-    fn file(&mut self, name: &str) -> Result<(), ReadFault> {
+    /// Copies a file; zeros at its end take no space.
+    pub(crate) fn file(&mut self, name: &str) -> Result<(), ReadFault> {
         let file = self.from.open(name, FileAccess::Read).map_err(failed("open", name))?;
         let size = file.size().map_err(failed("measure", name))?;
-        self.start_of(name, size, size)
+        let bytes = without_zeros(&*file, size).map_err(failed("read", name))?;
+        self.start_of(name, bytes, size)
     }
 
     /// Copies the frames of a segment up to a record, which it holds; each is checked on the way.
@@ -352,29 +266,43 @@ impl Copying<'_> {
         self.start_of(&entry.no.segment(), walk.at, entry.bytes)
     }
 
-    /// Copies the first bytes of a file to a new file of this size.
+    /// Copies the first bytes of a file to a new file of this size. A medium that allocates zeros is given the name of
+    /// a segment before its bytes, as when a segment is prepared; any other name comes behind the bytes.
     fn start_of(&mut self, name: &str, bytes: u64, size: u64) -> Result<(), ReadFault> {
         let from = self.from.open(name, FileAccess::Read).map_err(failed("open", name))?;
-        let to = self.to.create(name).map_err(failed("create", name))?;
+        let temp = format!("{name}.tmp");
+        let to = self.to.create(&temp).map_err(failed("create", name))?;
+        let takes_name = || self.to.rename(&temp, name).map_err(failed("name", name));
+        let grows_behind_name = self.to.allocates_zeros() && name.starts_with(JOURNAL);
+        if grows_behind_name {
+            to.allocate(size).map_err(failed("allocate", name))?;
+            takes_name()?;
+        }
         let mut piece = vec![0; usize::try_from(PIECE.min(bytes)).unwrap_or(0)];
         let mut at = 0;
         while at < bytes {
             let length = piece.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
             from.read_at(&mut piece[..length], at).map_err(failed("read", name))?;
             to.write_at(&piece[..length], at).map_err(failed("write", name))?;
+            if grows_behind_name {
+                to.sync_data().map_err(failed("sync", name))?;
+            }
             at += length as u64;
         }
-        if bytes < size {
-            to.write_at(&[0], size - 1).map_err(failed("write", name))?;
+        if !grows_behind_name {
+            if bytes < size {
+                to.write_at(&[0], size - 1).map_err(failed("write", name))?;
+            }
+            to.sync_data().map_err(failed("sync", name))?;
+            takes_name()?;
         }
-        to.sync_data().map_err(failed("sync", name))?;
         self.report.files += 1;
         self.report.bytes += bytes;
         Ok(())
     }
 
     /// Makes all names durable, then the manifest.
-    fn finish(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+    pub(crate) fn finish(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
         for name in [JOURNAL, RUNS, STATE] {
             self.to.sync_dir(name).map_err(failed("sync the names of", name))?;
         }
@@ -383,4 +311,20 @@ impl Copying<'_> {
         self.report.bytes += manifest.encode().len() as u64;
         Ok(())
     }
+}
+
+/// The length of a file without the zeros at its end.
+fn without_zeros(file: &dyn DiskFile, size: u64) -> io::Result<u64> {
+    let mut piece = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
+    let mut end = size;
+    while end > 0 {
+        let length = piece.len().min(usize::try_from(end).unwrap_or(usize::MAX));
+        let from = end - length as u64;
+        file.read_at(&mut piece[..length], from)?;
+        if let Some(last) = piece[..length].iter().rposition(|byte| *byte != 0) {
+            return Ok(from + last as u64 + 1);
+        }
+        end = from;
+    }
+    Ok(0)
 }

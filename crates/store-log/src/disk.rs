@@ -13,6 +13,10 @@ mod real;
 
 pub use real::RealDisk;
 
+/// The length of the header of a journal segment, in bytes. It is the only part of a file that is written again: the
+/// next owner does so, because it may have been in the page cache only.
+pub const SEGMENT_HEADER: usize = 4096;
+
 /// A data folder. Each fallible method returns the [`io::Error`] of the file system.
 ///
 /// The store relies on these properties, and a simulation may use everything that they permit:
@@ -20,10 +24,16 @@ pub use real::RealDisk;
 /// * a created, renamed or removed name survives only after [`Disk::sync_dir`] of its folder; before, any subset may;
 /// * a rename replaces its target atomically;
 /// * writing within [`DiskFile::allocate`]d bytes does not fail because the disk is full.
+///
+/// By default every call that changes something is refused: a disk that is only read has [`Disk::list`] and
+/// [`Disk::open`], and its files [`DiskFile::size`] and [`DiskFile::read_at`].
 #[allow(clippy::missing_errors_doc, reason = "the trait lists the errors of all its methods")]
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
-    fn make_dir(&self, dir: &str) -> io::Result<()>;
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        let _ = dir;
+        only_read()
+    }
 
     /// Creates several folders in the data folder like [`Disk::make_dir`], if need be with one sync for all of them.
     fn make_dirs(&self, dirs: &[&str]) -> io::Result<()> {
@@ -35,19 +45,31 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Takes a lock that ends with its value or with the process; [`io::ErrorKind::WouldBlock`] if another owner has
     /// it.
-    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>>;
+    fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
+        let _ = (name, hold);
+        only_read()
+    }
 
     /// Opens an existing file.
     fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Creates a file; a file of the same name is replaced.
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let _ = name;
+        only_read()
+    }
 
     /// Renames a file.
-    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let _ = (from, to);
+        only_read()
+    }
 
     /// Removes a file.
-    fn remove(&self, name: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let _ = name;
+        only_read()
+    }
 
     /// Links a file, which is never written to again, under the same name in another folder, if that is possible.
     ///
@@ -59,13 +81,21 @@ pub trait Disk: fmt::Debug + Send + Sync {
     }
 
     /// Makes the names in a folder durable.
-    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let _ = dir;
+        only_read()
+    }
 
-    /// Bytes that can still be written.
-    fn free_bytes(&self) -> io::Result<u64>;
+    /// Bytes that can still be written; none by default.
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(0)
+    }
 
-    /// A number that was not given before and that cannot be guessed.
-    fn unique(&self) -> u64;
+    /// A number that was not given before and that cannot be guessed; 0 by default, for a disk on which nothing is
+    /// made.
+    fn unique(&self) -> u64 {
+        0
+    }
 
     /// Whether a new file reads as zeros up to its allocated length, at no cost and durably with its name. Then journal
     /// segments are made without being written, and removed instead of being used again.
@@ -110,16 +140,29 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     }
 
     /// Writes all bytes at the offset `at`.
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let _ = (bytes, at);
+        only_read()
+    }
 
     /// Reserves disk space up to this length; what was not written there reads as zeros.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] where a file system cannot: then writing zeros takes the space.
-    fn allocate(&self, bytes: u64) -> io::Result<()>;
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let _ = bytes;
+        only_read()
+    }
 
     /// Makes everything written durable, the file's length included.
-    fn sync_data(&self) -> io::Result<()>;
+    fn sync_data(&self) -> io::Result<()> {
+        only_read()
+    }
+}
+
+/// The refusal of a change of a disk that is only read.
+fn only_read<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only read"))
 }
 
 /// A lock that is held.

@@ -38,15 +38,15 @@ use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::backup::{EPOCHS_AHEAD, SoundCopy, empty};
+use crate::backup::empty;
 use crate::disk::{Disk, RealDisk};
 use crate::fault::ReadFault;
 use crate::manifest::RunEntry;
 use crate::options::{Options, Workers};
 use crate::owner::lock_if_any;
+use crate::restore::{EPOCHS_AHEAD, SoundCopy};
 use crate::shards::{self, ShardCount};
 use crate::store::LogStore;
-use crate::verify::verify_on;
 use contents::{RunContents, RunItem};
 use files::SalvageFiles;
 use frames::JournalFrames;
@@ -78,9 +78,7 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
         return salvage_from(&disk, dir);
     };
     let _lock = lock_if_any(&disk)?;
-    let of_shard = |shard| RealDisk::new(&src.join(shards::name(shard, shards)));
-    let disks: Vec<Arc<dyn Disk>> =
-        (0..shards).map(|shard| Arc::new(of_shard(shard)) as Arc<dyn Disk>).collect();
+    let disks: Vec<_> = shards::disks(src, shards).into_iter().map(|(_, disk)| disk).collect();
     salvage_shards(&disks, dir)
 }
 
@@ -92,13 +90,13 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
 pub fn salvage_shards(disks: &[Arc<dyn Disk>], dir: &Path) -> Result<SalvageReport, StoreError> {
     let (shards, mut report) = (u32::try_from(disks.len()).unwrap_or(u32::MAX), SalvageReport::default());
     if let [disk] = disks {
-        return salvage_shard(&**disk, dir);
+        return salvage_shard(disk, dir);
     }
     let to = empty(dir)?;
     for (shard, disk) in (0..).zip(disks) {
         let name = shards::name(shard, shards);
         let inside = |error: StoreError| ReadFault::from(error).inside(&name);
-        let of_shard = salvage_shard(&**disk, &dir.join(&name)).map_err(inside)?;
+        let of_shard = salvage_shard(disk, &dir.join(&name)).map_err(inside)?;
         report.add(&name, of_shard);
     }
     shards::establish(to.disk(), shards)?;
@@ -106,18 +104,21 @@ pub fn salvage_shards(disks: &[Arc<dyn Disk>], dir: &Path) -> Result<SalvageRepo
 }
 
 /// Copies the folder of a shard without damage, which may have no record at all, and salvages another one.
-fn salvage_shard(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
+fn salvage_shard(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SalvageReport, StoreError> {
     if disk.list("").is_ok_and(|names| names.is_empty()) {
         let options = Options { workers: Workers::ByHand, ..Options::default() };
         LogStore::open(dir, options, Arc::new(|| {}))?.close(ClockPair::default())?;
         // A shard that never had an owner looks the same as one that has lost everything.
         return Ok(SalvageReport { losses: vec![Loss::Shard], ..SalvageReport::default() });
     }
-    if !verify_on(disk)?.problems.is_empty() {
-        return salvage_from(disk, dir);
+    match SoundCopy::check(Arc::clone(disk), String::new()) {
+        Ok(whole) => {
+            whole.copy_to(empty(dir)?.disk())?;
+            Ok(SalvageReport { messages: whole.report.messages, ..SalvageReport::default() })
+        }
+        Err(ReadFault::Damaged(_)) => salvage_from(&**disk, dir),
+        Err(fault @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(fault.into()),
     }
-    let whole = SoundCopy::check(disk).and_then(|copy| copy.copy_to(empty(dir)?))?;
-    Ok(SalvageReport { messages: whole.messages, ..SalvageReport::default() })
 }
 
 /// Like [`salvage`], from a disk of the caller's own.

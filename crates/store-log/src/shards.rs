@@ -11,6 +11,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, MAX_SHARDS, StoreError};
@@ -132,6 +133,13 @@ impl ShardFolders {
         }
         Ok(())
     }
+}
+
+/// The folders of the shards in a data folder, and their names in it.
+pub(crate) fn disks(root: &Path, shards: u32) -> Vec<(String, Arc<dyn Disk>)> {
+    let disk = |name: &str| Arc::new(RealDisk::new(&root.join(name))) as Arc<dyn Disk>;
+    let names = (0..shards).map(|shard| name(shard, shards));
+    names.map(|name| (name.clone(), disk(&name))).collect()
 }
 
 /// The name of a shard's folder.

@@ -70,9 +70,8 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     if !count.is_complete {
         report.problems.push(Damage::new(shards::SHARDS, 0, "it is missing: the folder is not complete"));
     }
-    for shard in 0..count.shards {
-        let name = shards::name(shard, count.shards);
-        match verify_on(&RealDisk::new(&dir.as_ref().join(&name))) {
+    for (name, disk) in shards::disks(dir.as_ref(), count.shards) {
+        match verify_on(&*disk) {
             Ok(of_shard) => report.add(&name, of_shard),
             Err(error) => return Err(ReadFault::from(error).inside(&name).into()),
         }

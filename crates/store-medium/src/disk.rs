@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
-use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind};
+use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind, SEGMENT_HEADER};
 
 use crate::cache::{BLOCK, BlockCache};
 use crate::medium::{FileId, FileKind, Medium, NamedFile};
@@ -183,7 +183,11 @@ impl MediumDiskInner {
 
     fn file(self: &Arc<Self>, id: FileId, kept: KeptAs, bytes: u64) -> Arc<MediumFile> {
         let bytes = AtomicU64::new(bytes);
-        Arc::new(MediumFile { files: Arc::clone(self), id, kept, bytes, waiting: Mutex::default() })
+        let waiting = Mutex::new(match kept {
+            KeptAs::Pieces(FileKind::Journal) => Pieces::with_head(SEGMENT_HEADER as u64),
+            KeptAs::Pieces(FileKind::Blob) | KeptAs::Whole | KeptAs::Here(_) => Pieces::default(),
+        });
+        Arc::new(MediumFile { files: Arc::clone(self), id, kept, bytes, waiting })
     }
 
     /// Reads through the cache, in whole blocks.
@@ -314,7 +318,7 @@ impl MediumFile {
         let sent = &self.files.sent;
         let (pieces, upto) = {
             let mut waiting = locked(&self.waiting);
-            (std::mem::take(&mut *waiting).into_pieces(), sent.written())
+            (waiting.take(), sent.written())
         };
         if pieces.is_empty() {
             return Ok(());

@@ -3,6 +3,7 @@
 //! * [`Medium`] is what a medium does, and what it must hold to.
 //! * [`ReadOnlyFolder`] is a shard's folder to read, for checks and inspections.
 //! * [`MediumStore`] is the store of one shard over it.
+//! * [`RestoreTarget`] is a store to which a backup is restored.
 //! * [`LeaseFence`] says whether the owner certainly still has the shard.
 //!
 //! `docs/media.md` shows how to write a medium; `docs/adr/0037-one-store-over-any-medium.md` has the decisions.
@@ -19,6 +20,7 @@ mod fence;
 mod medium;
 mod pieces;
 mod reading;
+mod restoring;
 mod store;
 
 pub use cache::BlockCache;
@@ -27,4 +29,5 @@ pub use fence::{LeaseFence, boot_ms, millis, random};
 pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 pub use pieces::{MAX_PIECE, lay_over};
 pub use reading::ReadOnlyFolder;
-pub use store::{Acquired, MediumStore};
+pub use restoring::RestoreTarget;
+pub use store::{Acquired, FillFolder, MediumStore};

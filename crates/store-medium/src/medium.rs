@@ -93,7 +93,9 @@ pub trait Medium: MediumFiles {
     /// The length of a lease.
     fn lease(&self) -> Duration;
 
-    /// Writes pieces, which do not overlap; all of them are durable on return, at the level that is returned.
+    /// Writes pieces, which do not overlap; all of them are durable on return, at the level that is returned. A piece
+    /// that begins where one of an earlier call does is at least as long: the header of a journal is always a piece of
+    /// its own, because it is written again.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`](duewheel_core::store::ErrorKind::Fenced) for an owner that was replaced. If certainly nothing

@@ -10,9 +10,22 @@ pub const MAX_PIECE: usize = 1024 * 1024;
 pub(crate) struct Pieces {
     rows: Vec<(u64, Vec<u8>)>,
     bytes: usize,
+    /// No piece begins before this offset and ends behind it; 0: any may.
+    apart: u64,
 }
 
 impl Pieces {
+    /// Those of a file of which the first bytes, up to this offset, are written again: they are a piece of their own.
+    pub(crate) fn with_head(apart: u64) -> Self {
+        Pieces { apart, ..Pieces::default() }
+    }
+
+    /// Takes what waits, in the order in which it was written.
+    pub(crate) fn take(&mut self) -> Vec<Piece> {
+        self.bytes = 0;
+        std::mem::take(&mut self.rows).into_iter().map(|(at, bytes)| Piece { at, bytes }).collect()
+    }
+
     /// Bytes that wait.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -27,10 +40,15 @@ impl Pieces {
         }
     }
 
-    fn write_some(&mut self, at: u64, bytes: &[u8]) -> usize {
+    fn write_some(&mut self, at: u64, mut bytes: &[u8]) -> usize {
+        if at < self.apart {
+            let before = usize::try_from(self.apart - at).unwrap_or(usize::MAX);
+            bytes = &bytes[..bytes.len().min(before)];
+        }
         if let Some((from, row)) = self.rows.last_mut()
             && *from + row.len() as u64 == at
             && row.len() < MAX_PIECE
+            && at != self.apart
         {
             let taken = bytes.len().min(MAX_PIECE - row.len());
             row.extend_from_slice(&bytes[..taken]);
@@ -50,11 +68,6 @@ impl Pieces {
             self.bytes += taken;
         }
         taken
-    }
-
-    /// The pieces, in the order in which they were written.
-    pub(crate) fn into_pieces(self) -> Vec<Piece> {
-        self.rows.into_iter().map(|(at, bytes)| Piece { at, bytes }).collect()
     }
 
     /// Puts what waits over what was read.
@@ -92,9 +105,27 @@ mod tests {
         let mut read = vec![9; 20];
         pieces.lay_over(&mut read, 0);
         assert_eq!(read, [&[4; 12][..], &[2; 8]].concat());
-        let pieces = pieces.into_pieces();
+        let pieces = pieces.take();
         let lengths: Vec<_> = pieces.iter().map(|piece| (piece.at, piece.bytes.len())).collect();
         assert_eq!(lengths, [(0, MAX_PIECE), (MAX_PIECE as u64, 10), (4_000_000, 5)]);
+    }
+
+    /// Story: a header and the groups behind it were one piece. When the header was written again, PostgreSQL replaced
+    /// the whole piece.
+    #[test]
+    fn a_head_is_a_piece_of_its_own() {
+        let mut pieces = Pieces::with_head(100);
+        let lengths = |pieces: &mut Pieces| {
+            pieces.take().iter().map(|piece| (piece.at, piece.bytes.len())).collect::<Vec<_>>()
+        };
+        pieces.write(0, &[1; 100]);
+        pieces.write(100, &[2; 30]);
+        pieces.write(130, &[3; 30]);
+        assert_eq!(lengths(&mut pieces), [(0, 100), (100, 60)]);
+        pieces.write(0, &[1; 130]);
+        assert_eq!((lengths(&mut pieces), pieces.bytes()), (vec![(0, 100), (100, 30)], 0));
+        pieces.write(130, &[1; 30]);
+        assert_eq!(lengths(&mut pieces), [(130, 30)]);
     }
 
     #[test]

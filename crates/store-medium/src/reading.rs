@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use duewheel_core::store::StoreError;
-use duewheel_store_log::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
+use duewheel_store_log::disk::{Disk, DiskFile, FileAccess};
 
 use crate::medium::{FileId, MediumFiles};
 
@@ -33,52 +33,16 @@ fn failed(error: StoreError) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn refused<T>() -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only read"))
-}
-
 impl Disk for ReadOnlyFolder {
-    fn make_dir(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let folder = if dir.is_empty() { String::new() } else { format!("{dir}/") };
         let names = self.0.list(&folder).map_err(failed)?;
         Ok(names.iter().filter_map(|name| name.strip_prefix(&*folder).map(str::to_owned)).collect())
     }
 
-    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
-        refused()
-    }
-
     fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.0.find(name).map_err(failed)?.ok_or(io::ErrorKind::NotFound)?;
         Ok(Arc::new(ShardFile { files: Arc::clone(&self.0), id: file.id, bytes: file.bytes }))
-    }
-
-    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
-        refused()
-    }
-
-    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn remove(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn sync_dir(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        Ok(0)
-    }
-
-    fn unique(&self) -> u64 {
-        0
     }
 }
 
@@ -95,17 +59,5 @@ impl DiskFile for ShardFile {
             buffer.copy_from_slice(&self.files.read(self.id, at, buffer.len()).map_err(failed)?);
         }
         Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        refused()
-    }
-
-    fn allocate(&self, _: u64) -> io::Result<()> {
-        refused()
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        refused()
     }
 }

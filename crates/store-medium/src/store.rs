@@ -12,6 +12,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::time::WallMs;
 use duewheel_core::{Lsn, MessageId};
+use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{Hands, LogStore, Options as LogOptions, WorkerPool};
 
 use crate::cache::BlockCache;
@@ -22,6 +23,12 @@ use crate::medium::Medium;
 /// The clocks are noted at least so often while nothing is written, in ms: where two nodes' wall clocks disagree, a delay is
 /// late by as much at most when a shard passes from one to the other.
 const CLOCK_MS: u64 = 5_000;
+
+/// Copies the files of a folder to an empty one.
+pub type FillFolder<'a> = &'a mut dyn FnMut(&dyn Disk) -> Result<(), StoreError>;
+
+/// The file that lists the others.
+const MANIFEST: &str = "MANIFEST";
 
 /// What acquiring a shard has shown.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +86,39 @@ impl MediumStore {
         waker: Waker,
     ) -> Result<Self, StoreError> {
         let disk = MediumDisk::new(Arc::clone(&medium), cache, acquired.shard);
+        Self::open_on(disk, medium, log, acquired, waker)
+    }
+
+    /// Like [`MediumStore::open`], for a shard without files, to which `fill` copies those of another folder before.
+    ///
+    /// # Errors
+    /// As of [`MediumStore::open`] and of `fill`; [`ErrorKind::Corrupt`] if the shard has files. The medium is told
+    /// that this owner has ended.
+    pub fn restore(
+        medium: Arc<dyn Medium>,
+        cache: Arc<BlockCache>,
+        log: LogOptions,
+        acquired: &Acquired,
+        waker: Waker,
+        fill: FillFolder<'_>,
+    ) -> Result<Self, StoreError> {
+        let disk = MediumDisk::new(Arc::clone(&medium), cache, acquired.shard);
+        fill_empty(&disk, acquired.shard, fill).inspect_err(|error| {
+            // The next owner need not wait for the lease to end. If this fails, it runs out.
+            let _ = medium.give_back(None);
+            medium.ended(error.clone());
+        })?;
+        Self::open_on(disk, medium, log, acquired, waker)
+    }
+
+    fn open_on(
+        disk: MediumDisk,
+        medium: Arc<dyn Medium>,
+        log: LogOptions,
+        acquired: &Acquired,
+        waker: Waker,
+    ) -> Result<Self, StoreError> {
+        check_manifest(&*medium, acquired).inspect_err(|error| medium.ended(error.clone()))?;
         let sent = disk.sent();
         let log = LogOptions {
             id_step: u64::from(acquired.shards.max(1)),
@@ -141,6 +181,36 @@ impl MediumStore {
     /// Ends the ownership: what this process still answers is nothing.
     fn end(&self) {
         self.medium.ended(StoreError::new(ErrorKind::Closed, "the store is closed"));
+    }
+}
+
+/// Checks that a shard of which the journal has been written has a manifest, which is there before. Without it all
+/// files are lost, and the shard would begin anew as if it had never had one.
+fn check_manifest(medium: &dyn Medium, acquired: &Acquired) -> Result<(), StoreError> {
+    if acquired.noted_ago.is_none() || medium.find(MANIFEST)?.is_some() {
+        return Ok(());
+    }
+    let what = format_args!(
+        "shard {} has had an owner, and has no {MANIFEST}: what it held is lost. Give the store its data back",
+        acquired.shard
+    );
+    Err(StoreError::new(ErrorKind::Corrupt, what))
+}
+
+/// Copies files to the folder of a shard, which must have none.
+fn fill_empty(disk: &MediumDisk, shard: u32, fill: FillFolder<'_>) -> Result<(), StoreError> {
+    let names = disk.list("").map_err(|error| {
+        StoreError::new(
+            ErrorKind::Unavailable,
+            format_args!("cannot list the files of shard {shard}: {error}"),
+        )
+    })?;
+    match names.first() {
+        None => fill(disk),
+        Some(name) => {
+            let what = format_args!("shard {shard} has files already: there is {name}");
+            Err(StoreError::new(ErrorKind::Corrupt, what))
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{Acquired, EndedOwners, Medium, MediumFiles, MediumStore, millis, random};
+use duewheel_store_medium::{
+    Acquired, BlockCache, EndedOwners, Medium, MediumFiles, MediumStore, millis, random,
+};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
@@ -23,7 +25,7 @@ use crate::pool;
 use crate::process::OfProcess;
 use crate::reading::PgReader;
 use crate::reign::{self, FIRST_SECOND};
-use crate::schema::FORMAT;
+use crate::schema::{FORMAT, RESTORING};
 
 /// The number of leases after which every node has read a new secret.
 const ROTATION_LEASES: u32 = 2;
@@ -48,8 +50,9 @@ const BEAT: &str = "WITH beat AS (UPDATE {s}.node SET until = clock_timestamp() 
     LEFT JOIN {s}.node n ON n.until > clock_timestamp() OR n.name = $1 ORDER BY n.name";
 const LEAVE: &str = "DELETE FROM {s}.node WHERE name = $1 AND number = $2";
 const OWNERS: &str = "SELECT s.shard, s.epoch, l.node, l.number, l.advertise, \
-    COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false) \
+    COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false), (SELECT format FROM {s}.cluster) \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard ORDER BY s.shard";
+const OWNED: &str = "SELECT epoch > 0 FROM {s}.shard WHERE shard = $1";
 const BEGIN_ROTATION: &str =
     "UPDATE {s}.cluster SET former_secret = secret, secret = $1 WHERE former_secret IS NULL RETURNING 1";
 const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNING 1";
@@ -191,7 +194,7 @@ impl PostgresCoordinator {
         shard: ShardId,
         waker: Waker,
     ) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
-        let Some(cluster) = locked(&self.joined).clone() else {
+        let Some(cluster) = self.joined() else {
             return Err(StoreError::new(ErrorKind::Closed, "the node has not joined the cluster"));
         };
         let known = locked(&self.epochs).get(&shard.0).copied().unwrap_or(0);
@@ -215,6 +218,36 @@ impl PostgresCoordinator {
         Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
     }
 
+    /// Whether a shard has had an owner: then it has files, unless that owner has ended before it had made any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the shard is not there, [`ErrorKind::Unavailable`] when the server does not answer.
+    pub fn has_been_owned(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
+        let rows = self.bounded(|database| async move {
+            Ok(database.call(&database.sql(OWNED), &[(&no, Type::INT4)]).await?)
+        })?;
+        let missing = || StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard} is not there"));
+        column(rows.first().ok_or_else(missing)?, 0)
+    }
+
+    pub(crate) fn database(&self) -> &Arc<Database> {
+        &self.of_process.database
+    }
+
+    pub(crate) fn cache(&self) -> Arc<BlockCache> {
+        Arc::clone(&self.of_process.cache)
+    }
+
+    /// The id of the cluster that this process has joined.
+    pub(crate) fn joined(&self) -> Option<String> {
+        locked(&self.joined).clone()
+    }
+
+    pub(crate) fn set_joined(&self, id: String) {
+        *locked(&self.joined) = Some(id);
+    }
+
     /// Makes calls of the cluster's tables, within a time limit for all of them together.
     fn bounded<T, F>(&self, work: impl FnOnce(Arc<Database>) -> F) -> Result<T, StoreError>
     where
@@ -230,13 +263,33 @@ impl PostgresCoordinator {
     }
 }
 
-fn failed(error: tokio_postgres::Error) -> StoreError {
+pub(crate) fn failed(error: tokio_postgres::Error) -> StoreError {
     CallFailure::from(error).into()
 }
 
 /// Reads a column of any type.
-fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, no: usize) -> Result<T, StoreError> {
+pub(crate) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    no: usize,
+) -> Result<T, StoreError> {
     row.try_get(no).map_err(|error| odd(&format!("a row, whose column {no} cannot be read ({error}), and")))
+}
+
+/// A random id for a new cluster.
+pub(crate) fn new_id() -> Result<String, StoreError> {
+    Ok(random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Checks that this version knows the format of a cluster.
+fn check_format(format: i32) -> Result<(), StoreError> {
+    let what = match format {
+        FORMAT => return Ok(()),
+        RESTORING => {
+            "the restore of a backup to this store has not ended: run `duewheel restore` again".to_owned()
+        }
+        _ => format!("the cluster has format {format}; this version knows {FORMAT}"),
+    };
+    Err(StoreError::new(ErrorKind::Corrupt, what))
 }
 
 fn read_cluster(rows: &[Row]) -> Result<StoredCluster, StoreError> {
@@ -247,10 +300,7 @@ fn read_cluster(rows: &[Row]) -> Result<StoredCluster, StoreError> {
         ));
     };
     let (format, placement): (i32, i32) = (column(row, 0)?, column(row, 3)?);
-    if format != FORMAT {
-        let what = format_args!("the cluster has format {format}; this version knows {FORMAT}");
-        return Err(StoreError::new(ErrorKind::Corrupt, what));
-    }
+    check_format(format)?;
     if u32::try_from(placement) != Ok(PLACEMENT) {
         let what =
             format_args!("the cluster places messages by rule {placement}; this version knows {PLACEMENT}");
@@ -330,7 +380,7 @@ async fn existing_or_new(
     if !rows.is_empty() {
         return read_cluster(&rows);
     }
-    let id: String = random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = new_id()?;
     let secret = &random::<32>()?[..];
     let shards = i32::try_from(candidate.shards_if_new.max(1)).unwrap_or(i32::MAX);
     let placement = i32::try_from(PLACEMENT).unwrap_or(i32::MAX);
@@ -353,13 +403,13 @@ impl Coordinator for PostgresCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
         let candidate = candidate.clone();
         let (joined, id) = self.bounded(|database| async move { join(&database, &candidate).await })?;
-        *locked(&self.joined) = Some(id);
+        self.set_joined(id);
         Ok(joined)
     }
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
         let (name, number) = (node.name.clone(), i64::from(node.number));
-        let joined = locked(&self.joined).clone();
+        let joined = self.joined();
         self.bounded(|database| async move {
             let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
             let rows = database.call(&database.sql(BEAT), &params).await?;
@@ -398,6 +448,10 @@ impl Coordinator for PostgresCoordinator {
     fn owners(&self) -> Result<Vec<Ownership>, StoreError> {
         let rows =
             self.bounded(|database| async move { Ok(database.call(&database.sql(OWNERS), &[]).await?) })?;
+        // Nodes find it out when they join; others, who only read, here.
+        if let Some(row) = rows.first() {
+            column::<Option<i32>>(row, 6)?.map_or(Ok(()), check_format)?;
+        }
         let mut owners = Vec::new();
         for row in &rows {
             let (shard, epoch, runs): (i32, i64, bool) = (column(row, 0)?, column(row, 1)?, column(row, 5)?);
@@ -418,7 +472,7 @@ impl Coordinator for PostgresCoordinator {
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
-        let (cache, log) = (Arc::clone(&self.of_process.cache), self.options().log.clone());
+        let (cache, log) = (self.cache(), self.options().log.clone());
         Ok(Box::new(MediumStore::open(medium, cache, log, &acquired, waker)?))
     }
 

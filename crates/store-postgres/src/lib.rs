@@ -21,6 +21,7 @@ mod pool;
 mod process;
 mod reading;
 mod reign;
+mod restoring;
 mod schema;
 
 pub use coordinator::{PostgresCoordinator, PostgresRotation};

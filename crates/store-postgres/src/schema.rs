@@ -7,6 +7,8 @@ pub const SCHEMA: &str = include_str!("schema.sql");
 
 /// The format of the tables and of the files in them.
 pub(crate) const FORMAT: i32 = 1;
+/// The format of a cluster while a backup is restored to it.
+pub(crate) const RESTORING: i32 = -1;
 
 /// The statements for a schema.
 ///

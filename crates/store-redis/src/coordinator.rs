@@ -20,7 +20,7 @@ use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::questions::Questions;
 use crate::reading::RedisReader;
-use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT};
+use crate::reign::{self, Claimant, ClusterIdentity, FIRST_EPOCH, FORMAT, RESTORING};
 use crate::reset::Reset;
 use crate::rotation::Rotation;
 use crate::wire::{self, HostPort, RedisReply, Servers, Slots, Wire, wait_for};
@@ -157,6 +157,20 @@ impl RedisCoordinator {
         let servers = self.inner.servers.clone();
         let reader = self.bounded(async move { RedisReader::connect(&servers, shard).await })?;
         Ok(Arc::new(reader))
+    }
+
+    /// Whether an owner has written to a shard, or the shard is missing although it was there: then files were there,
+    /// too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when Redis does not answer, [`ErrorKind::Corrupt`] when what it says is no number.
+    pub fn has_been_written(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.has_been_written(shard).await })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<CoordinatorInner> {
+        &self.inner
     }
 
     fn claimant(&self, node: &Node) -> Claimant {
@@ -304,8 +318,12 @@ impl CoordinatorInner {
         }
     }
 
-    fn joined(&self) -> Option<ClusterIdentity> {
+    pub(crate) fn joined(&self) -> Option<ClusterIdentity> {
         locked(&self.joined).clone()
+    }
+
+    pub(crate) fn set_joined(&self, cluster: ClusterIdentity) {
+        *locked(&self.joined) = Some(cluster);
     }
 
     /// The cluster as it is stored.
@@ -593,6 +611,10 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreErro
 }
 
 pub(crate) fn unknown_format(format: &str) -> StoreError {
+    if format == RESTORING {
+        let what = "the restore of a backup to this store has not ended: run `duewheel restore` again";
+        return StoreError::new(ErrorKind::Corrupt, what);
+    }
     let what = format_args!("the cluster has format {format:?}; this version knows {FORMAT}").to_string();
     StoreError::new(ErrorKind::Corrupt, what)
 }
@@ -622,7 +644,7 @@ impl Coordinator for RedisCoordinator {
                 let id = id.ok_or_else(|| fault::damaged(&inner.cluster, "id", "there is none"))?;
                 let cluster = inner.cluster_of(id, shards, secret, made.is_some_and(|made| made == "1"))?;
                 let (shards, secret) = (cluster.shards, cluster.secret);
-                *locked(&inner.joined) = Some(cluster);
+                inner.set_joined(cluster);
                 let node = Node { name: name.clone(), advertise: advertise.clone(), number };
                 let all = Arc::clone(inner);
                 if let Err(error) = self.bounded(async move { all.replicas_know().await }) {

@@ -25,6 +25,7 @@ mod reading;
 mod reign;
 mod remembered;
 mod reset;
+mod restoring;
 mod rotation;
 mod script;
 mod value;

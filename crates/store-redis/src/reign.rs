@@ -16,6 +16,8 @@ use crate::{fault, script, value};
 
 /// The format of the data in Redis.
 pub(crate) const FORMAT: &str = "3";
+/// The format of a cluster while a backup is restored to it.
+pub(crate) const RESTORING: &str = "restoring";
 /// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
 /// The number of ids that are reserved at a time; new ones are reserved when half of them are used. When the server's

@@ -28,8 +28,8 @@ impl fmt::Display for Reset {
 }
 
 /// The head of an existing shard.
-struct ShardHead {
-    shard: ShardId,
+pub(crate) struct ShardHead {
+    pub(crate) shard: ShardId,
     /// Its cluster, and the number of shards of that; `None` in a head of an earlier version.
     cluster: Option<(String, u32)>,
 }
@@ -99,7 +99,8 @@ impl CoordinatorInner {
         Err(StoreError::new(ErrorKind::Fenced, what.to_string()))
     }
 
-    async fn heads(&self, shards: u32) -> Result<Vec<ShardHead>, StoreError> {
+    /// The heads of the shards below a number that exist.
+    pub(crate) async fn heads(&self, shards: u32) -> Result<Vec<ShardHead>, StoreError> {
         let mut heads = Vec::new();
         for shard in (0..shards).map(ShardId) {
             let key = Keys::new(&self.options().prefix, shard).head;
@@ -121,6 +122,17 @@ impl CoordinatorInner {
             heads.push(ShardHead { shard, cluster });
         }
         Ok(heads)
+    }
+
+    pub(crate) async fn has_been_written(&self, shard: ShardId) -> Result<bool, StoreError> {
+        let key = Keys::new(&self.options().prefix, shard).head;
+        let mut ask = Pipeline::new();
+        ask.cmd("HGET").arg(&key).arg("journal");
+        let reply = value::some(self.of_key(&key, ask).await?.into_iter().next(), "HGET")?;
+        match value::number(reply, "HGET")? {
+            Some(writes) => Ok(writes > 0),
+            None => Ok(self.stored().await?.is_some_and(|cluster| cluster.made)),
+        }
     }
 
     /// Creates a shard whose mark of ids is not that of a new one, so that its first owner begins behind all ids that

@@ -57,6 +57,18 @@ pub(crate) fn rotate() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/rotate.lua"))))
 }
 
+/// Begins or ends the restore of a backup.
+pub(crate) fn restore() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/restore.lua"))))
+}
+
+/// Removes what an unfinished restore has left of a shard.
+pub(crate) fn wipe() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/wipe.lua"))))
+}
+
 /// What a script of an owner answers, if it was carried out.
 pub(crate) fn answered(replies: Vec<Value>) -> Result<String, StoreError> {
     let of = "a script";

@@ -140,8 +140,8 @@ enum CliCommand {
     Import(import::ImportArgs),
     /// Copy the data folder of a running server, without interrupting it
     Backup(backup::BackupArgs),
-    /// Make a data folder from a copy
-    Restore(restore::RestoreArgs),
+    /// Make a data folder, or a shared store, from a copy
+    Restore(Box<restore::RestoreArgs>),
     /// Put, list and remove schedules: messages that come again and again
     Schedule(schedule::ScheduleArgs),
     /// Put, list, test and remove targets: where messages are delivered

@@ -85,7 +85,12 @@ fn verify_shards(shards: &StoredShards) -> Result<VerifyReport, StoreError> {
     for shard in (0..shards.count()).map(ShardId) {
         let disk = shards.disk(shard)?;
         if disk.list("").is_ok_and(|names| names.is_empty()) {
-            continue; // it never had an owner
+            if shards.has_lost_all(shard)? {
+                let what = "the shard has had an owner, and has no file: all that it held is lost";
+                let (file, what) = (format!("shard {shard}"), what.to_owned());
+                all.problems.push(Damage { file, offset: 0, what });
+            }
+            continue;
         }
         let VerifyReport { files, bytes, records, messages, unproven_groups, problems } = verify_on(&*disk)?;
         all.files += files;

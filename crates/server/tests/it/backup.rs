@@ -19,7 +19,7 @@ use crate::schema;
 const ROUND: u64 = 30;
 const PRODUCERS: u64 = 3;
 /// A delayed message's due time is shown by the clocks as they are; a machine may put its wall clock right meanwhile.
-const CLOCKS_MS: i64 = 2_000;
+pub(crate) const CLOCKS_MS: i64 = 2_000;
 
 /// What a message was said to be.
 #[derive(Clone, Debug)]
@@ -198,13 +198,13 @@ fn id(value: &Value) -> u64 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no id: {value}"))
 }
 
-fn duewheel(dir: &Path) -> Command {
+pub(crate) fn duewheel(dir: &Path) -> Command {
     let mut command = Command::new(BINARY);
     command.current_dir(dir);
     command
 }
 
-fn ok(command: &mut Command) -> String {
+pub(crate) fn ok(command: &mut Command) -> String {
     let output = run(command);
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
     text(&output.stdout)
@@ -220,7 +220,7 @@ fn fails(command: &mut Command, says: &str) {
 }
 
 /// Runs of all shards.
-fn runs(data: &Path) -> usize {
+pub(crate) fn runs(data: &Path) -> usize {
     let folders = folders_in(data).unwrap_or_default();
     let names = folders.iter().flat_map(|folder| std::fs::read_dir(folder.join("runs")));
     let names = names.flatten().flatten();
@@ -228,7 +228,7 @@ fn runs(data: &Path) -> usize {
 }
 
 /// All messages of a queue, by id.
-fn listed(server: &Process, queue: &str) -> BTreeMap<u64, Value> {
+pub(crate) fn listed(server: &Process, queue: &str) -> BTreeMap<u64, Value> {
     let mut all = BTreeMap::new();
     let mut path = format!("/v1/queues/{queue}/messages?limit=1000");
     loop {
@@ -244,7 +244,7 @@ fn listed(server: &Process, queue: &str) -> BTreeMap<u64, Value> {
     }
 }
 
-fn ms(instant: &str) -> i64 {
+pub(crate) fn ms(instant: &str) -> i64 {
     instant.parse::<jiff::Timestamp>().expect("an instant").as_millisecond()
 }
 

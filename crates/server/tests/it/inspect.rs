@@ -1,11 +1,13 @@
 //! What stores hold, read without their servers: `duewheel inspect` and `duewheel verify`.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use duewheel_postgres_rig::{Postgres, Settings as PgSettings};
 use duewheel_redis_rig::{Redis, Settings};
 use serde_json::Value;
 
+use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process, run, text};
 
 const SHARDS: u64 = 3;
@@ -90,6 +92,89 @@ fn a_redis_is_inspected_and_verified() {
 fn a_postgres_is_inspected_and_verified() {
     let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
     is_inspected(&["--store", &postgres.url()], None);
+}
+
+/// Messages in three shards, and no node.
+fn filled(url: &str) {
+    let mut server = serve(&["--store", url]);
+    for n in 0..MESSAGES {
+        let body = format!(r#"{{"body": "body {n}", "delay": "1h", "key": "order-{n}"}}"#);
+        assert_eq!(server.call("POST", "/v1/queues/orders/messages", &body).0, 201);
+    }
+    server.signal("-TERM");
+    assert!(server.wait().success());
+}
+
+fn problems(url: &str) -> (bool, Vec<String>) {
+    let checked = run(Command::new(BINARY).args(["verify", "--json", "--store", url]));
+    let report: Value = serde_json::from_slice(&checked.stdout).expect("JSON");
+    let problems = report["problems"].as_array().expect("problems").iter();
+    (checked.status.success(), problems.map(|problem| problem.as_str().expect("words").to_owned()).collect())
+}
+
+/// Story: a shard without a file was passed over, as one that never had an owner. A store that had lost all files of a
+/// shard was told to be sound.
+#[test]
+fn a_shard_that_has_lost_all_files_is_a_problem_on_redis() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let url = redis.url(0);
+    let made =
+        run(Command::new(BINARY).args(["cluster", "reset", "--yes", "--shards", "3", "--store", &url]));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert_eq!(problems(&url), (true, Vec::new()), "no shard has had an owner");
+    filled(&url);
+    assert_eq!(problems(&url), (true, Vec::new()));
+    redis.command(&["DEL", "{duewheel:1}:files"]).expect("lost");
+    let (sound, told) = problems(&url);
+    assert!(
+        !sound && told.len() == 1 && told[0].starts_with("shard 1 ") && told[0].contains("lost"),
+        "{told:?}"
+    );
+    // Nor does a node begin the shard anew as if nothing had been there.
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--shard-lease", "1s", "--store", &url]);
+    let node = Process::spawn_logged(command, log.reopen().expect("the file").into());
+    let begun = Instant::now();
+    while !std::fs::read_to_string(log.path()).expect("the log").contains("has no MANIFEST") {
+        assert!(begun.elapsed() < PATIENCE, "it says nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    node.kill();
+    // The head of the shard is gone, too.
+    redis.command(&["DEL", "{duewheel:2}:files", "{duewheel:2}:head"]).expect("lost");
+    let owned = |told: &[String]| told.iter().filter(|problem| problem.contains("lost")).count();
+    let begun = Instant::now();
+    loop {
+        let checked = run(Command::new(BINARY).args(["verify", "--json", "--store", &url]));
+        if let Ok(report) = serde_json::from_slice::<Value>(&checked.stdout) {
+            let told: Vec<String> =
+                report["problems"].as_array().expect("problems").iter().map(ToString::to_string).collect();
+            assert_eq!(owned(&told), 2, "{told:?}");
+            return;
+        }
+        // The killed node's leases run out.
+        assert!(begun.elapsed() < PATIENCE, "{}", text(&checked.stderr));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_shard_that_has_lost_all_files_is_a_problem_on_postgres() {
+    let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
+    let url = postgres.url();
+    filled(&url);
+    assert_eq!(problems(&url), (true, Vec::new()));
+    postgres.query("DELETE FROM duewheel.file WHERE shard = 1").expect("lost");
+    let (sound, told) = problems(&url);
+    assert!(
+        !sound && told.len() == 1 && told[0].starts_with("shard 1 ") && told[0].contains("lost"),
+        "{told:?}"
+    );
+    postgres
+        .query("UPDATE duewheel.shard SET epoch = 0 WHERE shard = 1")
+        .expect("as if it never had an owner");
+    assert_eq!(problems(&url), (true, Vec::new()));
 }
 
 #[test]

@@ -42,6 +42,7 @@ mod queues;
 mod quotas;
 mod redis;
 mod refused_groups;
+mod restore;
 mod salvage;
 mod schedules;
 mod schema;

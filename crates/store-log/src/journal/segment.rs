@@ -32,13 +32,13 @@ use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Frame, NoFrame};
-use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::disk::{Disk, DiskFile, FileAccess, SEGMENT_HEADER};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
 use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
 
 /// Start of the first frame.
-pub(crate) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = SEGMENT_HEADER;
 
 const MAGIC: [u8; 8] = *b"dw-segmt";
 

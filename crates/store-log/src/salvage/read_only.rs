@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
+use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::Damage;
 
 /// Number of bytes that are given up together when the disk cannot read them.
@@ -37,15 +37,7 @@ struct ReadOnlyFile {
     unreadable: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
-fn refused<T>() -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "a folder that is salvaged is never written to"))
-}
-
 impl Disk for ReadOnlyDisk<'_> {
-    fn make_dir(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         match self.disk.list(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -53,37 +45,9 @@ impl Disk for ReadOnlyDisk<'_> {
         }
     }
 
-    fn lock(&self, _: &str, _: LockKind) -> io::Result<Box<dyn HeldLock>> {
-        refused()
-    }
-
     fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.disk.open(name, FileAccess::Read)?;
         Ok(Arc::new(ReadOnlyFile { file, name: name.into(), unreadable: self.unreadable.clone() }))
-    }
-
-    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
-        refused()
-    }
-
-    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn remove(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn sync_dir(&self, _: &str) -> io::Result<()> {
-        refused()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.disk.free_bytes()
-    }
-
-    fn unique(&self) -> u64 {
-        self.disk.unique()
     }
 }
 
@@ -109,17 +73,5 @@ impl DiskFile for ReadOnlyFile {
             page_at += page.len() as u64;
         }
         Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        refused()
-    }
-
-    fn allocate(&self, _: u64) -> io::Result<()> {
-        refused()
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        refused()
     }
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Coordinator, ErrorKind, Level, Store, StoreError};
 use duewheel_postgres_rig::{Postgres, Settings};
-use duewheel_store_postgres::PostgresCoordinator;
+use duewheel_store_log::Options as LogOptions;
+use duewheel_store_postgres::{Options, PostgresCoordinator};
 
-use crate::place::{SHARD, append, candidate, node, open, options, server, until};
+use crate::place::{LEASE, SHARD, append, candidate, node, open, options, server, until};
 
 #[test]
 fn nothing_durable_is_lost_when_the_server_is_killed() {
@@ -175,4 +176,39 @@ fn time_without_an_owner_is_that_of_the_server() {
     let away = SystemTime::now().duration_since(UNIX_EPOCH + wall).expect("it is past");
     assert!(away >= Duration::from_millis(650), "{away:?}");
     assert!(away <= begun.elapsed().expect("a while") + Duration::from_secs(5), "{away:?}");
+}
+
+/// Story: the first groups of a segment went to the server in one row with its header. The next owner wrote the header
+/// again, which replaced the row: what was durable was gone for the owner after it.
+#[test]
+fn groups_behind_a_header_survive_the_owners_that_write_it_again() {
+    let postgres = server();
+    let size = 512 * 1024;
+    let log = LogOptions {
+        segment_bytes: size,
+        small_segment_bytes: size,
+        max_group_bytes: size / 2,
+        ..LogOptions::default()
+    };
+    let options = Options::parse(&postgres.url()).expect("a URL").lease(LEASE).expect("a lease").log(log);
+    let nodes = PostgresCoordinator::new(options).expect("a coordinator");
+    nodes.init().expect("tables");
+    let joined = until("it joins", || nodes.join(&candidate("a", 1)));
+    let (a, mut history) = ((nodes, joined), History::new(7));
+    for round in 0..4 {
+        let mut store = open(&a);
+        assert_eq!(store.recovered().next_lsn, history.model().applied().next(), "round {round}");
+        // One behind the other: a header waits together with the groups behind it.
+        for _ in 0..900 {
+            store.append(&history.group(60)).expect("append");
+        }
+        store.sync().expect("sync");
+        until("all is durable", || match store.progress()?.durable {
+            durable if durable == history.model().applied() => Ok(()),
+            _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+        });
+    }
+    let files = "SELECT count(*) FROM duewheel.file WHERE name LIKE 'journal/%'";
+    let files: u64 = postgres.query(files).expect("a count").parse().expect("a number");
+    assert!(files > 5, "the journal has several segments: {files}");
 }
