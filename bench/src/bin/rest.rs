@@ -271,42 +271,42 @@ fn start_on(data: &Path, limit: Duration) -> io::Result<(Server, Duration)> {
     Server::start([OsStr::new("--data"), data.as_os_str()], limit)
 }
 
-    /// Messages with bodies of so many bytes, due after so many ms, spread over so many queues. `rest` is the first one.
-    fn enqueue(server: &mut Server, messages: u64, body: usize, delay_ms: u64, queues: u64) -> io::Result<()> {
-        let most = BATCH.min(messages.div_ceil(queues));
-        let (mut left, mut queue) = (messages, 0);
-        while left > 0 {
-            let batch = left.min(most);
-            let line = json!({ "body": "x".repeat(body), "delay_ms": delay_ms }).to_string() + "\n";
-            let lines = line.repeat(usize::try_from(batch).expect("few"));
-            let name = if queue == 0 { "rest".to_owned() } else { format!("rest-{queue}") };
-            server.ask(&format!("/v1/queues/{name}/messages"), "application/x-ndjson", &lines)?;
-            queue = (queue + 1) % queues;
-            left -= batch;
-        }
-        Ok(())
+/// Messages with bodies of so many bytes, due after so many ms, spread over so many queues. `rest` is the first one.
+fn enqueue(server: &mut Server, messages: u64, body: usize, delay_ms: u64, queues: u64) -> io::Result<()> {
+    let most = BATCH.min(messages.div_ceil(queues));
+    let (mut left, mut queue) = (messages, 0);
+    while left > 0 {
+        let batch = left.min(most);
+        let line = json!({ "body": "x".repeat(body), "delay_ms": delay_ms }).to_string() + "\n";
+        let lines = line.repeat(usize::try_from(batch).expect("few"));
+        let name = if queue == 0 { "rest".to_owned() } else { format!("rest-{queue}") };
+        server.ask(&format!("/v1/queues/{name}/messages"), "application/x-ndjson", &lines)?;
+        queue = (queue + 1) % queues;
+        left -= batch;
     }
+    Ok(())
+}
 
-    /// Reserves and acks so many messages.
-    fn ack(server: &mut Server, messages: u64) -> io::Result<()> {
-        let (mut left, mut empty) = (messages, 0);
-        while left > 0 {
-            let wanted = json!({ "max": BATCH, "wait_ms": 1_000 }).to_string();
-            let answer = server.ask("/v1/queues/rest/reserve", "application/json", &wanted)?;
-            let answer: Value = serde_json::from_str(&answer)?;
-            let granted = answer["messages"].as_array().map_or(&[][..], Vec::as_slice);
-            empty = if granted.is_empty() { empty + 1 } else { 0 };
-            if empty > 30 {
-                return Err(io::Error::other(format!("{left} messages are not granted")));
-            }
-            let acks: Vec<_> = granted
-                .iter()
-                .map(|message| json!({ "id": message["id"], "lease_token": message["lease_token"] }))
-                .collect();
-            if !acks.is_empty() {
-                server.ask("/v1/ack", "application/json", &json!({ "messages": acks }).to_string())?;
-            }
-            left = left.saturating_sub(granted.len() as u64);
+/// Reserves and acks so many messages.
+fn ack(server: &mut Server, messages: u64) -> io::Result<()> {
+    let (mut left, mut empty) = (messages, 0);
+    while left > 0 {
+        let wanted = json!({ "max": BATCH, "wait_ms": 1_000 }).to_string();
+        let answer = server.ask("/v1/queues/rest/reserve", "application/json", &wanted)?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        let granted = answer["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        empty = if granted.is_empty() { empty + 1 } else { 0 };
+        if empty > 30 {
+            return Err(io::Error::other(format!("{left} messages are not granted")));
         }
-        Ok(())
+        let acks: Vec<_> = granted
+            .iter()
+            .map(|message| json!({ "id": message["id"], "lease_token": message["lease_token"] }))
+            .collect();
+        if !acks.is_empty() {
+            server.ask("/v1/ack", "application/json", &json!({ "messages": acks }).to_string())?;
+        }
+        left = left.saturating_sub(granted.len() as u64);
     }
+    Ok(())
+}

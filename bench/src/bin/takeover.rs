@@ -105,7 +105,10 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> io::Result<bool> {
     duewheel_bench::server::build()?;
     println!("{}", duewheel_bench::machine::describe());
-    println!("{} messages of {} bytes in {} shards, a lease of {} s\n", args.messages, args.body, args.shards, args.lease);
+    println!(
+        "{} messages of {} bytes in {} shards, a lease of {} s\n",
+        args.messages, args.body, args.shards, args.lease
+    );
     println!("| medium | accepted/s | medium keeps | node's memory MiB | killed to served ms |");
     println!("|---|--:|--:|--:|--:|");
     let both = [MediumKind::Redis, MediumKind::Postgres];

@@ -160,6 +160,15 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     }
 }
 
+/// Reserves disk space for a file, if its file system can; whether it could.
+pub(crate) fn allocate_if_possible(file: &dyn DiskFile, bytes: u64) -> io::Result<bool> {
+    match file.allocate(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The refusal of a change of a disk that is only read.
 fn only_read<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only read"))

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel_core::store::StoreError;
 
-use crate::disk::{Disk, FileAccess};
+use crate::disk::{Disk, FileAccess, allocate_if_possible};
 use crate::fault::failed;
 use crate::folder::{RESERVE, RESERVE_BYTES};
 use crate::mem::Mem;
@@ -116,10 +116,7 @@ impl DiskReserve {
         self.reserved.store(0, Relaxed);
         let file = disk.create(RESERVE).map_err(failed("create", RESERVE))?;
         let zeros = vec![0; 64 * 1024];
-        let mut kept = match file.allocate(wanted) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-            allocated => allocated,
-        };
+        let mut kept = allocate_if_possible(&*file, wanted).map(drop);
         let mut at = 0;
         while kept.is_ok() && at < wanted {
             kept = file.write_at(&zeros, at);

@@ -15,7 +15,6 @@
 //! Space is also short when less is free than the memtables may take as runs: messages that no flush can write would
 //! keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use std::time::Duration;
 use duewheel_core::store::{ErrorKind, StoreError};
 
 use super::segment::Prepared;
-use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::disk::{Disk, DiskFile, FileAccess, allocate_if_possible};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
@@ -233,11 +232,8 @@ fn fill(
     stop: &dyn Fn() -> bool,
 ) -> Result<(Arc<dyn DiskFile>, u64), StoreError> {
     let file = disk.create(name).map_err(failed("create", name))?;
-    let end = match file.allocate(bytes) {
-        Ok(()) => filled,
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => bytes,
-        Err(error) => return Err(failed("allocate", name)(error)),
-    };
+    let is_allocated = allocate_if_possible(&*file, bytes).map_err(failed("allocate", name))?;
+    let end = if is_allocated { filled } else { bytes };
     if disk.allocates_zeros() {
         return Ok((file, bytes));
     }
