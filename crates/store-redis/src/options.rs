@@ -10,6 +10,7 @@ use duewheel_core::percent;
 use duewheel_store_log::{Options as LogOptions, SyncMode};
 use duewheel_store_medium::BlockCache;
 
+use crate::address::HostPort;
 use crate::remembered::RememberedShards;
 
 /// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
@@ -41,7 +42,7 @@ use crate::remembered::RememberedShards;
 #[derive(Clone)]
 pub struct Options {
     pub(crate) shape: Topology,
-    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) hosts: Vec<HostPort>,
     pub(crate) transport: Transport,
     pub(crate) db: i64,
     pub(crate) user: Option<String>,
@@ -363,7 +364,7 @@ fn fitting(log: LogOptions) -> LogOptions {
     }
 }
 
-fn host(text: &str) -> Result<(String, u16), BadOption> {
+fn host(text: &str) -> Result<HostPort, BadOption> {
     let bad = || BadOption::new("url host", "must be HOST or HOST:PORT, IPv6 as [::1]:6379");
     let port = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or_else(bad);
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {

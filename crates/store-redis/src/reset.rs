@@ -7,7 +7,7 @@ use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
 use duewheel_store_medium::random;
 use redis::Pipeline;
 
-use crate::coordinator::CoordinatorInner;
+use crate::cluster::CoordinatorInner;
 use crate::keys::Keys;
 use crate::reign::{self, ClusterIdentity, FORMAT};
 use crate::{fault, value};
