@@ -611,9 +611,8 @@ impl From<CallError> for Problem {
                 tracing::error!(what, "an answer of another kind");
                 Problem::internal()
             }
-            CallError::Store { .. } | CallError::Closed(_) | CallError::Lost(_) => {
-                Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome))
-            }
+            // The store's other errors, a driver that has ended, and whatever else leaves a call without an answer.
+            _ => Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome)),
         }
     }
 }

@@ -238,11 +238,8 @@ pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
                 }
                 ErrorKind::Full => return None,
             },
-            Ok(_)
-            | Err(CallError::Overloaded | CallError::Lost(_) | CallError::Bug(_) | CallError::Store { .. }) =>
-            {
-                return None;
-            }
+            // Overloaded, lost, a bug, or a store that may have applied it: that is not certain.
+            Ok(_) | Err(_) => return None,
         };
         why = Some(error);
     }
