@@ -85,13 +85,13 @@ impl Engine {
 
     /// Counts an expired message.
     pub(super) fn count_expired(&mut self, idx: QueueIdx, what: ExpiredCounts) {
-        self.expired.add(what);
+        self.figures.expired.add(what);
         self.queues.get_mut(idx).expired.add(what);
     }
 
     /// Counts of expired messages that were not dropped, of all queues.
     pub fn expired_counts(&self) -> ExpiredCounts {
-        self.expired
+        self.figures.expired
     }
 
     /// What is kept of a due time that a message is given: its time by the wall clock, if that is behind the instant at
