@@ -4,6 +4,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::id::MessageId;
 use crate::name::{Key, QueueName};
+use crate::random::scaled;
 
 /// What the draw depends on besides the queue: the same name gives the same part of the spread at each attempt to
 /// enqueue, on each node.
@@ -36,8 +37,7 @@ pub fn offset_ms(queue: &QueueName, by: DrawnBy<'_>, spread_ms: u64) -> u64 {
         DrawnBy::DedupeId(id) => hash.update(id.as_bytes()),
         DrawnBy::Id(id) => hash.update(&id.0.to_le_bytes()),
     }
-    let product = u128::from(hash.digest()) * (u128::from(spread_ms) + 1);
-    u64::try_from(product >> 64).unwrap_or(spread_ms)
+    scaled(hash.digest(), spread_ms)
 }
 
 #[cfg(test)]

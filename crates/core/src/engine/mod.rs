@@ -95,6 +95,7 @@ use crate::message::{Died, PastAttempt};
 use crate::message::{Kind, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
+use crate::random::mixed;
 use crate::record::{Record, Totals};
 use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, StageTally as Pending};
@@ -559,10 +560,7 @@ impl Engine {
 
     /// A number that depends only on the seed and the arguments (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
     fn random(&self, a: u64, b: u64) -> u64 {
-        let mut z = self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mixed(self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
 }
 
