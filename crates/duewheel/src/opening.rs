@@ -11,7 +11,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError};
 use duewheel_shard::clock::Clock;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Opener, StartError};
+use duewheel_shard::runner::{OpenStore, StartError};
 
 use crate::wheel::WheelParts;
 
@@ -99,7 +99,7 @@ impl From<StartError> for OpenError {
 }
 
 /// Opens a store whose data ends with the process.
-pub(crate) fn memory(policy: &Policy) -> Opener {
+pub(crate) fn memory(policy: &Policy) -> OpenStore {
     let bytes = policy.least_group();
     Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
 }

@@ -111,8 +111,8 @@ impl VirtualClock {
         let wall = start.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         VirtualClock(Arc::new(Mutex::new(Virtual {
-            reading: Reading { elapsed_ns: 0, wall_ns },
-            boot: drawn_boot(),
+            reading: ClockSample { elapsed_ns: 0, wall_ns },
+            boot: random_boot(),
             drivers: Vec::new(),
         })))
     }
@@ -152,7 +152,7 @@ impl VirtualClock {
     /// open.
     pub fn reboot(&self) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.boot = drawn_boot();
+        inner.boot = random_boot();
         inner.reading.elapsed_ns = 0;
     }
 
@@ -188,7 +188,7 @@ impl Clock for VirtualClock {
 }
 
 /// A random number that no other boot has: the standard library seeds its hash keys from the system's entropy.
-fn drawn_boot() -> BootId {
+fn random_boot() -> BootId {
     let half = || u128::from(RandomState::new().hash_one(0));
     BootId(half() << 64 | half())
 }

@@ -31,7 +31,7 @@ use crate::timekeeper::Timekeeper;
 use crate::turns::Turns;
 
 /// Opens the shard's store; called at the start and after each failure.
-pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
+pub type OpenStore = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
 
 /// Why a shard did not start.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ const OPENING: Duration = Duration::from_millis(100);
 pub struct Runner {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<DriverShared>,
-    opener: Opener,
+    opener: OpenStore,
     config: Config,
     /// The holds of the former engine, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
@@ -175,7 +175,7 @@ impl Runner {
     ///
     /// # Errors
     /// The store does not open, or the policy has a ring of an impossible size.
-    pub fn start(mut opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+    pub fn start(mut opener: OpenStore, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let inbox = Arc::new(Inbox::new(&config.policy));
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;

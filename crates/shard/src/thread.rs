@@ -8,7 +8,7 @@ use duewheel_core::engine::Config;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::quotas::QuotaSource;
-use crate::runner::{AfterTurn, Opener, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
+use crate::runner::{AfterTurn, OpenStore, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
 use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 
 /// A running shard: its driver's thread, and the state shared with it.
@@ -46,7 +46,7 @@ impl Shard {
     /// # Errors
     /// See [`StartError`]; no thread is left behind.
     pub fn start(
-        opener: Opener,
+        opener: OpenStore,
         config: Config,
         quotas: QuotaSource,
         clock: Arc<dyn Clock>,

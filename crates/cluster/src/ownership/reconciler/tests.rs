@@ -58,7 +58,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Reconciler {
     let means = Environment {
         clock: Arc::new(SystemClock),
         jitter: Jitter::seeded(1),
-        link: Connector::Tls(PeerTls::drawn().unwrap()),
+        link: Connector::Tls(PeerTls::generate().unwrap()),
         starter: Arc::new(OnThreads),
     };
     assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), means).1
