@@ -1,4 +1,4 @@
-//! The part of its spread that a message is drawn to.
+//! The delay of a message within its spread: a hash of its name, so that it is the same each time.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 

@@ -16,7 +16,8 @@ use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{MessageId, Policy};
-use duewheel::{CallError, Client, Demand, Duewheel};
+use duewheel::{CallError, Client, Duewheel};
+use duewheel_shard::client::Demand;
 
 use crate::limits::{HELD, REMEMBERED};
 

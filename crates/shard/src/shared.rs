@@ -309,15 +309,15 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::clock::Reading;
+    use crate::clock::ClockSample;
 
     /// A clock whose seconds a test counts.
     #[derive(Debug, Default)]
     struct Counted(AtomicU64);
 
     impl Clock for Counted {
-        fn read(&self) -> Reading {
-            Reading { elapsed_ns: 0, wall_ns: 0 }
+        fn read(&self) -> ClockSample {
+            ClockSample { elapsed_ns: 0, wall_ns: 0 }
         }
         fn running(&self) -> Duration {
             Duration::from_secs(self.0.load(Ordering::SeqCst))

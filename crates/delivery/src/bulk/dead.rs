@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::QueueName;
-use duewheel::{CallError, Client, ListPositions};
+use duewheel::{CallError, Client};
+use duewheel_shard::listing::ListPositions;
 
 use super::filter::{BulkFilter, LOOKED_AT, filter_step, last_note};
 

@@ -11,7 +11,8 @@ use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
-use duewheel::{CallError, ListPositions, same_content};
+use duewheel::{CallError, same_content};
+use duewheel_shard::listing::ListPositions;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

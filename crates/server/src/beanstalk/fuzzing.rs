@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 
 use bytes::BytesMut;
+use duewheel::Duewheel;
 use duewheel::core::SessionId;
 use duewheel::core::engine::{Op, WaiterId};
-use duewheel::{Answers, Duewheel};
+use duewheel_shard::inbox::Answers;
 
 use super::codec::{Command, DecodedInput, Decoder};
 use super::session::{self, Session};

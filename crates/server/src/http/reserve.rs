@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use duewheel::Demand;
 use duewheel::core::engine::{Grant, Reserved};
 use duewheel::core::{Policy, QueueName, SessionId};
+use duewheel_shard::client::Demand;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Candidate;
-use duewheel_shard::clock::{Reading, SystemClock};
+use duewheel_shard::clock::{ClockSample, SystemClock};
 
 use super::*;
 use crate::ownership::member::{Environment, FleetOptions, assemble};
@@ -21,7 +21,7 @@ const LEASE: Duration = Duration::from_secs(600);
 struct Later(Duration);
 
 impl Clock for Later {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         SystemClock.read()
     }
 
