@@ -325,12 +325,12 @@ pub const BURST_MS: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnExpiry {
-    /// It is granted all the same, and the grant says that it is late.
+    /// An expired message is granted all the same, and the grant says that it is late.
     #[default]
     DeliverLate,
-    /// It is dead.
+    /// An expired message is dead.
     Dead,
-    /// It is removed, as settled.
+    /// An expired message is removed, as settled.
     Drop,
 }
 

@@ -6,7 +6,7 @@ use crate::id::MessageId;
 use crate::name::{Key, QueueName};
 use crate::random::scaled;
 
-/// What the draw depends on besides the queue: the same name gives the same part of the spread at each attempt to
+/// The name whose hash gives the delay, besides the queue: the same name gives the same delay at each attempt to
 /// enqueue, on each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpreadBy<'a> {

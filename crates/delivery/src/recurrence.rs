@@ -98,7 +98,7 @@ enum RecurrenceRule {
 /// One occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occurrence {
-    /// Its nominal instant, without jitter.
+    /// The nominal instant of the occurrence, without jitter.
     pub at: SystemTime,
     /// Seconds that the zone's clock is ahead of UTC then.
     pub offset: i32,

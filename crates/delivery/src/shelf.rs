@@ -43,7 +43,7 @@ pub(crate) struct ShelfRow {
 /// Why a record was not written.
 #[derive(Clone, Debug)]
 pub(crate) enum NotWritten {
-    /// Another has written it, or it is gone: what was planned is out of date.
+    /// Another writer was first, or the record is gone: what was planned is out of date.
     Lost,
     /// The store refused the change, for this reason.
     Refused(ChangeRefusal),

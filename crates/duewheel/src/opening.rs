@@ -53,7 +53,7 @@ pub enum OpenError {
     Shards {
         /// The data folder.
         data: PathBuf,
-        /// Its number of shards.
+        /// The number of shards of the folder.
         has: u32,
         /// The number that was asked for.
         asked: u32,
@@ -67,7 +67,7 @@ pub enum OpenError {
     NeedsCluster {
         /// The data folder.
         data: PathBuf,
-        /// Its number of shards.
+        /// The number of shards of the folder.
         shards: u32,
     },
     /// The policy has a ring of an impossible size.

@@ -27,7 +27,7 @@ impl Jitter {
         pause - quarter + quarter * self.byte() / 256
     }
 
-    /// The next number, as SplitMix64 computes it (Steele, Lea and Flood, OOPSLA 2014).
+    /// The lowest byte of the next random number.
     fn byte(&self) -> u32 {
         let taken = self.taken.fetch_add(1, Ordering::Relaxed);
         u32::from(SplitMix64::after(self.seed, taken).next().to_le_bytes()[0])

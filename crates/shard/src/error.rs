@@ -36,9 +36,9 @@ pub enum CallError {
 /// Whether a failed call may have been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not applied: retrying is safe.
+    /// The call was not applied: retrying is safe.
     NotApplied,
-    /// It may have been applied: retry with the same key or `dedupe_id`.
+    /// The call may have been applied: retry with the same key or `dedupe_id`.
     Unknown,
 }
 

@@ -47,10 +47,10 @@ pub enum StartError {
 /// What a runner does when another owner has its shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFenced {
-    /// It reopens the store, under a new epoch.
+    /// The runner reopens the store, under a new epoch.
     #[default]
     OpenAgain,
-    /// It ends: another component decides who owns the shard.
+    /// The runner ends: another component decides who owns the shard.
     End,
 }
 
@@ -70,7 +70,7 @@ pub enum AfterTurn {
 pub struct SleepLimit {
     /// The event that ends it early.
     pub until: WakeOn,
-    /// Its longest duration.
+    /// The longest duration of the sleep.
     pub at_most: Duration,
 }
 
@@ -83,8 +83,8 @@ pub enum WakeOn {
     Wake,
     /// A call of [`Inbox::wake`], or a submission in the inbox.
     Anything,
-    /// The same events, with the duration in real time even where a test has stopped the clock: the store is to be
-    /// reopened.
+    /// A call of [`Inbox::wake`], or a submission in the inbox. The longest duration is in real time even where a test
+    /// has stopped the clock: the store is to be reopened.
     Retry,
 }
 

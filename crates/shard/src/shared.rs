@@ -171,11 +171,11 @@ impl Pulse {
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverEnd {
-    /// Its owner has ended it.
+    /// The owner of the driver has ended it.
     Stopped,
-    /// Another owner has its shard; the text explains it.
+    /// Another owner has the shard; the text explains it.
     Fenced(String),
-    /// Its store is permanently unavailable, or there is a bug in duewheel; the text explains it.
+    /// The store is permanently unavailable, or there is a bug in duewheel; the text explains it.
     Failed(String),
 }
 

@@ -30,7 +30,7 @@ impl Drop for Shard {
 }
 
 impl Shard {
-    /// Its parts, for an owner that will stop it.
+    /// The parts of the shard, for an owner that will stop it.
     pub fn hand_on(mut self) -> (Arc<Inbox>, Arc<DriverShared>) {
         self.handed_on = true;
         (self.inbox.clone(), self.shared.clone())

@@ -23,7 +23,7 @@ pub(crate) struct Memory {
     max: AtomicU64,
     /// Bytes written since the start of the process.
     sent: AtomicU64,
-    /// Of these, the bytes of groups that were answered.
+    /// The written bytes whose groups were answered.
     landed: AtomicU64,
     /// The value of `landed` when `used` was requested: these bytes are included in `used`.
     counted: AtomicU64,

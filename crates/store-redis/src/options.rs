@@ -67,10 +67,10 @@ pub struct Options {
 /// Whether a missing cluster, or shard of one, is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Create {
-    /// It is created, unless this process or the cluster itself knows that it existed.
+    /// A missing cluster is created, unless this process or the cluster itself knows that it existed.
     #[default]
     Always,
-    /// It is refused, so that a Redis that has lost its data is not taken for a new one.
+    /// A missing cluster is refused, so that a Redis that has lost its data is not taken for a new one.
     Never,
 }
 

@@ -30,7 +30,7 @@ impl fmt::Display for Reset {
 /// The head of an existing shard.
 struct ShardHead {
     shard: ShardId,
-    /// Its cluster, and the number of shards of that; `None` in a head of an earlier version.
+    /// The cluster of the shard, and the number of shards of that; `None` in a head of an earlier version.
     cluster: Option<(String, u32)>,
 }
 

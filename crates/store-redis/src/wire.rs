@@ -43,9 +43,9 @@ pub(crate) struct RequestFailure {
 /// Whether the server may have begun to carry out a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It has refused the first command, or never received it.
+    /// The server has refused the first command, or never received it.
     No,
-    /// It is unknown.
+    /// The server may have begun: that is unknown.
     Maybe,
 }
 

@@ -23,7 +23,7 @@ const OF_OPERATION: usize = 64;
 /// frames than this one.
 #[derive(Debug)]
 pub(crate) enum FrameFit {
-    /// These operations fit; the others are answered.
+    /// The operations that fit into a frame; the others are answered.
     Rest(PendingSubmission),
     /// No operation fits; all are answered.
     Nothing,

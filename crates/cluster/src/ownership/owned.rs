@@ -135,7 +135,7 @@ enum OwnershipState {
     },
     Opening {
         pause: RetryPause,
-        /// Another node should own it by now.
+        /// Whether another node should own the shard by now.
         unwanted: bool,
     },
     Serving(ServedShard),

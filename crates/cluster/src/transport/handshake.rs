@@ -81,7 +81,7 @@ pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 pub(super) enum Welcome {
     /// The request is accepted, with this version.
     Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
-    /// None of the proofs is valid.
+    /// The connecting node has given no valid proof.
     Stranger,
     /// The owner speaks the versions from the first to the second number.
     OtherVersions(u32, u32),

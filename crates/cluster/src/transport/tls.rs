@@ -55,7 +55,7 @@ impl fmt::Debug for PeerCertificates {
 pub enum CertificatePart {
     /// The certificate.
     Certificate,
-    /// Its private key.
+    /// The private key of the certificate.
     Key,
     /// The authority of all nodes.
     Authority,

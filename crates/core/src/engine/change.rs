@@ -242,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Like `change_life`, with other content: the message is put again under its id.
+    /// Changes the life and the content of a message: it is put again under its id.
     fn rewrite(
         &mut self,
         now: Now,

@@ -15,11 +15,11 @@ use super::rows::RowIdx;
 /// What an expiry means for a message that would be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrantVerdict {
-    /// It has not expired.
+    /// The message has not expired.
     InTime,
-    /// It has expired, and is granted all the same.
+    /// The message has expired, and is granted all the same.
     Late,
-    /// It is dead or gone instead.
+    /// The message is dead or gone instead.
     Ended,
 }
 

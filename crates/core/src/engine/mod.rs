@@ -159,10 +159,10 @@ pub enum Input {
 /// What startup does with leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
-    /// They are released: the process is new, and their connections are closed.
+    /// The leases are released: the process is new, and their connections are closed.
     #[default]
     Release,
-    /// They continue: the same process has opened its store again.
+    /// The leases continue: the same process has opened its store again.
     Keep,
 }
 
@@ -558,7 +558,7 @@ impl Engine {
         LeaseToken { epoch: self.epoch, counter: self.tokens }
     }
 
-    /// A number that depends only on the seed and the arguments (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
+    /// A number that depends only on the seed and the arguments.
     fn random(&self, a: u64, b: u64) -> u64 {
         mixed(self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }

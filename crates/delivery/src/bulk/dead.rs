@@ -23,7 +23,7 @@ pub struct DeadByReason {
     pub reason: DeadReason,
     /// The note of their last attempt; empty if there is none.
     pub note: Box<str>,
-    /// Their number.
+    /// The number of dead messages.
     pub messages: u64,
 }
 

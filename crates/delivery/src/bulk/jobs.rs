@@ -78,7 +78,7 @@ pub struct BulkCount {
 /// A job as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkView {
-    /// Its id.
+    /// The id of the job.
     pub id: String,
     /// The queue.
     pub queue: String,

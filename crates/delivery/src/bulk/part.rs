@@ -9,7 +9,7 @@ const ENTRY: usize = 20;
 /// Bytes of a record that are kept free for what stands before the messages: a position of 1,000 shards fits.
 const HEAD: usize = 64 * 1024;
 
-/// A step of a job's walk: what it has found, and where the next one begins.
+/// The messages that one step of a job's walk has found, and where the next step begins.
 ///
 /// It is created once. A node that repeats the step, because another one has died or was slow, takes what is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) struct PartWalk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartEntry {
     pub(super) id: MessageId,
-    /// Its generation; [`LEASED`] if a consumer had it.
+    /// The generation of the message; [`LEASED`] if a consumer had it.
     pub(super) generation: u32,
     /// When it was due, or has died if it was dead, in ms since 1970.
     pub(super) at: u64,

@@ -260,7 +260,7 @@ struct AttemptKeeper {
 /// of attempts.
 #[derive(Clone, Debug)]
 enum RoomSearch {
-    /// It goes on behind this position; `None`: at the oldest record.
+    /// The search goes on behind this position; `None`: at the oldest record.
     Behind(Option<ListPositions>),
     /// All were looked at; it begins again at this instant.
     Resting(Instant),

@@ -29,7 +29,7 @@ use crate::tls::Tls;
 const READ_BUFFER: usize = 64 * 1024;
 /// The number of connections at a time that get an answer that there are too many; others are simply closed.
 const TURNED_AWAY: usize = 64;
-/// That answer.
+/// The answer to a connection above the limit.
 const TOO_MANY: &str = concat!(
     "{\"type\":\"/errors#overloaded\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
     "\"detail\":\"too many connections; try again soon\"}"

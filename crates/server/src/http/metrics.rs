@@ -150,7 +150,7 @@ fn left_out(shown: &BTreeMap<QueueName, QueueFigures>, shards: &[LocalShard]) ->
     most.unwrap_or(0).saturating_sub(shown.len() as u64)
 }
 
-/// Those with the first names, a few of a shard at a time, so that others have their turn in between.
+/// The queues with the first names, a few of a shard at a time, so that others have their turn in between.
 async fn first_queues(
     app: &App,
     shards: &[LocalShard],

@@ -301,7 +301,7 @@ fn has_url(op: &Op) -> bool {
 pub(crate) enum LineAnswer<'a> {
     /// The message was accepted.
     Accepted(AcceptedLine<'a>),
-    /// It was not.
+    /// The message was refused.
     Refused(ItemProblem<'a>),
 }
 
@@ -311,7 +311,7 @@ pub(crate) struct AcceptedLine<'a> {
     #[serde(flatten)]
     pub(super) message: EnqueuedAnswer<'a>,
     pub(super) status: u16,
-    /// Its `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
+    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
     #[serde(skip_serializing_if = "is_false")]
     #[schemars(default)]
     pub(super) replayed: bool,

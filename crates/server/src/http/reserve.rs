@@ -99,7 +99,7 @@ impl ReserveOfMany<'_> {
 /// The queues of a reserve.
 struct ReserveQueues {
     names: Vec<QueueName>,
-    /// Those that have a largest number of their own.
+    /// The queues that have a largest number of their own.
     max_of: Vec<(QueueName, usize)>,
 }
 

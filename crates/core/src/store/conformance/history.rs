@@ -16,7 +16,7 @@ use crate::random::SplitMix64;
 use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
-/// A seeded generator of random numbers (SplitMix64).
+/// Random decisions from a seed.
 #[derive(Clone, Debug)]
 pub struct Dice(SplitMix64);
 
