@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use duewheel::core::engine::{EnqueueRefusal, Grant, Op, Reply, Reserved};
 use duewheel::core::name::QueueName;
-use duewheel::{CallError, Client, Demand, Pending};
+use duewheel::{CallError, Client};
+use duewheel_shard::client::Demand;
+use duewheel_shard::pending::Pending;
 
 /// Messages of one submission.
 const GROUP: u64 = 1_000;

@@ -12,10 +12,11 @@ use clap::{Parser, ValueEnum};
 use duewheel::core::engine::{Enqueue, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
-use duewheel::{Client, Demand, Duewheel, VirtualClock};
+use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::submit::submit_all;
 use duewheel_judge::rng::scatter;
+use duewheel_shard::client::Demand;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
@@ -263,7 +264,7 @@ async fn drain(args: &Args, dir: &Path) {
     let names = names(args);
     settle(client).await;
     let (began, mut drained) = (Instant::now(), 0u64);
-    let mut acks: Option<duewheel::Pending> = None;
+    let mut acks: Option<duewheel_shard::pending::Pending> = None;
     loop {
         let demand = Demand { max: 5_000, queues: names.clone(), ..Demand::new(names[0].clone()) };
         let grants = match client.reserve(demand).await.expect("reserved") {

@@ -13,10 +13,11 @@ use duewheel::core::name::QueueName;
 use duewheel::core::record::ClockPair;
 use duewheel::core::store::{Load, Recovered, Sequence, Store, Which};
 use duewheel::core::time::WallMs;
-use duewheel::{CallError, Client, Demand, Duewheel};
+use duewheel::{CallError, Client, Duewheel};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::submit::submit_all;
 use duewheel_judge::rng::scatter;
+use duewheel_shard::client::Demand;
 use duewheel_store_log::LogStore;
 
 #[global_allocator]
@@ -137,7 +138,7 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
 /// The consumer comes back.
 async fn drain(client: &Client, messages: u64) {
     let (began, mut drained, mut last) = (Instant::now(), 0u64, 0);
-    let mut acks: Option<duewheel::Pending> = None;
+    let mut acks: Option<duewheel_shard::pending::Pending> = None;
     while drained < messages {
         let demand = Demand { max: 5_000, wait_ms: 5_000, ..Demand::new(name("idle")) };
         let grants = granted(client.reserve(demand).await);

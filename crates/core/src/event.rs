@@ -31,7 +31,7 @@ pub struct MessageEvent {
     pub kind: EventKind,
     /// The message; `None`: several.
     pub id: Option<MessageId>,
-    /// Its key, where the record has it: when it is accepted, and when its content is changed.
+    /// The key of the message, where the record has it: when it is accepted, and when its content is changed.
     pub key: Option<Key>,
     /// When it is due, by the clocks at the time of the event; for waiting messages.
     pub due_at: Option<WallMs>,
@@ -47,33 +47,33 @@ pub struct MessageEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventKind {
-    /// It was accepted.
+    /// The message was accepted.
     Accepted,
-    /// It has another due time.
+    /// The message has another due time.
     Postponed,
-    /// It has another content or other settings, and the same due time.
+    /// The message has another content or other settings, and the same due time.
     Changed,
-    /// It became due. Only one that a caller asked for has a record.
+    /// The message became due. Only a fire that a caller asked for has a record.
     Fired,
     /// A consumer has leased it.
     Granted,
-    /// Its lease has another deadline.
+    /// The lease has another deadline.
     Extended,
-    /// Its lease has ended without a result: it waits for another attempt.
+    /// The lease has ended without a result: the message waits for another attempt.
     Returned,
-    /// Its lease ran out: it waits for another attempt.
+    /// The lease ran out: the message waits for another attempt.
     LeaseExpired,
-    /// It is dead.
+    /// The message is dead.
     Dead,
-    /// It was dead, and waits again.
+    /// The message was dead, and waits again.
     Redriven,
     /// A consumer has acked it.
     Acked,
     /// The producer has cancelled it.
     Cancelled,
-    /// Another message has taken its key.
+    /// Another message has taken the key.
     Replaced,
-    /// It was removed because its time was over.
+    /// The message was removed because its time was over.
     Expired,
     /// The messages of a queue were removed.
     Purged,

@@ -19,6 +19,7 @@ pub mod mutant;
 pub mod name;
 pub mod percent;
 pub mod policy;
+pub mod random;
 pub mod record;
 pub mod spread;
 pub mod store;

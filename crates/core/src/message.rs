@@ -50,7 +50,7 @@ pub struct Options {
     pub max_attempts: Option<MaxAttempts>,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
-    /// Its due time is drawn from this many ms, from the due time that was asked for on ([`crate::spread`]).
+    /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::spread`]).
     #[cfg_attr(feature = "serde", serde(skip))] // beside the message, in versions that know it
     pub spread_ms: Option<u64>,
     /// When it expires.
@@ -62,7 +62,8 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Expiry {
-    /// This many ms after its due time, and moves with it. Delays of retries do not move it.
+    /// The message expires this many ms after its due time, and the expiry moves with it. Delays of retries do not move
+    /// it.
     In(u64),
     /// At this instant.
     At(WallMs),
@@ -80,7 +81,7 @@ pub struct Life {
     /// Grants that do not count against `max_attempts`: those before the last redrive, and those that ended with "not
     /// yet".
     pub forgiven: u32,
-    /// Its own priority, lower first. `None`: the queue's setting counts.
+    /// The message's own priority, lower first. `None`: the queue's setting counts.
     pub priority: Option<u32>,
     /// The stage: waiting, leased or dead.
     pub stage: Stage,
@@ -234,7 +235,7 @@ pub enum Stage {
 pub struct Lease {
     /// Proof of this lease.
     pub token: LeaseToken,
-    /// Its deadline.
+    /// The deadline of the lease.
     pub until: EngineMs,
     /// The connection it is bound to, or [`SessionId::NONE`].
     pub session: SessionId,
@@ -257,9 +258,10 @@ pub enum DeadReason {
     MaxAttempts,
     /// A consumer asked for it.
     Buried,
-    /// It had expired when it would have been granted, and its queue's setting is [`crate::policy::OnExpiry::Dead`].
+    /// The message had expired when it would have been granted, and its queue's setting is
+    /// [`crate::policy::OnExpiry::Dead`].
     Expired,
-    /// It is no dead letter: it has ended, and is kept to be read and replayed ([`QueueName::of_done`]).
+    /// The message is no dead letter: it has ended, and is kept to be read and replayed ([`QueueName::of_done`]).
     Done(DoneOutcome),
 }
 
@@ -271,9 +273,9 @@ pub enum DoneOutcome {
     Acked,
     /// The producer cancelled it.
     Cancelled,
-    /// Another message took its key.
+    /// Another message took the key.
     Replaced,
-    /// It expired, or was dead for longer than its queue keeps dead messages.
+    /// The message expired, or was dead for longer than its queue keeps dead messages.
     Expired,
 }
 
@@ -301,7 +303,7 @@ pub enum Ended {
     Nacked,
     /// The lease ran out.
     LeaseExpired,
-    /// Its connection closed.
+    /// The connection of the consumer closed.
     Released,
     /// The consumer buried it.
     Buried,
@@ -320,16 +322,16 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
-    /// Its due time has not come.
+    /// The due time has not come.
     Scheduled,
-    /// It may be delivered.
+    /// The message may be delivered.
     Ready,
     /// A consumer has leased it.
     Leased,
     /// The message is dead.
     Dead,
-    /// It has ended, and its queue keeps it for a while ([`crate::policy::QueueSettings::keep_done_ms`]). It can be read
-    /// and replayed; for everything else it is gone.
+    /// The message has ended, and its queue keeps it for a while ([`crate::policy::QueueSettings::keep_done_ms`]). It
+    /// can be read and replayed; for everything else it is gone.
     Done,
 }
 

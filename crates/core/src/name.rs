@@ -25,9 +25,9 @@ pub struct Key(Arc<str>);
 /// Why a text is not a valid queue name or key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadName {
-    /// It is empty.
+    /// The name is empty.
     Empty,
-    /// It is longer than this many bytes.
+    /// The name is longer than this many bytes.
     TooLong(usize),
     /// A queue name must not start with `-`.
     LeadingDash,

@@ -4,6 +4,7 @@
 //! Limits are values, so that tests can make them tiny.
 
 use crate::attempts::MaxAttempts;
+use crate::random::scaled;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
@@ -206,10 +207,7 @@ impl Backoff {
         let max = self.max_ms.max(self.min_ms);
         let doublings = attempt.saturating_sub(1).min(63);
         let base = self.min_ms.saturating_mul(1u64 << doublings).min(max);
-        let share = |whole: u64| {
-            let product = (u128::from(whole) * u128::from(random)) >> 64;
-            u64::try_from(product).unwrap_or(whole)
-        };
+        let share = |whole: u64| scaled(random, whole.saturating_sub(1));
         let up = base.saturating_add(share(base / 2));
         if up <= max { up } else { (max - share(max / 4)).max(self.min_ms) }
     }
@@ -327,12 +325,12 @@ pub const BURST_MS: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnExpiry {
-    /// It is granted all the same, and the grant says that it is late.
+    /// An expired message is granted all the same, and the grant says that it is late.
     #[default]
     DeliverLate,
-    /// It is dead.
+    /// An expired message is dead.
     Dead,
-    /// It is removed, as settled.
+    /// An expired message is removed, as settled.
     Drop,
 }
 

@@ -167,7 +167,7 @@ fn of_history(life: &Life) -> usize {
 /// The state of a message, as tallies count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TallyState {
-    /// Its stage.
+    /// The stage of the message.
     pub kind: Kind,
     /// The due time.
     pub due: Due,
@@ -180,7 +180,7 @@ pub struct TallyState {
 pub struct Was {
     /// The queue, which never changes.
     pub queue: QueueName,
-    /// Its stage.
+    /// The stage of the message.
     pub kind: Kind,
     /// The due time.
     pub due: Due,
@@ -195,9 +195,9 @@ pub enum Gone {
     Acked,
     /// The producer has cancelled it.
     Cancelled,
-    /// Another message has taken its key.
+    /// Another message has taken the key.
     Replaced,
-    /// It was dead for longer than its queue keeps dead messages.
+    /// The message was dead for longer than its queue keeps dead messages.
     Expired,
 }
 
@@ -205,12 +205,12 @@ pub enum Gone {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pause {
-    /// It grants messages.
+    /// The queue grants messages.
     #[default]
     Running,
-    /// It grants none until it is resumed.
+    /// The queue grants no messages until it is resumed.
     Paused,
-    /// It grants none for a time.
+    /// The queue grants no messages for a time.
     Until {
         /// The end of the pause.
         end: EngineMs,
@@ -253,11 +253,11 @@ pub struct DedupeRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Created {
-    /// It created a message.
+    /// The enqueue created a message.
     New,
-    /// It created a message in place of this one.
+    /// The enqueue created a message in place of this one.
     Replacing(MessageId),
-    /// It kept the message that had the key (`if_exists: keep`).
+    /// The enqueue kept the message that had the key (`if_exists: keep`).
     Kept,
 }
 
@@ -408,7 +408,7 @@ impl BootAnchor {
         u64::try_from(i128::from(self.engine.0) * NS_OF_MS + passed).ok()
     }
 
-    /// The same anchor, expressed by another engine time; `None` if that was before the boot.
+    /// This anchor, expressed by another engine time; `None` if that was before the boot.
     #[must_use]
     pub fn at(&self, engine: EngineMs) -> Option<Self> {
         let passed = (i128::from(engine.0) - i128::from(self.engine.0)) * NS_OF_MS;

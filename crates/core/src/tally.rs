@@ -24,9 +24,9 @@ pub fn columns_per_queue(queues: usize) -> usize {
 /// The messages of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTally {
-    /// Their number.
+    /// The number of messages.
     pub count: u64,
-    /// Their total weight in bytes.
+    /// The total weight of the messages in bytes.
     pub weight: u64,
 }
 

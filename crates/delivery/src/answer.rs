@@ -11,7 +11,7 @@ use crate::limits::{MAX_EXCERPT, MAX_RETRY_AFTER, MAX_SNOOZE, MIN_RETRY_AFTER};
 /// What happens to the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushVerdict {
-    /// It is done.
+    /// The message is delivered.
     Delivered,
     /// The target has taken note and wants it again after this time (`duewheel-snooze`). No attempt is used up.
     Snoozed(Duration),

@@ -14,7 +14,7 @@ use crate::target::PushTarget;
 /// What a delivery worker needs to know of one target. Its secrets are in the clear, in memory only; `Debug` shows none.
 #[derive(Clone, Debug)]
 pub struct TargetEntry {
-    /// Its name.
+    /// The name of the target.
     pub name: String,
     /// Where its requests go.
     pub target: Arc<PushTarget>,
@@ -22,7 +22,7 @@ pub struct TargetEntry {
     pub queues: Vec<QueueName>,
     /// Why it is paused, if it is.
     pub paused: Option<String>,
-    /// Another number after each edit, of its queues and pauses too.
+    /// A number that is another one after each edit, of its queues and pauses too.
     pub revision: u64,
 }
 

@@ -126,31 +126,31 @@ pub enum Permit {
     Many,
     /// One request; it is announced with [`Breaker::begin`].
     One,
-    /// Nothing before this instant.
+    /// No request before this instant.
     Until(EngineMs),
-    /// Nothing before a request that is under way has ended.
+    /// No request before one that is under way has ended.
     AfterOthers,
-    /// Nothing before the target is resumed.
+    /// No request before the target is resumed.
     Paused,
 }
 
 /// What an end says of a target's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
-    /// It has answered.
+    /// The target has answered.
     No,
-    /// It has not, for the first time since an answer: it may be this message.
+    /// The target has not answered, for the first time since an answer: it may be this message.
     Once,
-    /// It has given no answer since the last one that was missing, or none at all: no message is to blame.
+    /// The target has given no answer since the last one that was missing, or none at all: no message is to blame.
     Away,
 }
 
 /// Whether an attempt is one of those after which a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// It counts.
+    /// The attempt counts.
     Counted,
-    /// It does not: the target is away, busy, or has refused everything.
+    /// The attempt does not count: the target is away, busy, or has refused everything.
     Forgiven,
 }
 

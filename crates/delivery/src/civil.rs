@@ -27,10 +27,10 @@ use crate::limits::{HORIZON, MAX_EXPRESSION, SEARCH_STEPS};
 /// What happens to a fixed hour that is missing because clocks are put forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstGap {
-    /// It occurs once, when the gap ends.
+    /// The occurrence comes once, when the gap ends.
     #[default]
     Shift,
-    /// It does not occur.
+    /// The occurrence is left out.
     Skip,
 }
 
@@ -40,16 +40,16 @@ pub enum DstFold {
     /// The first time alone.
     #[default]
     First,
-    /// Both times.
+    /// The occurrence comes at both times.
     Both,
 }
 
 /// What is special about an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OccurrenceNote {
-    /// Its civil time was missing that day; it comes when the gap ends.
+    /// The civil time was missing that day; the occurrence comes when the gap ends.
     Shifted,
-    /// Its civil time comes for the second time.
+    /// The civil time comes for the second time.
     Repeated,
 }
 

@@ -34,7 +34,7 @@ pub enum PushClass {
     DnsError,
     /// The target's networks do not permit its address.
     AddressRefused,
-    /// Nothing listens there.
+    /// The target refuses connections: no process listens at its port.
     ConnectionRefused,
     /// The connection ended before the answer did.
     ConnectionReset,

@@ -41,7 +41,7 @@ struct Subnet {
 /// Why a text names no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadNetwork {
-    /// It is neither a word nor an address with a prefix.
+    /// The text is neither a word nor an address with a prefix.
     #[error("{0:?} is neither public nor any nor a network such as 10.0.0.0/8")]
     Form(String),
     /// The address has bits behind its prefix.
@@ -50,7 +50,7 @@ pub enum BadNetwork {
     /// An IPv4 address is written as an IPv6 one.
     #[error("{0:?} is judged as IPv4: write it as such")]
     Mapped(String),
-    /// There are too many, or none.
+    /// The list has too many networks, or none.
     #[error("there must be 1 to {MAX_NETWORKS} networks")]
     Count,
 }

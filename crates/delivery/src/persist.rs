@@ -61,7 +61,7 @@ mod tests {
         (answer.await, calls.get())
     }
 
-    /// It gave up after five tries in a third of a second, and a message that was delivered came again.
+    /// Story: settling gave up after five tries in a third of a second, and a message that was delivered came again.
     #[tokio::test(start_paused = true)]
     async fn a_store_that_is_behind_for_most_of_the_lease_loses_nothing() {
         let (answer, calls) = run(LEASE - Duration::from_secs(2), CallError::Overloaded).await;

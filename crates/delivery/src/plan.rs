@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use duewheel::core::random::scaled;
+
 use crate::limits::{DELAYS, JITTER_PERCENT};
 
 /// The delays between the attempts of one message.
@@ -57,9 +59,9 @@ impl RetryPlan {
 pub(crate) fn jittered(delay: Duration, random: u64) -> Duration {
     let ms = delay.as_millis();
     let part = ms * u128::from(JITTER_PERCENT) / 100;
-    // 0 is the shortest delay, the largest number the longest.
-    let drawn = (u128::from(random) * (2 * part + 1)) >> 64;
-    Duration::from_millis(u64::try_from(ms - part + drawn).unwrap_or(u64::MAX))
+    let (shortest, range) = (u64::try_from(ms - part), u64::try_from(2 * part));
+    let (shortest, range) = (shortest.unwrap_or(u64::MAX), range.unwrap_or(u64::MAX));
+    Duration::from_millis(shortest.saturating_add(scaled(random, range)))
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use duewheel::core::id::SessionId;
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
-use duewheel::{CallError, Client, Demand, Duewheel};
+use duewheel::{CallError, Client, Duewheel};
+use duewheel_shard::client::Demand;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -294,7 +295,7 @@ pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
 #[derive(Debug)]
 pub(crate) struct PushJob {
     client: PushClient,
-    /// The same for URLs of messages; made for the first of them.
+    /// The targets of messages with URLs of their own; made for the first of them.
     urls: OnceLock<UrlTargets>,
     queues: Vec<QueueName>,
     concurrency: usize,
@@ -379,7 +380,7 @@ impl PushCounters {
 enum Turn {
     /// Messages, and what they were reserved for.
     Granted(Arc<PushJob>, Vec<Grant>),
-    /// Nothing; the permit may be another one now.
+    /// No message was taken; the permit may be another one now.
     Nothing,
     /// The wheel gives no messages for now.
     Unavailable,
@@ -396,10 +397,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 enum PushEnd {
     Done,
-    /// It comes again, after its own backoff if there is no delay; no attempt is used up.
+    /// The message comes again, after its own backoff if there is no delay; no attempt is used up.
     NotYet(Option<Duration>),
-    /// It comes again, after its own backoff if there is no delay, unless this was the last attempt that it has, or
-    /// that the target allows.
+    /// The message comes again, after its own backoff if there is no delay, unless this was the last attempt that it
+    /// has, or that the target allows.
     Again(Option<Duration>, MaxAttempts),
     Dead,
 }

@@ -30,7 +30,7 @@ impl RateBucket {
         usize::try_from(self.held / ONE).unwrap_or(usize::MAX)
     }
 
-    /// So many requests have begun.
+    /// Counts requests that have begun.
     pub(crate) fn take(&mut self, requests: usize) {
         let requests = u64::try_from(requests).unwrap_or(u64::MAX);
         self.held = self.held.saturating_sub(requests.saturating_mul(ONE));

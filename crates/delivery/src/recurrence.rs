@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use duewheel::core::random::scaled;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -97,7 +98,7 @@ enum RecurrenceRule {
 /// One occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occurrence {
-    /// Its nominal instant, without jitter.
+    /// The nominal instant of the occurrence, without jitter.
     pub at: SystemTime,
     /// Seconds that the zone's clock is ahead of UTC then.
     pub offset: i32,
@@ -158,8 +159,7 @@ impl Recurrence {
         let jitter = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let ms = Timestamp::try_from(occurrence.at).map_or(0, Timestamp::as_millisecond);
         let hash = xxh3_64(&[name.as_bytes(), &ms.to_le_bytes()].concat());
-        let drawn = (u128::from(hash) * (u128::from(jitter) + 1)) >> 64;
-        occurrence.at + Duration::from_millis(u64::try_from(drawn).unwrap_or(jitter))
+        occurrence.at + Duration::from_millis(scaled(hash, jitter))
     }
 
     /// The longest jitter, in ms.

@@ -35,7 +35,7 @@ pub struct PushRequest {
     pub due_at: SystemTime,
     /// The headers of the message.
     pub headers: Vec<(String, String)>,
-    /// Its body, sent byte for byte.
+    /// The body of the message, sent byte for byte.
     pub body: Bytes,
     /// The span of this attempt. Without one, `traceparent` is that of the message's headers, else a new one that is
     /// not sampled.

@@ -16,7 +16,8 @@ use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{MessageId, Policy};
-use duewheel::{CallError, Client, Demand, Duewheel};
+use duewheel::{CallError, Client, Duewheel};
+use duewheel_shard::client::Demand;
 
 use crate::limits::{HELD, REMEMBERED};
 
@@ -42,7 +43,7 @@ pub(crate) struct ShelfRow {
 /// Why a record was not written.
 #[derive(Clone, Debug)]
 pub(crate) enum NotWritten {
-    /// Another has written it, or it is gone: what was planned is out of date.
+    /// Another writer was first, or the record is gone: what was planned is out of date.
     Lost,
     /// The store refused the change, for this reason.
     Refused(ChangeRefusal),

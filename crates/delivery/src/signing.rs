@@ -34,7 +34,7 @@ enum SigningKey {
 /// Why a text is no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
-    /// It begins neither with `whsec_` nor with `whsk_`.
+    /// The secret begins neither with `whsec_` nor with `whsk_`.
     #[error("begins neither with whsec_ nor with whsk_")]
     Prefix,
     /// What follows the prefix is not base64.

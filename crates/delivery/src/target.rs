@@ -142,9 +142,9 @@ pub struct PushTarget {
 /// How the origin of a message's own URL relates to the target of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OriginKind {
-    /// It is the target's own origin.
+    /// The target's own origin.
     Own,
-    /// It is another one, which must not see what is meant for the target.
+    /// Another origin, which must not see what is meant for the target.
     Foreign,
 }
 
@@ -153,7 +153,7 @@ fn unrepeated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D, wrong: &s
     T::deserialize(from).map_err(|_| serde::de::Error::custom(wrong))
 }
 
-/// The same of a field that may be `null`, which stands for its default.
+/// Reads a field that may hold a secret, and may be `null`, which stands for its default.
 fn unrepeated_or_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
     wrong: &str,

@@ -19,7 +19,7 @@ pub struct PushStart<'a> {
     pub mode: TraceMode,
     /// The host that the request goes to.
     pub host: &'a str,
-    /// Its port.
+    /// The port of the target.
     pub port: u16,
 }
 

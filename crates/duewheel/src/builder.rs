@@ -14,7 +14,7 @@ use duewheel_shard::client::Client;
 use duewheel_shard::clock::{Clock, SystemClock};
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Opener, WhenFenced};
+use duewheel_shard::runner::{OpenStore, WhenFenced};
 use duewheel_shard::thread::Shard;
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
@@ -65,7 +65,7 @@ pub struct Builder {
 }
 
 /// A store that the caller provides.
-struct CustomStore(Opener);
+struct CustomStore(OpenStore);
 
 impl fmt::Debug for CustomStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -267,7 +267,7 @@ impl Builder {
         }
         let seed = common.any_seed();
         let Common { policy, quotas, clock, .. } = common;
-        let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
+        let (opener, copier): (OpenStore, Copier) = match (self.own, self.durability) {
             (Some(CustomStore(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => (memory(&policy), Copier::None),
             (None, Durability::Fsync | Durability::Buffered) => {

@@ -35,7 +35,7 @@ pub struct Receipt {
     pub id: MessageId,
     /// When it is due.
     pub due_at: SystemTime,
-    /// Its generation.
+    /// The generation of the message.
     pub generation: u32,
     /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,

@@ -151,7 +151,7 @@ impl Queue {
         self.handle_with().run(run)
     }
 
-    /// Like [`Queue::handler`], with settings.
+    /// Registers a handler like [`Queue::handler`], with settings.
     pub fn handle_with(&self) -> HandlerBuilder {
         HandlerBuilder::new(self.clone())
     }

@@ -78,6 +78,7 @@ mod restore;
 mod salvage;
 #[cfg(feature = "cluster")]
 mod shards;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 mod wheel;
@@ -97,15 +98,9 @@ pub use duewheel_core::engine::{Applied, Attended, IfExists, Outline, QueueView,
 pub use duewheel_core::record::BootId;
 pub use duewheel_core::store::Level;
 pub use duewheel_core::{MessageId, Policy};
-pub use duewheel_shard::client::{Client, Demand};
-pub use duewheel_shard::clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use duewheel_shard::client::Client;
+pub use duewheel_shard::clock::{Clock, ClockSample, SystemClock, VirtualClock};
 pub use duewheel_shard::error::{CallError, Outcome};
-pub use duewheel_shard::figures::{Counted, is_counter};
-pub use duewheel_shard::health::{Health, ThreadIn};
-pub use duewheel_shard::inbox::{Answers, WhenBusy};
-pub use duewheel_shard::listing::{ListPosition, ListPositions, ListRequest, Listing};
-pub use duewheel_shard::local::LocalShard;
-pub use duewheel_shard::pending::Pending;
 pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use edit::Change;

@@ -19,7 +19,7 @@ impl Message {
         Message { grant }
     }
 
-    /// Its id.
+    /// The id of the message.
     pub fn id(&self) -> MessageId {
         self.grant.message.id
     }

@@ -11,7 +11,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError};
 use duewheel_shard::clock::Clock;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Opener, StartError};
+use duewheel_shard::runner::{OpenStore, StartError};
 
 use crate::wheel::WheelParts;
 
@@ -53,7 +53,7 @@ pub enum OpenError {
     Shards {
         /// The data folder.
         data: PathBuf,
-        /// Its number of shards.
+        /// The number of shards of the folder.
         has: u32,
         /// The number that was asked for.
         asked: u32,
@@ -67,7 +67,7 @@ pub enum OpenError {
     NeedsCluster {
         /// The data folder.
         data: PathBuf,
-        /// Its number of shards.
+        /// The number of shards of the folder.
         shards: u32,
     },
     /// The policy has a ring of an impossible size.
@@ -99,7 +99,7 @@ impl From<StartError> for OpenError {
 }
 
 /// Opens a store whose data ends with the process.
-pub(crate) fn memory(policy: &Policy) -> Opener {
+pub(crate) fn memory(policy: &Policy) -> OpenStore {
     let bytes = policy.least_group();
     Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
 }

@@ -45,8 +45,8 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged,
     salvage_to(dir, |partial| duewheel_store_log::salvage(src, partial))
 }
 
-/// Like [`salvage`], from the folders of all shards of a store, wherever they lie: those of Redis or PostgreSQL, for
-/// example. No process may own a shard meanwhile.
+/// Salvages like [`salvage`], from the folders of all shards of a store, wherever they lie: those of Redis or
+/// PostgreSQL, for example. No process may own a shard meanwhile.
 ///
 /// # Errors
 /// See [`salvage`].

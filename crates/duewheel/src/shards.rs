@@ -18,7 +18,7 @@ use duewheel_core::store::{
     Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Ownership, Secrets, Store, StoreError,
     Waker,
 };
-use duewheel_shard::runner::Opener;
+use duewheel_shard::runner::OpenStore;
 use duewheel_store_log::{LogStore, Options as LogOptions, ShardFolders, SyncMode};
 
 use crate::backup::{Copier, Newest};
@@ -85,7 +85,7 @@ struct Alone {
 }
 
 enum ShardMedium {
-    Memory(Mutex<Opener>),
+    Memory(Mutex<OpenStore>),
     Folder { data: PathBuf, log: LogOptions, newest: Arc<Newest> },
 }
 

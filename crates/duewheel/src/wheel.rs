@@ -96,7 +96,8 @@ impl Duewheel {
         (&self.inner.quotas, &self.inner.policy)
     }
 
-    /// The interface for servers and other front ends: it submits any operations, many at a time.
+    /// The interface for servers and other front ends: it submits any operations, many at a time. The crate
+    /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Demand`].
     pub fn client(&self) -> &Client {
         &self.inner.client
     }

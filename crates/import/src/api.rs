@@ -60,7 +60,7 @@ pub struct ServerRefusal {
 }
 
 impl ApiError {
-    /// The same failure, told with words before and behind it.
+    /// This failure, told with words before and behind it.
     #[must_use]
     pub fn with_words(self, before: &str, behind: &str) -> ApiError {
         match self {

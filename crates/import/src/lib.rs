@@ -19,6 +19,7 @@ use crate::lineage::{Lineage, MARKER};
 use crate::mover::{Mode, Mover};
 pub use crate::reply::is_name;
 use crate::reply::{BadReply, TubeCounts};
+use crate::report::jobs;
 use crate::scan::{FoundJobs, ScanLimit, scan};
 use crate::source::BeanstalkSource;
 
@@ -305,10 +306,6 @@ impl ImportRun {
             left,
         })
     }
-}
-
-fn jobs(n: u64) -> String {
-    if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
 }
 
 /// Whether jobs of this tube are moved: without a choice all but our own.

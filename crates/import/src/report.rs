@@ -114,7 +114,7 @@ impl ImportReport {
 
     /// The sentences below the table; `moved` begins the first one, behind the number of jobs.
     pub(crate) fn lines(&self, moved: &str) -> Vec<String> {
-        let mut lines = vec![format!("{} {moved}", crate::jobs(self.moved))];
+        let mut lines = vec![format!("{} {moved}", jobs(self.moved))];
         let mut say = |n: u64, what: &str| {
             if n > 0 {
                 lines.push(format!("{n} {what}"));
@@ -141,4 +141,9 @@ impl ImportReport {
         }
         lines
     }
+}
+
+/// A number of jobs, in words.
+pub(crate) fn jobs(n: u64) -> String {
+    if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
 }

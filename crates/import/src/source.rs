@@ -41,7 +41,7 @@ enum SourceStream {
 #[derive(Debug)]
 pub(crate) enum Body {
     Kept(Vec<u8>),
-    /// It was read, but is too large to be kept: its size.
+    /// The body was read, but is too large to be kept: its size.
     Skipped(u64),
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use duewheel::Duewheel;
 use duewheel::core::engine::Op;
-use duewheel::{Duewheel, LocalShard};
+use duewheel_shard::local::LocalShard;
 
 use crate::config::{LevelOption, Settings, StoreChoice};
 

@@ -73,7 +73,7 @@ pub enum ErrorCode {
     Draining,
     /// The store failed.
     StorageUnavailable,
-    /// It is unknown whether a line of a batch was applied.
+    /// The outcome of a line of a batch is unknown: it may have been applied.
     Unknown,
     /// No room for new messages.
     DiskFull,
@@ -335,7 +335,7 @@ impl Problem {
         Problem { field: Some(field), ..Problem::new(ErrorCode::BadRequest, detail) }
     }
 
-    /// The same problem of a member of a list: `place` comes before the field, in the sentence, too.
+    /// The problem of a member of a list: `place` comes before the field, in the sentence, too.
     pub(crate) fn within(self, place: &str) -> Self {
         let Some(field) = &self.field else { return self };
         let field = format!("{place}.{field}");
@@ -611,9 +611,8 @@ impl From<CallError> for Problem {
                 tracing::error!(what, "an answer of another kind");
                 Problem::internal()
             }
-            CallError::Store { .. } | CallError::Closed(_) | CallError::Lost(_) => {
-                Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome))
-            }
+            // The store's other errors, a driver that has ended, and whatever else leaves a call without an answer.
+            _ => Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome)),
         }
     }
 }

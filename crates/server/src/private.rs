@@ -26,7 +26,7 @@ struct ProcessUser {
 enum SecretSource {
     /// By any other way.
     Folder,
-    /// As a credential of the service manager.
+    /// A credential of the service manager.
     Credential,
 }
 
@@ -141,7 +141,8 @@ mod tests {
         }
     }
 
-    /// As systemd makes it where the folder's file system has access lists: for root, and its user by name.
+    /// Story: systemd makes credentials with an access list where the folder's file system has them: for root, and its
+    /// user by name.
     #[test]
     fn the_mask_of_a_credentials_access_list_is_not_a_group() {
         let us = ProcessUser { user: 1000, groups: vec![1000] };

@@ -1,6 +1,7 @@
 //! The signals that a server answers to.
 
-use duewheel::{Duewheel, testing};
+use duewheel::Duewheel;
+use duewheel_shard::testing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 

@@ -11,9 +11,9 @@ pub struct TimeSpan(pub u64);
 /// Why a text is not a length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSpan {
-    /// Its form is wrong.
+    /// The text has another form.
     Form,
-    /// It does not fit into 64 bits of milliseconds.
+    /// The length does not fit into 64 bits of milliseconds.
     TooLong,
 }
 

@@ -26,7 +26,7 @@ pub(crate) const MAKE_ONE: &str = "Make a server certificate so: openssl req -x5
 pub struct Files {
     /// The certificate, followed by those that lead to its authority.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub struct Files {
 pub enum Clients {
     /// All: HTTPS, where tokens identify the caller.
     Any,
-    /// Those with a certificate of the authority in this file: beanstalkd's protocol, which has no tokens.
+    /// Clients with a certificate of the authority in this file: for beanstalkd's protocol, which has no tokens.
     Signed(PathBuf),
 }
 

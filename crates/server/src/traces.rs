@@ -27,7 +27,7 @@ pub(crate) trait Traces: PushTracer {
     fn counts(&self) -> SpanCounts;
     /// Exports what waits, for this long at most. Spans that end later are dropped.
     fn stop(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// This, as deliveries use it.
+    /// The tracer of deliveries.
     fn tracer(self: Arc<Self>) -> Arc<dyn PushTracer>;
 }
 
@@ -35,9 +35,9 @@ pub(crate) trait Traces: PushTracer {
 pub(crate) trait SendSpan: fmt::Debug + Send {
     /// The context that travels with its messages.
     fn context(&self) -> Option<TraceContext>;
-    /// One of its messages says itself in which context it was created.
+    /// Links the span to the context in which one of its messages was created.
     fn link(&mut self, creation: &TraceContext);
-    /// It has ended.
+    /// Ends the span.
     fn end(self: Box<Self>, of: SendEnd);
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct SpanCounts {
     pub(crate) exported: u64,
     /// Nobody has them: too many waited, or an export failed.
     pub(crate) dropped: u64,
-    /// They wait for their export.
+    /// The spans that wait for their export.
     pub(crate) waiting: u64,
     /// Exports that failed.
     pub(crate) failures: u64,

@@ -5,14 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use duewheel_core::random::SplitMix64;
+
 /// The random part of pauses, computed from a seed: the same seed gives the same pauses. Clones share one sequence.
 #[derive(Clone, Debug)]
-pub struct Jitter(Arc<AtomicU64>);
+pub struct Jitter {
+    seed: u64,
+    /// The number of random numbers that were taken.
+    taken: Arc<AtomicU64>,
+}
 
 impl Jitter {
     /// The sequence of this seed.
     pub fn seeded(seed: u64) -> Self {
-        Jitter(Arc::new(AtomicU64::new(seed)))
+        Jitter { seed, taken: Arc::default() }
     }
 
     /// A random duration between three quarters of the pause and the whole pause.
@@ -21,13 +27,10 @@ impl Jitter {
         pause - quarter + quarter * self.byte() / 256
     }
 
-    /// The next number, as SplitMix64 computes it (Steele, Lea and Flood, OOPSLA 2014).
+    /// The lowest byte of the next random number.
     fn byte(&self) -> u32 {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        u32::from((z ^ (z >> 31)).to_le_bytes()[0])
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        u32::from(SplitMix64::after(self.seed, taken).next().to_le_bytes()[0])
     }
 }
 

@@ -10,7 +10,7 @@ use duewheel_core::policy::Policy;
 pub struct OpLoad {
     /// The number of operations.
     pub requests: usize,
-    /// Their weight in bytes.
+    /// The weight of the operations in bytes.
     pub bytes: usize,
 }
 

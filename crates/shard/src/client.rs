@@ -38,8 +38,8 @@ pub struct Client {
 
 /// Routes operations to their shards when there are several.
 pub trait Route: Send + Sync + fmt::Debug {
-    /// Like [`Client::offer`]. A waiting reserve ends with [`Op::CancelReserve`]; when nobody receives its answer any
-    /// more, the messages granted to it are returned.
+    /// Offers operations like [`Client::offer`]. A waiting reserve ends with [`Op::CancelReserve`]; when nobody
+    /// receives its answer any more, the messages granted to it are returned.
     ///
     /// # Errors
     /// See [`Client::offer`].
@@ -51,10 +51,10 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// The number of reserves that wait here rather than at a shard; `None` when all of them wait at shards.
     fn waiting(&self) -> Option<u64>;
 
-    /// See [`Client::local_shards`].
+    /// The shards of this process, as [`Client::local_shards`] returns them.
     fn local_shards(&self) -> Vec<LocalShard>;
 
-    /// See [`Client::list_from`].
+    /// A page of a listing, as [`Client::list_from`] returns it.
     fn list(&self, asked: ListRequest) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
 
     /// Ends all waiting reserves with what they have, and lets no reserve wait from now on: a shutdown has begun.
@@ -253,8 +253,8 @@ impl Client {
         self.list_from(ListRequest { queue, state, after, limit, from: None }).await
     }
 
-    /// Like [`Client::list`], but what is due before `from` may be left out: where the list is in due order it is, and
-    /// costs nothing. Each page needs the same `from`.
+    /// A page like that of [`Client::list`], but what is due before `from` may be left out: where the list is in due
+    /// order it is, and costs nothing. Each page needs the same `from`.
     ///
     /// # Errors
     /// See [`Client::list`].

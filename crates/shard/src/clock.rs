@@ -12,9 +12,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::inbox::Inbox;
 
-/// A reading of both clocks, in ns.
+/// A sample of both clocks, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockSample {
     /// Elapsed time since a fixed moment of this process's life, including suspend.
     pub elapsed_ns: u64,
     /// Time since the Unix epoch.
@@ -25,7 +25,7 @@ pub struct Reading {
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// Reads both clocks, elapsed time first, so that time passing between the two readings never makes a message
     /// early. `elapsed_ns` never decreases.
-    fn read(&self) -> Reading;
+    fn read(&self) -> ClockSample;
 
     /// The boot that `elapsed_ns` counts from, if it counts from the same moment in every process of that boot.
     /// Downtime can then be computed without the wall clock. `None` by default.
@@ -55,8 +55,8 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    fn read(&self) -> Reading {
-        Reading { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
+    fn read(&self) -> ClockSample {
+        ClockSample { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
     }
 
     fn boot(&self) -> Option<BootId> {
@@ -100,7 +100,7 @@ pub struct VirtualClock(Arc<Mutex<Virtual>>);
 
 #[derive(Debug)]
 struct Virtual {
-    reading: Reading,
+    reading: ClockSample,
     boot: BootId,
     drivers: Vec<Weak<Inbox>>,
 }
@@ -111,8 +111,8 @@ impl VirtualClock {
         let wall = start.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         VirtualClock(Arc::new(Mutex::new(Virtual {
-            reading: Reading { elapsed_ns: 0, wall_ns },
-            boot: drawn_boot(),
+            reading: ClockSample { elapsed_ns: 0, wall_ns },
+            boot: random_boot(),
             drivers: Vec::new(),
         })))
     }
@@ -152,11 +152,11 @@ impl VirtualClock {
     /// open.
     pub fn reboot(&self) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.boot = drawn_boot();
+        inner.boot = random_boot();
         inner.reading.elapsed_ns = 0;
     }
 
-    fn change(&self, change: impl FnOnce(&mut Reading)) {
+    fn change(&self, change: impl FnOnce(&mut ClockSample)) {
         let drivers = {
             let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             change(&mut inner.reading);
@@ -170,7 +170,7 @@ impl VirtualClock {
 }
 
 impl Clock for VirtualClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reading
     }
 
@@ -188,7 +188,7 @@ impl Clock for VirtualClock {
 }
 
 /// A random number that no other boot has: the standard library seeds its hash keys from the system's entropy.
-fn drawn_boot() -> BootId {
+fn random_boot() -> BootId {
     let half = || u128::from(RandomState::new().hash_one(0));
     BootId(half() << 64 | half())
 }

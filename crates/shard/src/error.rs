@@ -1,9 +1,11 @@
 //! Errors of a call that was not answered by the engine.
 
+use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
 
 /// Why a call was not answered.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// Too many operations wait for the driver; nothing was applied. Try again a little later.
     #[error("too many requests are waiting; try again shortly")]
@@ -34,9 +36,9 @@ pub enum CallError {
 /// Whether a failed call may have been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not applied: retrying is safe.
+    /// The call was not applied: retrying is safe.
     NotApplied,
-    /// It may have been applied: retry with the same key or `dedupe_id`.
+    /// The call may have been applied: retry with the same key or `dedupe_id`.
     Unknown,
 }
 
@@ -69,6 +71,37 @@ impl CallError {
                 ErrorKind::Corrupt | ErrorKind::Closed => false,
             },
             CallError::Closed(_) | CallError::Lost(_) | CallError::Bug(_) => false,
+        }
+    }
+
+    /// This error with the shard in its text, for a caller that has asked several shards.
+    #[must_use]
+    pub fn of_shard(self, shard: ShardId) -> CallError {
+        match self {
+            CallError::Overloaded => CallError::Overloaded,
+            CallError::Store { error, outcome } => CallError::Store {
+                error: StoreError::new(error.kind(), format!("shard {shard}: {error}")),
+                outcome,
+            },
+            CallError::Draining | CallError::Closed(_) | CallError::Lost(_) | CallError::Bug(_) => {
+                CallError::Store {
+                    error: StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {self}")),
+                    outcome: self.outcome(),
+                }
+            }
+        }
+    }
+
+    /// The error of a change that several shards were asked for when one of them has failed with this error: the others
+    /// may have applied the change.
+    #[must_use]
+    pub fn of_one_of_several(self) -> CallError {
+        match self {
+            CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
+            CallError::Bug(_) => self,
+            CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
+                CallError::Lost("a shard has refused what others may have done")
+            }
         }
     }
 }

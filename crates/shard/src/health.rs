@@ -12,7 +12,7 @@ pub struct Health {
     pub thread: ThreadIn,
     /// Why the driver does not work; `None` if it does.
     pub trouble: Option<String>,
-    /// Of a node: which of its shards have waited for long for a call of their store, in words; `None` if none has.
+    /// The shards of a node that have waited for long for a call of their store, in words; `None` if none has.
     pub hanging: Option<String>,
 }
 

@@ -29,12 +29,12 @@ pub struct Submission {
 /// What happens to new messages while the store is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum WhenBusy {
-    /// They are refused, so that the caller can slow down.
+    /// The operations are refused, so that the caller can slow down.
     #[default]
     Refuse,
-    /// They wait for a while: the caller sends nothing else meanwhile, and is slowed down by that.
+    /// The operations wait for a while: the caller sends nothing else meanwhile, and is slowed down by that.
     Wait,
-    /// Like `Wait`, and messages above the rate limit of their tenant's quota also wait.
+    /// The operations wait, and messages above the rate limit of their tenant's quota also wait.
     Paced,
 }
 

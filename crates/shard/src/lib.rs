@@ -9,8 +9,9 @@
 //! [`runner::Runner`] is the driver's life: it reads the clock and opens the store again after a failure. The
 //! [`thread::Shard`] gives it a thread; a simulation takes its turns itself.
 //!
-//! This crate is for duewheel's other crates. People who embed duewheel use the crate `duewheel`, which exports only
-//! its client, clocks and errors.
+//! This crate is for duewheel's other crates: front ends take from here what they need beside a client, such as
+//! [`client::Demand`] and [`inbox::Answers`]. People who embed duewheel use the crate `duewheel`, which exports only the
+//! client, clocks and errors.
 
 pub mod backoff;
 mod backpressure;

@@ -31,7 +31,7 @@ use crate::timekeeper::Timekeeper;
 use crate::turns::Turns;
 
 /// Opens the shard's store; called at the start and after each failure.
-pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
+pub type OpenStore = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
 
 /// Why a shard did not start.
 #[derive(Debug)]
@@ -47,10 +47,10 @@ pub enum StartError {
 /// What a runner does when another owner has its shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFenced {
-    /// It reopens the store, under a new epoch.
+    /// The runner reopens the store, under a new epoch.
     #[default]
     OpenAgain,
-    /// It ends: another component decides who owns the shard.
+    /// The runner ends: another component decides who owns the shard.
     End,
 }
 
@@ -70,7 +70,7 @@ pub enum AfterTurn {
 pub struct SleepLimit {
     /// The event that ends it early.
     pub until: WakeOn,
-    /// Its longest duration.
+    /// The longest duration of the sleep.
     pub at_most: Duration,
 }
 
@@ -83,8 +83,8 @@ pub enum WakeOn {
     Wake,
     /// A call of [`Inbox::wake`], or a submission in the inbox.
     Anything,
-    /// The same events, with the duration in real time even where a test has stopped the clock: the store is to be
-    /// reopened.
+    /// A call of [`Inbox::wake`], or a submission in the inbox. The longest duration is in real time even where a test
+    /// has stopped the clock: the store is to be reopened.
     Retry,
 }
 
@@ -118,7 +118,7 @@ const OPENING: Duration = Duration::from_millis(100);
 pub struct Runner {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<DriverShared>,
-    opener: Opener,
+    opener: OpenStore,
     config: Config,
     /// The holds of the former engine, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
@@ -175,7 +175,7 @@ impl Runner {
     ///
     /// # Errors
     /// The store does not open, or the policy has a ring of an impossible size.
-    pub fn start(mut opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+    pub fn start(mut opener: OpenStore, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         let inbox = Arc::new(Inbox::new(&config.policy));
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;

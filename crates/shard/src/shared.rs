@@ -171,11 +171,11 @@ impl Pulse {
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverEnd {
-    /// Its owner has ended it.
+    /// The owner of the driver has ended it.
     Stopped,
-    /// Another owner has its shard; the text explains it.
+    /// Another owner has the shard; the text explains it.
     Fenced(String),
-    /// Its store is permanently unavailable, or there is a bug in duewheel; the text explains it.
+    /// The store is permanently unavailable, or there is a bug in duewheel; the text explains it.
     Failed(String),
 }
 
@@ -309,15 +309,15 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::clock::Reading;
+    use crate::clock::ClockSample;
 
     /// A clock whose seconds a test counts.
     #[derive(Debug, Default)]
     struct Counted(AtomicU64);
 
     impl Clock for Counted {
-        fn read(&self) -> Reading {
-            Reading { elapsed_ns: 0, wall_ns: 0 }
+        fn read(&self) -> ClockSample {
+            ClockSample { elapsed_ns: 0, wall_ns: 0 }
         }
         fn running(&self) -> Duration {
             Duration::from_secs(self.0.load(Ordering::SeqCst))

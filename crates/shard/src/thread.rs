@@ -8,7 +8,7 @@ use duewheel_core::engine::Config;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::quotas::QuotaSource;
-use crate::runner::{AfterTurn, Opener, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
+use crate::runner::{AfterTurn, OpenStore, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
 use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 
 /// A running shard: its driver's thread, and the state shared with it.
@@ -30,7 +30,7 @@ impl Drop for Shard {
 }
 
 impl Shard {
-    /// Its parts, for an owner that will stop it.
+    /// The parts of the shard, for an owner that will stop it.
     pub fn hand_on(mut self) -> (Arc<Inbox>, Arc<DriverShared>) {
         self.handed_on = true;
         (self.inbox.clone(), self.shared.clone())
@@ -46,7 +46,7 @@ impl Shard {
     /// # Errors
     /// See [`StartError`]; no thread is left behind.
     pub fn start(
-        opener: Opener,
+        opener: OpenStore,
         config: Config,
         quotas: QuotaSource,
         clock: Arc<dyn Clock>,

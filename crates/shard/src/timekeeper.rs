@@ -3,7 +3,7 @@
 use duewheel_core::record::{BootAnchor, ClockPair};
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 
-use crate::clock::{Clock, Reading};
+use crate::clock::{Clock, ClockSample};
 
 const NS_OF_MS: u64 = 1_000_000;
 
@@ -16,8 +16,8 @@ pub struct Timekeeper {
 }
 
 impl Timekeeper {
-    /// Both clocks at this reading.
-    pub fn now(&self, reading: Reading) -> Now {
+    /// The time by both clocks at this sample.
+    pub fn now(&self, reading: ClockSample) -> Now {
         let engine_ns = self.engine_ns(reading);
         let whole = engine_ns.is_multiple_of(1_000_000) && reading.wall_ns.is_multiple_of(1_000_000);
         let partial = if whole { Partial::Whole } else { Partial::Cut };
@@ -35,7 +35,7 @@ impl Timekeeper {
         let wall_ns = clock.read().wall_ns;
         // The elapsed time is read after the wall clock: the time in between is counted by neither, rather than by
         // both.
-        let reading = Reading { wall_ns, ..clock.read() };
+        let reading = ClockSample { wall_ns, ..clock.read() };
         let anchored = anchor.zip(clock.boot());
         if let Some(engine_ns) = anchored
             .and_then(|(anchor, boot)| anchor.engine_ns(boot, reading.elapsed_ns))
@@ -69,7 +69,7 @@ impl Timekeeper {
         Some(BootAnchor { boot, engine: EngineMs(engine), elapsed_ns: self.since_ns.checked_add(ahead)? })
     }
 
-    fn engine_ns(&self, reading: Reading) -> u64 {
+    fn engine_ns(&self, reading: ClockSample) -> u64 {
         self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns))
     }
 }
@@ -90,12 +90,12 @@ mod tests {
     struct Machine {
         boot: Option<BootId>,
         pause_ns: u64,
-        now: Mutex<Reading>,
+        now: Mutex<ClockSample>,
     }
 
     impl Machine {
         fn at(elapsed_ns: u64, wall_ns: u64) -> Self {
-            Machine { boot: None, pause_ns: 0, now: Mutex::new(Reading { elapsed_ns, wall_ns }) }
+            Machine { boot: None, pause_ns: 0, now: Mutex::new(ClockSample { elapsed_ns, wall_ns }) }
         }
 
         fn of(self, boot: BootId) -> Self {
@@ -111,11 +111,11 @@ mod tests {
     }
 
     impl Clock for Machine {
-        fn read(&self) -> Reading {
+        fn read(&self) -> ClockSample {
             self.pass(self.pause_ns);
             let elapsed_ns = self.now.lock().unwrap().elapsed_ns;
             self.pass(self.pause_ns);
-            Reading { elapsed_ns, wall_ns: self.now.lock().unwrap().wall_ns }
+            ClockSample { elapsed_ns, wall_ns: self.now.lock().unwrap().wall_ns }
         }
 
         fn boot(&self) -> Option<BootId> {

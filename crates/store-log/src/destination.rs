@@ -38,6 +38,7 @@ pub enum Destination {
 
 /// Why a folder cannot take a copy.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum FolderProblem {
     /// It does not exist.
     Missing,

@@ -16,7 +16,7 @@ use tokio_postgres::config::{Host, SslMode};
 
 const MIB: u64 = 1024 * 1024;
 const DEFAULT_SCHEMA: &str = "duewheel";
-/// As PostgreSQL cuts identifiers.
+/// The longest identifier of PostgreSQL, which cuts longer ones.
 const MAX_NAME: usize = 63;
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(600);

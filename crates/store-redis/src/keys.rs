@@ -9,7 +9,8 @@ pub(crate) struct Keys {
     tag: String,
     /// The owner of the shard, and the end of its lease.
     pub(crate) owner: String,
-    /// Its format, its cluster, the number of the last write to the journal and its time, the mark of ids.
+    /// The head of the shard: its format, its cluster, the number of the last write to the journal and its time, the
+    /// mark of ids.
     pub(crate) head: String,
     /// Name of a file → its number and its length.
     pub(crate) files: String,

@@ -9,9 +9,10 @@ use duewheel_store_medium::boot_ms;
 use redis::Pipeline;
 
 use crate::keeping::Keeping;
-use crate::memory::{self, KEEPING};
+use crate::memory::KEEPING;
 use crate::owner::RedisOwner;
 use crate::reign;
+use crate::usage;
 use crate::value;
 use crate::wire::Wire;
 
@@ -67,10 +68,10 @@ async fn renew(owner: &RedisOwner, control: &mut Option<Wire>) -> Result<(), Sto
     owner.fence.renewed(asked);
     owner.counts.renewals.fetch_add(1, SeqCst);
     if owner.memory.is_keeping_due() {
-        owner.memory.note_keeping(&Keeping::ask(wire).await?);
+        owner.memory.note_alone(Keeping::ask(wire).await?.level());
     }
     let was_full = owner.memory.free() == 0;
-    let (used, max) = memory::read(next()?)?;
+    let (used, max) = usage::read(next()?)?;
     owner.memory.note(used, max, landed);
     if (owner.memory.free() == 0) != was_full {
         owner.wake();

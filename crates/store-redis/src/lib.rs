@@ -10,6 +10,8 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
+mod address;
+mod cluster;
 mod coordinator;
 mod fault;
 mod files;
@@ -28,6 +30,7 @@ mod reset;
 mod restoring;
 mod rotation;
 mod script;
+mod usage;
 mod value;
 mod waits;
 mod wire;

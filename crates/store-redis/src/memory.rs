@@ -1,16 +1,11 @@
-//! The memory of a master, how much of it is free, and how safely it keeps changes.
+//! What this process knows of a master: its memory, how much of that is free, and how safely it keeps changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::store::Level;
 use duewheel_store_medium::{boot_ms, millis};
-use redis::Pipeline;
-
-use crate::keeping::Keeping;
-use crate::value;
-use crate::wire::Wire;
 
 /// The memory reserved for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its
 /// memory.
@@ -28,7 +23,7 @@ pub(crate) struct Memory {
     max: AtomicU64,
     /// Bytes written since the start of the process.
     sent: AtomicU64,
-    /// Of these, the bytes of groups that were answered.
+    /// The written bytes whose groups were answered.
     landed: AtomicU64,
     /// The value of `landed` when `used` was requested: these bytes are included in `used`.
     counted: AtomicU64,
@@ -52,9 +47,9 @@ impl Memory {
         self.max.store(max, SeqCst);
     }
 
-    /// Records how safely the master keeps changes now.
-    pub(crate) fn note_keeping(&self, keeping: &Keeping) {
-        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = keeping.level();
+    /// Records the level of a change that only the master has.
+    pub(crate) fn note_alone(&self, level: Level) {
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = level;
     }
 
     /// The level of a change that only the master has.
@@ -99,27 +94,6 @@ impl Memory {
     pub(crate) fn max(&self) -> u64 {
         self.max.load(SeqCst)
     }
-}
-
-/// The used and the largest memory; refuses a server that evicts keys.
-pub(crate) async fn ask(wire: &Wire) -> Result<(u64, u64), StoreError> {
-    let mut ask = Pipeline::new();
-    ask.cmd("INFO").arg("memory");
-    read(value::some(wire.call(ask).await?.into_iter().next(), "INFO")?)
-}
-
-/// Reads the reply of `INFO memory`.
-pub(crate) fn read(reply: redis::Value) -> Result<(u64, u64), StoreError> {
-    let info = value::some(value::text(reply, "INFO")?, "INFO")?;
-    let number = |field| value::info(&info, field).and_then(|n| n.parse().ok()).unwrap_or(0);
-    let (used, max) = (number("used_memory"), number("maxmemory"));
-    let policy = value::info(&info, "maxmemory_policy").unwrap_or("noeviction");
-    if max > 0 && policy.starts_with("allkeys") {
-        let what = format_args!("maxmemory-policy is {policy}: it would throw messages away; set noeviction")
-            .to_string();
-        return Err(StoreError::new(ErrorKind::Corrupt, what));
-    }
-    Ok((used, max))
 }
 
 #[cfg(test)]

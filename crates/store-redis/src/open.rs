@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::owner::RedisOwner;
 use crate::reign::{self, Claimant};
 use crate::wire::{self, Servers, Wire};
-use crate::{fault, leases, memory, script, value};
+use crate::{fault, leases, script, usage, value};
 
 /// Opens a shard for a single owner, as node `duewheel`. `waker` is called when something became durable or a page was
 /// loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
@@ -96,10 +96,10 @@ async fn take(
         (Wire::new(connected.0?), Wire::new(connected.1?), Wire::new(connected.2?));
     let room = options.remembered.memory_of(master);
     let landed = room.landed();
-    let (used, max) = memory::ask(&control).await?;
+    let (used, max) = usage::ask(&control).await?;
     room.note(used, max, landed);
     let keeping = Keeping::ask(&control).await?;
-    room.note_keeping(&keeping);
+    room.note_alone(keeping.level());
     check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = LeaseFence::new(asked, options.lease);

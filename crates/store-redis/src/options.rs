@@ -10,6 +10,7 @@ use duewheel_core::percent;
 use duewheel_store_log::{Options as LogOptions, SyncMode};
 use duewheel_store_medium::BlockCache;
 
+use crate::address::HostPort;
 use crate::remembered::RememberedShards;
 
 /// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
@@ -41,7 +42,7 @@ use crate::remembered::RememberedShards;
 #[derive(Clone)]
 pub struct Options {
     pub(crate) shape: Topology,
-    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) hosts: Vec<HostPort>,
     pub(crate) transport: Transport,
     pub(crate) db: i64,
     pub(crate) user: Option<String>,
@@ -66,10 +67,10 @@ pub struct Options {
 /// Whether a missing cluster, or shard of one, is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Create {
-    /// It is created, unless this process or the cluster itself knows that it existed.
+    /// A missing cluster is created, unless this process or the cluster itself knows that it existed.
     #[default]
     Always,
-    /// It is refused, so that a Redis that has lost its data is not taken for a new one.
+    /// A missing cluster is refused, so that a Redis that has lost its data is not taken for a new one.
     Never,
 }
 
@@ -363,7 +364,7 @@ fn fitting(log: LogOptions) -> LogOptions {
     }
 }
 
-fn host(text: &str) -> Result<(String, u16), BadOption> {
+fn host(text: &str) -> Result<HostPort, BadOption> {
     let bad = || BadOption::new("url host", "must be HOST or HOST:PORT, IPv6 as [::1]:6379");
     let port = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or_else(bad);
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {

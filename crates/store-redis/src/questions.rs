@@ -13,8 +13,8 @@ use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
+use crate::address::HostPort;
 use crate::fault;
-use crate::wire::HostPort;
 
 /// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
 /// renew the node's membership, too.

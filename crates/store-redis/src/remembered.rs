@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::address::HostPort;
 use crate::keys::Keys;
 use crate::memory::Memory;
-use crate::wire::HostPort;
 
 /// Shards by their hash tags, and masters.
 #[derive(Debug, Default)]

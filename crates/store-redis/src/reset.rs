@@ -7,7 +7,7 @@ use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
 use duewheel_store_medium::random;
 use redis::Pipeline;
 
-use crate::coordinator::CoordinatorInner;
+use crate::cluster::CoordinatorInner;
 use crate::keys::Keys;
 use crate::reign::{self, ClusterIdentity, FORMAT};
 use crate::{fault, value};
@@ -30,7 +30,7 @@ impl fmt::Display for Reset {
 /// The head of an existing shard.
 pub(crate) struct ShardHead {
     pub(crate) shard: ShardId,
-    /// Its cluster, and the number of shards of that; `None` in a head of an earlier version.
+    /// The cluster of the shard, and the number of shards of that; `None` in a head of an earlier version.
     cluster: Option<(String, u32)>,
 }
 

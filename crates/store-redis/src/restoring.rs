@@ -11,7 +11,8 @@ use duewheel_core::store::{ErrorKind, MAX_SHARDS, Node, PLACEMENT, StoreError, W
 use duewheel_store_medium::{FillFolder, MediumStore, RestoreTarget, random};
 use redis::Pipeline;
 
-use crate::coordinator::{CoordinatorInner, RedisCoordinator};
+use crate::cluster::CoordinatorInner;
+use crate::coordinator::RedisCoordinator;
 use crate::keys::Keys;
 use crate::reign::{self, ClusterIdentity, FORMAT, RESTORING};
 use crate::wire::wait_for;
@@ -75,7 +76,7 @@ impl CoordinatorInner {
         for head in &heads {
             self.wipe("wipe", head.shard).await?;
         }
-        self.set_joined(cluster);
+        self.note_joined(cluster);
         self.replicas_know().await
     }
 

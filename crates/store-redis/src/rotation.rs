@@ -5,7 +5,7 @@ use std::time::Duration;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_medium::random;
 
-use crate::coordinator::{CoordinatorInner, unknown_format};
+use crate::cluster::{CoordinatorInner, unknown_format};
 use crate::reign::{self, FORMAT};
 use crate::{fault, script, value};
 

@@ -15,6 +15,7 @@ use redis::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+use crate::address::HostPort;
 use crate::fault;
 use crate::options::{Options, Topology, Transport};
 use crate::value;
@@ -42,9 +43,9 @@ pub(crate) struct RequestFailure {
 /// Whether the server may have begun to carry out a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It has refused the first command, or never received it.
+    /// The server has refused the first command, or never received it.
     No,
-    /// It is unknown.
+    /// The server may have begun: that is unknown.
     Maybe,
 }
 
@@ -87,9 +88,6 @@ pub(crate) fn wait_for<T: Send + 'static>(
 /// Makes connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers(pub(crate) Arc<Options>);
-
-/// Host and port.
-pub(crate) type HostPort = (String, u16);
 
 impl Servers {
     /// Connects, logs in and selects the database.

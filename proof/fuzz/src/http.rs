@@ -9,7 +9,7 @@ use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use bytes::Bytes;
 use duewheel::testing::Stepped;
-use duewheel::{BootId, Clock, Reading, VirtualClock};
+use duewheel::{BootId, Clock, ClockSample, VirtualClock};
 use duewheel_core::engine::{Enqueue, IfExists, InitialState, Past, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::{QueueName, WallMs};
@@ -253,7 +253,7 @@ async fn talk(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
 struct Still(VirtualClock);
 
 impl Clock for Still {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         self.0.read()
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 
 use crate::limits::FLOORS;
@@ -149,6 +150,37 @@ impl Scope {
         }
     }
 
+    /// Notes the paths of several words in tokens.
+    fn paths_of(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(word) if colons == 2 && !path.is_empty() => path.push(word.to_string()),
+                TokenTree::Ident(word) => {
+                    self.note_path(std::mem::replace(&mut path, vec![word.to_string()]));
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' && !path.is_empty() => {
+                    colons += 1;
+                    continue;
+                }
+                TokenTree::Group(group) => {
+                    self.note_path(std::mem::take(&mut path));
+                    self.paths_of(group.stream());
+                }
+                TokenTree::Punct(_) | TokenTree::Literal(_) => self.note_path(std::mem::take(&mut path)),
+            }
+            colons = 0;
+        }
+        self.note_path(path);
+    }
+
+    fn note_path(&mut self, words: Vec<String>) {
+        if words.len() > 1 {
+            self.paths.insert(words);
+        }
+    }
+
     fn imported(&mut self, name: &syn::Ident, alias: &syn::Ident, before: &[String], passes_on: bool) {
         let mut path = before.to_vec();
         if name != "self" {
@@ -192,11 +224,43 @@ impl<'ast> Visit<'ast> for Scope {
         syn::visit::visit_item(self, item);
     }
 
+    // The arguments of a macro are tokens, and so is the body of one that is defined here.
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.paths_of(call.tokens.clone());
+        syn::visit::visit_macro(self, call);
+    }
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let words: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        if words.len() > 1 {
-            self.paths.insert(words);
-        }
+        self.note_path(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         syn::visit::visit_path(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::File;
+
+    fn part(files: &[(&[&str], &str)]) -> Crate {
+        let files = files.iter().map(|(module, text)| {
+            let syntax = syn::parse_file(text).expect("source");
+            let module = module.iter().map(|word| (*word).to_owned()).collect();
+            (module, File { lines: text.lines().count(), syntax })
+        });
+        Crate { name: "part".into(), needs: Vec::new(), files: files.collect() }
+    }
+
+    /// Story: a file named a function of `lib.rs` inside of `format!`, and the loop of both was not seen.
+    #[test]
+    fn paths_in_macros_are_arrows() {
+        let lib: (&[&str], &str) = (&[], "mod a; use crate::a::f; pub fn jobs(n: u64) -> u64 { n }");
+        for call in [
+            "fn f(n: u64) { println!(\"{} {n}\", crate::jobs(n)); }",
+            "fn f(n: u64) { println!(\"{}\", vec![super::jobs(n)].len()); }",
+            "macro_rules! f { ($n:expr) => { $crate::jobs($n) } } pub(crate) use f;",
+        ] {
+            assert_eq!(loops(&part(&[lib, (&["a"], call)])), [["lib", "a"]], "{call}");
+        }
+        assert!(loops(&part(&[lib, (&["a"], "pub fn f() { print!(\"crate::jobs\"); }")])).is_empty());
     }
 }

@@ -34,6 +34,20 @@ fn a_message_of_cargo_that_cannot_be_read_is_an_error() {
     assert!(String::from_utf8_lossy(&read.stderr).contains("cannot be read"), "{read:?}");
 }
 
+#[test]
+fn a_subject_of_more_than_72_characters_is_an_error() {
+    let (most, more) = ("ä".repeat(72), "ä".repeat(73));
+    let read = run("subjects", &["--read"], &format!("0a1b {most}\n2c3d Short\n"));
+    assert!(read.status.success(), "{read:?}");
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "2 subjects of commits\n");
+    let read = run("subjects", &["--read"], &format!("0a1b {more}\n2c3d Short\n"));
+    assert_eq!(read.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&read.stderr).starts_with("0a1b: a subject of 73 characters"),
+        "{read:?}"
+    );
+}
+
 /// Story: a filter that named no test, or a binary without tests, passed.
 #[test]
 fn a_test_binary_without_tests_is_an_error() {

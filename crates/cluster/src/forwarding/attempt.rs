@@ -23,7 +23,7 @@ const OF_OPERATION: usize = 64;
 /// frames than this one.
 #[derive(Debug)]
 pub(crate) enum FrameFit {
-    /// These operations fit; the others are answered.
+    /// The operations that fit into a frame; the others are answered.
     Rest(PendingSubmission),
     /// No operation fits; all are answered.
     Nothing,
@@ -238,11 +238,8 @@ pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
                 }
                 ErrorKind::Full => return None,
             },
-            Ok(_)
-            | Err(CallError::Overloaded | CallError::Lost(_) | CallError::Bug(_) | CallError::Store { .. }) =>
-            {
-                return None;
-            }
+            // Overloaded, lost, a bug, or a store that may have applied it: that is not certain.
+            Ok(_) | Err(_) => return None,
         };
         why = Some(error);
     }

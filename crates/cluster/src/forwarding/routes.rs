@@ -154,7 +154,7 @@ impl RouteTable {
         }))
     }
 
-    /// See [`crate::shards::Shards::submit`].
+    /// Submits operations of one shard, as [`crate::shards::Shards::submit`] describes.
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());

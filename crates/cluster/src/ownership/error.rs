@@ -9,6 +9,7 @@ pub(crate) const MAX_NAME: usize = 200;
 
 /// Why a node cannot join the cluster.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FleetError {
     /// The coordinator refuses, or cannot be reached.
     #[error("{0}")]

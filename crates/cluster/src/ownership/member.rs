@@ -138,7 +138,7 @@ impl Fleet {
         }
         let tls = match &options.certificates {
             Some(certificates) => certificates.tls(),
-            None => PeerTls::drawn().map_err(FleetError::Tls)?,
+            None => PeerTls::generate().map_err(FleetError::Tls)?,
         };
         let (listener, advertise) = match &options.advertise {
             None => (None, String::new()),

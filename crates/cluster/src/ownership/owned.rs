@@ -16,7 +16,7 @@ use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Admission, Inbox};
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::runner::{Opener, StartError, WhenFenced};
+use duewheel_shard::runner::{OpenStore, StartError, WhenFenced};
 use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 use duewheel_shard::thread::{Shard, panic_text};
 
@@ -61,7 +61,7 @@ pub(crate) type OpeningCallback = Box<dyn FnOnce(Result<Shard, NotOpened>) + Sen
 
 /// A shard that is to be opened.
 pub(crate) struct Opening {
-    pub(crate) opener: Opener,
+    pub(crate) opener: OpenStore,
     pub(crate) config: Config,
     pub(crate) quotas: QuotaSource,
     pub(crate) clock: Arc<dyn Clock>,
@@ -135,7 +135,7 @@ enum OwnershipState {
     },
     Opening {
         pause: RetryPause,
-        /// Another node should own it by now.
+        /// Whether another node should own the shard by now.
         unwanted: bool,
     },
     Serving(ServedShard),
@@ -448,7 +448,7 @@ fn stage(state: &OwnershipState) -> ShardStage {
 impl ShardConfig {
     fn opening(&self, shard: ShardId, bound: BoundLeases) -> Opening {
         let (coordinator, me) = (self.coordinator.clone(), self.me.clone());
-        let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
+        let opener: OpenStore = Box::new(move |waker| coordinator.open(&me, shard, waker));
         let config = Config {
             policy: self.policy.clone(),
             // A different seed for each shard and each start of a node.

@@ -8,7 +8,7 @@ use duewheel_core::store::Node;
 /// The cluster as one node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterView {
-    /// This node.
+    /// The node that shows the view.
     pub me: Node,
     /// All members by name, this node included.
     pub nodes: Vec<Node>,

@@ -26,7 +26,6 @@ use tokio::sync::oneshot;
 
 use crate::routing::merge::{self, Columns, LocalQueue};
 use crate::routing::partition::by_shard;
-use crate::routing::reserve::of_shard;
 use crate::routing::router::{NOT_ROUTED, Router};
 
 /// The number of attempts to tell a shard that a session has closed; they take about five minutes.
@@ -148,7 +147,7 @@ impl Router {
         for (shard, pending) in sent {
             match Client::answer_to::<A>(pending.await.pop()) {
                 Ok(answer) => answers.push(answer),
-                Err(error) => failed = failed.or(Some(of_shard(shard, error))),
+                Err(error) => failed = failed.or(Some(error.of_shard(shard))),
             }
         }
         failed.map_or(Ok(answers), Err)
@@ -159,14 +158,7 @@ impl Router {
         let is_repeatable = asked.op().is_repeatable();
         let answers =
             self.ask_shards(self.each().map(|shard| (shard, asked.clone())).collect(), patience).await;
-        answers.map_err(|error| match error {
-            error if is_repeatable => error,
-            CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
-            CallError::Bug(_) => error,
-            CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
-                CallError::Lost("a shard has refused what others may have done")
-            }
-        })
+        answers.map_err(|error| if is_repeatable { error } else { error.of_one_of_several() })
     }
 
     /// Asks one shard after the other until enough messages are done.

@@ -72,7 +72,7 @@ pub(crate) struct Arrival(u64);
 /// The grants of a shard for one demand.
 pub(crate) type ShardGrants = (Arrival, Result<Vec<Grant>, CallError>);
 
-/// All waiting demands. Times are [`duewheel_shard::clock::Reading::elapsed_ns`], except the pauses after errors
+/// All waiting demands. Times are [`duewheel_shard::clock::ClockSample::elapsed_ns`], except the pauses after errors
 /// ([`Demands::at`]).
 #[derive(Debug)]
 pub(crate) struct Demands {
@@ -438,7 +438,7 @@ impl Demands {
         (0..u32::try_from(self.shards).unwrap_or(u32::MAX)).map(ShardId).filter(notified).collect()
     }
 
-    /// The same shards, without those whose messages a demand waits for.
+    /// The shards that have announced more, without those whose messages a demand waits for.
     pub(crate) fn shards_with_more(&self, queues: &[QueueName]) -> Vec<ShardId> {
         let waits = |queue| self.queues.get(queue).is_some_and(|demands| !demands.waiting.is_empty());
         if queues.iter().any(waits) { Vec::new() } else { self.notified_shards(queues) }

@@ -287,7 +287,7 @@ impl Router {
             Err(CallError::Overloaded) => Err(CallError::Overloaded),
             Err(error) => {
                 self.is_away(shard);
-                Err(of_shard(shard, error))
+                Err(error.of_shard(shard))
             }
         }
     }
@@ -344,7 +344,7 @@ impl Router {
                     .with_demands(|demands, now, out| demands.notified(now, queue, shard, waiter, out));
             }
             Ok(Reserved::Overloaded | Reserved::TooManyQueues) => CallError::Overloaded,
-            Err(error) => of_shard(shard, error),
+            Err(error) => error.of_shard(shard),
         };
         self.with_demands(|demands, now, out| demands.wait_failed(now, queue, shard, waiter, error, out));
     }
@@ -412,23 +412,6 @@ fn shard_waiter(queue: QueueName, waiter: WaiterId) -> Reserve {
         max_of: Vec::new(),
         max_attempts: None,
         deadline_margin_ms: None,
-    }
-}
-
-/// Adds the shard to the text of an error.
-pub(super) fn of_shard(shard: ShardId, error: CallError) -> CallError {
-    match error {
-        CallError::Overloaded => CallError::Overloaded,
-        CallError::Store { error, outcome } => CallError::Store {
-            error: StoreError::new(error.kind(), format!("shard {shard}: {error}")),
-            outcome,
-        },
-        CallError::Draining | CallError::Closed(_) | CallError::Lost(_) | CallError::Bug(_) => {
-            CallError::Store {
-                error: StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}")),
-                outcome: error.outcome(),
-            }
-        }
     }
 }
 

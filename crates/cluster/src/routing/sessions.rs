@@ -12,7 +12,7 @@ use duewheel_core::engine::{Grant, Named, OnLease, Op, Reply};
 use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_shard::error::CallError;
 
-/// A millisecond, in the unit of [`duewheel_shard::clock::Reading::elapsed_ns`].
+/// A millisecond, in the unit of [`duewheel_shard::clock::ClockSample::elapsed_ns`].
 pub(crate) const MS: u64 = 1_000_000;
 
 /// The sessions of this node that have asked for leases.

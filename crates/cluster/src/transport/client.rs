@@ -47,11 +47,11 @@ struct LinkState {
 
 #[derive(Clone, Debug, Default)]
 enum LinkPhase {
-    /// Nothing is asked yet: the limits of the other node are not known.
+    /// The connection is being made: requests wait until the limits of the other node are known.
     #[default]
     Connecting,
     Up(Agreed),
-    /// There is no connection until the next attempt, for this reason.
+    /// The connection has failed, for this reason; the next attempt makes another one.
     Down(Box<str>),
     /// Requests in flight come to their end; nothing more is asked.
     Parting,
@@ -75,7 +75,7 @@ enum Sent {
 /// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum PeerOutcome {
-    /// It was answered.
+    /// The request was answered.
     Answered(Answers),
     /// The other node does not own the shard; nothing was applied.
     NotMine(Box<str>),
@@ -90,7 +90,7 @@ pub(crate) enum PeerOutcome {
 pub(crate) enum NotSent {
     /// Too many bytes wait to be sent.
     Overloaded,
-    /// There is no connection at the moment.
+    /// The node is not connected at the moment.
     Away(Box<str>),
     /// The request is larger than a frame that the other node accepts.
     TooLarge(FrameLimits),

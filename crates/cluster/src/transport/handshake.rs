@@ -81,7 +81,7 @@ pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 pub(super) enum Welcome {
     /// The request is accepted, with this version.
     Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
-    /// None of the proofs is valid.
+    /// The connecting node has given no valid proof.
     Stranger,
     /// The owner speaks the versions from the first to the second number.
     OtherVersions(u32, u32),
@@ -145,14 +145,14 @@ impl From<&Secrets> for Keyring {
 impl Keyring {
     /// The proofs of the connecting node for one session.
     pub(super) fn prove_all(&self, binding: &Binding, hello: &[u8]) -> Proofs {
-        let said = said(HandshakeRole::Asker, binding, hello);
-        Proofs(self.0.iter().map(|key| sign(&key.hmac, &said)).collect())
+        let transcript = transcript(HandshakeRole::Asker, binding, hello);
+        Proofs(self.0.iter().map(|key| sign(&key.hmac, &transcript)).collect())
     }
 
     /// The proof of the accepting node, with the secret of the proof that it has accepted.
     pub(super) fn prove(&self, by: KeyId, binding: &Binding, hello: &[u8]) -> Option<[u8; 32]> {
         let key = self.0.iter().find(|key| key.id == by)?;
-        Some(sign(&key.hmac, &said(HandshakeRole::Owner, binding, hello)))
+        Some(sign(&key.hmac, &transcript(HandshakeRole::Owner, binding, hello)))
     }
 
     /// The secret with which one of the proofs is valid. Each is compared in constant time.
@@ -163,10 +163,11 @@ impl Keyring {
         binding: &Binding,
         hello: &[u8],
     ) -> Option<KeyId> {
-        let said = said(role, binding, hello);
+        let transcript = transcript(role, binding, hello);
         let proofs = &proofs[..proofs.len().min(MAX_SECRETS)];
-        let holds =
-            |key: &&HandshakeKey| proofs.iter().any(|proof| hmac::verify(&key.hmac, &said, proof).is_ok());
+        let holds = |key: &&HandshakeKey| {
+            proofs.iter().any(|proof| hmac::verify(&key.hmac, &transcript, proof).is_ok())
+        };
         self.0.iter().find(holds).map(|key| key.id)
     }
 
@@ -176,23 +177,23 @@ impl Keyring {
     }
 }
 
-fn sign(key: &hmac::Key, said: &[u8]) -> [u8; 32] {
+fn sign(key: &hmac::Key, transcript: &[u8]) -> [u8; 32] {
     let mut proof = [0; 32];
-    proof.copy_from_slice(hmac::sign(key, said).as_ref());
+    proof.copy_from_slice(hmac::sign(key, transcript).as_ref());
     proof
 }
 
 /// The transcript that a proof covers. It is unambiguous: every part but the last has a fixed length.
-fn said(role: HandshakeRole, binding: &Binding, hello: &[u8]) -> Vec<u8> {
-    let mut said = Vec::with_capacity(64 + hello.len());
-    said.extend(MAGIC);
-    said.push(match role {
+fn transcript(role: HandshakeRole, binding: &Binding, hello: &[u8]) -> Vec<u8> {
+    let mut transcript = Vec::with_capacity(64 + hello.len());
+    transcript.extend(MAGIC);
+    transcript.push(match role {
         HandshakeRole::Asker => b'a',
         HandshakeRole::Owner => b'o',
     });
-    said.extend(binding);
-    said.extend(hello);
-    said
+    transcript.extend(binding);
+    transcript.extend(hello);
+    transcript
 }
 
 #[cfg(test)]

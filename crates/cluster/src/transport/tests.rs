@@ -78,7 +78,7 @@ fn clock() -> Arc<dyn Clock> {
 }
 
 fn terms(me: Node, secret: &[u8; 32]) -> TransportConfig {
-    let link = Connector::Tls(PeerTls::drawn().unwrap());
+    let link = Connector::Tls(PeerTls::generate().unwrap());
     let means = (clock(), Jitter::seeded(u64::from(me.number)));
     TransportConfig::new(me, link, &secrets(secret), SupportedVersions::default(), limits(), LEASE, means)
 }

@@ -55,7 +55,7 @@ impl fmt::Debug for PeerCertificates {
 pub enum CertificatePart {
     /// The certificate.
     Certificate,
-    /// Its private key.
+    /// The private key of the certificate.
     Key,
     /// The authority of all nodes.
     Authority,
@@ -167,7 +167,7 @@ impl PeerTls {
     ///
     /// # Errors
     /// The system provides no random numbers.
-    pub(crate) fn drawn() -> io::Result<Self> {
+    pub(crate) fn generate() -> io::Result<Self> {
         let random = ring::rand::SystemRandom::new();
         let key = Ed25519KeyPair::generate_pkcs8(&random)
             .map_err(|_| io::Error::other("the system gives no random numbers"))?;

@@ -165,12 +165,19 @@ impl From<&CallError> for WireFailure {
                     ErrorKind::Corrupt => Kind::Corrupt,
                     ErrorKind::Closed => Kind::Closed,
                 };
-                let outcome = match outcome {
-                    Outcome::NotApplied => WireOutcome::NotApplied,
-                    Outcome::Unknown => WireOutcome::Unknown,
-                };
-                store(kind, outcome, &error.to_string())
+                store(kind, (*outcome).into(), &error.to_string())
             }
+            // An error without a form of its own keeps its text and its outcome.
+            other => store(Kind::Unavailable, other.outcome().into(), &other.to_string()),
+        }
+    }
+}
+
+impl From<Outcome> for WireOutcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::NotApplied => WireOutcome::NotApplied,
+            Outcome::Unknown => WireOutcome::Unknown,
         }
     }
 }

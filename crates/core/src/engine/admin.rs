@@ -260,7 +260,7 @@ impl Engine {
     fn wake_queue(&mut self, idx: QueueIdx) {
         let queue = self.queues.get(idx);
         if !queue.ready.is_empty() && !queue.waiters.is_empty() {
-            self.dirty.insert(idx);
+            self.matching.dirty.insert(idx);
         }
         self.note_hunger(idx);
     }

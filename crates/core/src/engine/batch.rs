@@ -89,7 +89,7 @@ impl Engine {
         self.dedupe.clear();
         self.fresh.clear();
         self.unmade.clear();
-        self.own_looked_up = 0;
+        self.gathers.looked_up = 0;
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {

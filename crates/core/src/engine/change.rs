@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::id::MessageId;
 use crate::message::{Life, MessageContent, Stage, State};
 use crate::record::{Gone, Record};
-use crate::spread::{DrawnBy, offset_ms};
+use crate::spread::{SpreadBy, offset_ms};
 use crate::store::Capacity;
 use crate::time::{Due, Now, WallMs};
 
@@ -57,7 +57,7 @@ impl Engine {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
-        let due = due.map(|due| self.drawn_again(now, slot, due)).transpose()?;
+        let due = due.map(|due| self.spread_again(now, slot, due)).transpose()?;
         if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
@@ -88,8 +88,8 @@ impl Engine {
         Ok(Box::new(self.outline(now, slot)))
     }
 
-    /// The due time to which a message is drawn again when it is asked for at another one.
-    fn drawn_again(&self, now: Now, slot: RowIdx, due: Due) -> Result<Due, ChangeRefusal> {
+    /// The due time within the spread of a message that is asked for at another time.
+    fn spread_again(&self, now: Now, slot: RowIdx, due: Due) -> Result<Due, ChangeRefusal> {
         let message = &self.rows.get(slot).message;
         self.check_ahead(now, &message.options, due).map_err(|part| match part {
             // The spread was right; it is the new due time that is too far away.
@@ -97,7 +97,7 @@ impl Engine {
             part => ChangeRefusal::OutOfRange(part),
         })?;
         let Some(spread) = message.options.spread_ms else { return Ok(due) };
-        let by = message.key.as_ref().map_or(DrawnBy::Id(message.id), DrawnBy::Key);
+        let by = message.key.as_ref().map_or(SpreadBy::Id(message.id), SpreadBy::Key);
         Ok(due.plus(offset_ms(&message.queue, by, spread)))
     }
 
@@ -150,7 +150,7 @@ impl Engine {
             // A delay is never in the past.
             let too_far = |_| ChangeRefusal::TooFar(self.policy.max_delay_ms);
             let due = self.due(now, When::After(ms)).map_err(too_far)?;
-            Ok::<_, ChangeRefusal>((self.drawn_again(now, slot, due)?, ms))
+            Ok::<_, ChangeRefusal>((self.spread_again(now, slot, due)?, ms))
         });
         let later = later.transpose()?;
         self.count_fire(slot);
@@ -242,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Like `change_life`, with other content: the message is put again under its id.
+    /// Changes the life and the content of a message: it is put again under its id.
     fn rewrite(
         &mut self,
         now: Now,

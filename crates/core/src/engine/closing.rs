@@ -73,7 +73,7 @@ impl Engine {
     /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
     fn end_bound(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
         let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= now.engine);
-        self.lease_expired += u64::from(is_overdue);
+        self.figures.lease_expired += u64::from(is_overdue);
         let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };
         self.end_lease(now, slot, how, fx);
     }

@@ -39,7 +39,7 @@ pub(super) struct EndedMessage {
 pub struct DoneCounts {
     /// Done messages that are kept now, of all queues.
     pub kept: u64,
-    /// Their weight, in bytes.
+    /// The weight of kept done messages, in bytes.
     pub bytes: u64,
     /// Messages that ended and were not kept, because the store had no room or was behind, or a limit was reached.
     pub not_kept: u64,

@@ -7,7 +7,7 @@ use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Sta
 use crate::mutant::{self, Mutant};
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
 use crate::record::{Created, DedupeRow, Gone, Record};
-use crate::spread::{DrawnBy, offset_ms};
+use crate::spread::{SpreadBy, offset_ms};
 use crate::store::{Capacity, Level};
 use crate::time::{Due, Now};
 
@@ -27,13 +27,13 @@ pub(super) enum BadWhen {
     TooFar(u64),
 }
 
-/// The due time that a message is drawn to, from the one that was asked for on.
-fn drawn(e: &Enqueue, id: MessageId, due: Due) -> Due {
+/// The due time within the spread of an enqueue, counted from the one that was asked for.
+fn spread_due(e: &Enqueue, id: MessageId, due: Due) -> Due {
     let Some(spread) = e.options.spread_ms else { return due };
     let by = match (&e.key, &e.dedupe_id) {
-        (Some(key), _) => DrawnBy::Key(key),
-        (None, Some(dedupe_id)) => DrawnBy::DedupeId(dedupe_id),
-        (None, None) => DrawnBy::Id(id),
+        (Some(key), _) => SpreadBy::Key(key),
+        (None, Some(dedupe_id)) => SpreadBy::DedupeId(dedupe_id),
+        (None, None) => SpreadBy::Id(id),
     };
     due.plus(offset_ms(&e.queue, by, spread))
 }
@@ -120,7 +120,7 @@ impl Engine {
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
-        let due = drawn(&e, id, due);
+        let due = spread_due(&e, id, due);
         let answer = Enqueued {
             id,
             due_at: now.wall_of(due),

@@ -15,7 +15,7 @@ use super::question::GivenUp;
 use super::reply::{Reply, ShardEvents};
 use super::rows::RowIdx;
 
-/// They are kept for this long after a caller has asked for them, in ms of engine time.
+/// Events are kept for this long after a caller has asked for them, in ms of engine time.
 const FOLLOWED_MS: u64 = 10_000;
 /// Largest number of events of a page.
 const PAGE: usize = 1_000;

@@ -15,11 +15,11 @@ use super::rows::RowIdx;
 /// What an expiry means for a message that would be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrantVerdict {
-    /// It has not expired.
+    /// The message has not expired.
     InTime,
-    /// It has expired, and is granted all the same.
+    /// The message has expired, and is granted all the same.
     Late,
-    /// It is dead or gone instead.
+    /// The message is dead or gone instead.
     Ended,
 }
 
@@ -85,13 +85,13 @@ impl Engine {
 
     /// Counts an expired message.
     pub(super) fn count_expired(&mut self, idx: QueueIdx, what: ExpiredCounts) {
-        self.expired.add(what);
+        self.figures.expired.add(what);
         self.queues.get_mut(idx).expired.add(what);
     }
 
     /// Counts of expired messages that were not dropped, of all queues.
     pub fn expired_counts(&self) -> ExpiredCounts {
-        self.expired
+        self.figures.expired
     }
 
     /// What is kept of a due time that a message is given: its time by the wall clock, if that is behind the instant at

@@ -164,23 +164,21 @@ impl Engine {
         if nothing || loads.is_empty() {
             return self.finish(now, pages, fx);
         }
-        self.gathers_waiting.push_back((pages, loads));
+        self.gathers.waiting.push_back((pages, loads));
         self.start_gathers(fx);
     }
 
     /// Loads the pages of waiting answers, a few answers at a time.
     pub(super) fn start_gathers(&mut self, fx: &mut Effects) {
-        while self.gathers.len() < self.policy.max_gathers
-            && let Some((pages, loads)) = self.gathers_waiting.pop_front()
+        while self.gathers.running.len() < self.policy.max_gathers
+            && let Some((pages, loads)) = self.gathers.waiting.pop_front()
         {
             self.start_gather(pages, loads, fx);
         }
     }
 
     fn start_gather(&mut self, pages: Pages, loads: Vec<Load>, fx: &mut Effects) {
-        let number = self.next_gather;
-        self.next_gather += 1;
-        self.gathers.insert(number, Gather::Pages(pages));
+        let number = self.gathers.start(Gather::Pages(pages));
         for load in loads {
             self.ask_gather(number, self.last, load, fx);
         }
@@ -194,7 +192,7 @@ impl Engine {
         loaded: Loaded,
         fx: &mut Effects,
     ) {
-        let Some(Gather::Pages(mut pages)) = self.gathers.remove(&number) else { return };
+        let Some(Gather::Pages(mut pages)) = self.gathers.running.remove(&number) else { return };
         let sequence = loaded.load.sequence;
         match pages.pages.iter_mut().find(|page| page.load.sequence == sequence) {
             None => pages.pages.push(loaded),
@@ -212,12 +210,12 @@ impl Engine {
         if let Some(page) = short {
             let rows = page.load.rows - page.rows.len();
             let load = Load { after: page.upto, rows, ..page.load.clone() };
-            self.gathers.insert(number, Gather::Pages(pages));
+            self.gathers.running.insert(number, Gather::Pages(pages));
             return self.ask_gather(number, asked, load, fx);
         }
         pages.missing -= 1;
         if pages.missing > 0 {
-            self.gathers.insert(number, Gather::Pages(pages));
+            self.gathers.running.insert(number, Gather::Pages(pages));
         } else {
             self.finish(now, pages, fx);
         }
@@ -260,10 +258,8 @@ impl Engine {
                     key: row.message.key.clone().filter(|_| what == ToMany::Redrive),
                 };
                 let rows: VecDeque<FoundMessage> = rows.into_iter().map(found).collect();
-                let number = self.next_gather;
-                self.next_gather += 1;
-                self.gathers.insert(number, Gather::Many { to, queue, rows, what, many, next });
-                self.manys.push_back(number);
+                let number = self.gathers.start(Gather::Many { to, queue, rows, what, many, next });
+                self.gathers.changes.push_back(number);
                 self.unfinished = true;
             }
         }
@@ -271,14 +267,14 @@ impl Engine {
 
     /// Adds the look-ups for pending changes of many messages: as many messages as one step changes.
     pub(super) fn look_up_own(&mut self, lookups: &mut Lookups) {
-        self.own_looked_up = 0;
-        for number in &self.manys {
-            let Some(Gather::Many { queue, rows, .. }) = self.gathers.get(number) else { continue };
+        self.gathers.looked_up = 0;
+        for number in &self.gathers.changes {
+            let Some(Gather::Many { queue, rows, .. }) = self.gathers.running.get(number) else { continue };
             for row in rows {
-                if self.own_looked_up == self.policy.max_step {
+                if self.gathers.looked_up == self.policy.max_step {
                     return;
                 }
-                self.own_looked_up += 1;
+                self.gathers.looked_up += 1;
                 self.look_up_id(row.id, lookups);
                 if let Some(key) = &row.key {
                     self.look_up_key(queue, key, lookups);
@@ -290,9 +286,9 @@ impl Engine {
     /// Gives up the next change of many messages, because what it needs cannot be read or written. If it has changed
     /// none, the result says whom to tell; otherwise the answer says how many.
     pub fn give_up_many(&mut self, fx: &mut Effects) -> Option<GivenUp> {
-        self.own_looked_up = 0;
-        let number = self.manys.pop_front()?;
-        match self.gathers.remove(&number)? {
+        self.gathers.looked_up = 0;
+        let number = self.gathers.changes.pop_front()?;
+        match self.gathers.running.remove(&number)? {
             Gather::Many { to, many, .. } => Some(self.give_up(to, many.done, fx)),
             Gather::Pages(_) => None,
         }
@@ -302,7 +298,7 @@ impl Engine {
     /// one can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
         let number = self.forget_page(ticket)?;
-        let given_up = match self.gathers.remove(&number) {
+        let given_up = match self.gathers.running.remove(&number) {
             None => GivenUp::Told, // with another page of the same question
             Some(Gather::Many { to, many, .. }) => self.give_up(to, many.done, fx),
             Some(Gather::Pages(pages)) => {
@@ -331,9 +327,9 @@ impl Engine {
             return; // it would write what the store has no room for now
         }
         let mut budget = self.budget();
-        while let Some(number) = self.manys.pop_front() {
+        while let Some(number) = self.gathers.changes.pop_front() {
             let Some(Gather::Many { to, queue, mut rows, what, mut many, next }) =
-                self.gathers.remove(&number)
+                self.gathers.running.remove(&number)
             else {
                 continue;
             };
@@ -342,19 +338,19 @@ impl Engine {
             {
                 let key_unmade = |key| self.unmade.has_key(&queue, key);
                 let unmade = self.unmade.has_id(row.id) || row.key.as_ref().is_some_and(key_unmade);
-                if self.own_looked_up == 0 || unmade || !self.spend(&mut budget, 1) {
+                if self.gathers.looked_up == 0 || unmade || !self.spend(&mut budget, 1) {
                     self.unfinished = true;
-                    self.own_looked_up = 0;
-                    self.gathers.insert(number, Gather::Many { to, queue, rows, what, many, next });
-                    return self.manys.push_front(number);
+                    self.gathers.looked_up = 0;
+                    self.gathers.running.insert(number, Gather::Many { to, queue, rows, what, many, next });
+                    return self.gathers.changes.push_front(number);
                 }
-                self.own_looked_up -= 1;
+                self.gathers.looked_up -= 1;
                 let slot = self.live(row.id);
                 rows.pop_front();
                 many.done += usize::from(slot.is_some_and(|slot| self.change_one(now, slot, what, fx)));
             }
             // The messages behind these that were looked up are not needed.
-            self.own_looked_up -= rows.len().min(self.own_looked_up);
+            self.gathers.looked_up -= rows.len().min(self.gathers.looked_up);
             if many.left() > 0 && !next.is_empty() {
                 self.gather(now, to, &queue, Want::Change(what, many), next, fx);
             } else {

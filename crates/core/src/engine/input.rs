@@ -299,14 +299,14 @@ pub enum Proof {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Attempt {
-    /// It failed: it counts against `max_attempts`.
+    /// The attempt failed: it counts against `max_attempts`.
     #[default]
     Failed,
     /// "Not yet": the grant is forgiven, and does not count.
     NotYet,
-    /// It failed, and counts against a limit of the consumer's own, which replaces that of the queue until a consumer
-    /// without one returns the message. The message's own limit wins. A reserve that names the limit lets it hold for
-    /// an attempt that no consumer returns, too ([`Reserve::max_attempts`]).
+    /// The attempt failed, and counts against a limit of the consumer's own, which replaces that of the queue until a
+    /// consumer without one returns the message. The message's own limit wins. A reserve that names the limit lets it
+    /// hold for an attempt that no consumer returns, too ([`Reserve::max_attempts`]).
     FailedOf(MaxAttempts),
 }
 

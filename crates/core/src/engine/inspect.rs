@@ -269,11 +269,11 @@ impl Engine {
             queues: (self.queues.len() as u64).saturating_sub(own_queues),
             waiters: (self.waiters.len() as u64).saturating_sub(own_waiters),
             totals: self.totals,
-            lease_expired: self.lease_expired,
-            lease_lost: self.lease_lost,
-            held_back: self.held_back,
-            lateness: self.lateness.to_vec(),
-            lateness_sum_ms: self.lateness_sum_ms,
+            lease_expired: self.figures.lease_expired,
+            lease_lost: self.figures.lease_lost,
+            held_back: self.figures.held_back,
+            lateness: self.figures.lateness.to_vec(),
+            lateness_sum_ms: self.figures.lateness_sum_ms,
         }
     }
 
@@ -298,9 +298,9 @@ impl Engine {
     pub fn recorded_counts(&self) -> RecordedCounts {
         RecordedCounts {
             totals: self.totals,
-            lease_expired: self.lease_expired,
-            lateness: self.lateness,
-            lateness_sum_ms: self.lateness_sum_ms,
+            lease_expired: self.figures.lease_expired,
+            lateness: self.figures.lateness,
+            lateness_sum_ms: self.figures.lateness_sum_ms,
         }
     }
 }

@@ -29,9 +29,9 @@ pub(super) enum Pursuit {
 /// Why a queue grants nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtLimit {
-    /// It has as many leases as it may have.
+    /// The queue has as many leases as it may have.
     Leases,
-    /// Its rate allows the next grant in this many ms.
+    /// The rate of the queue allows the next grant in this many ms.
     Rate(u64),
 }
 

@@ -20,7 +20,7 @@ impl Engine {
         let old = queue.limiter.take();
         queue.limiter = GrantLimiter::new(queue.settings.limits, self.ids, now, old.as_deref());
         if !queue.waiters.is_empty() {
-            self.dirty.insert(idx);
+            self.matching.dirty.insert(idx);
         }
     }
 
@@ -58,21 +58,21 @@ impl Engine {
             && limiter.wakes.is_none_or(|wakes| at < wakes)
         {
             if let Some(wakes) = limiter.wakes.replace(at) {
-                self.rate_wakes.remove(&(wakes, idx));
+                self.matching.rate_wakes.remove(&(wakes, idx));
             }
-            self.rate_wakes.insert((at, idx));
+            self.matching.rate_wakes.insert((at, idx));
         }
     }
 
     /// Has the consumers of queues served whose rates allow grants again.
     pub(super) fn end_rate_waits(&mut self, now: Now) {
         let mut budget = self.budget();
-        while let Some(&(_, idx)) = self.rate_wakes.first().filter(|(at, _)| *at <= now.engine)
+        while let Some(&(_, idx)) = self.matching.rate_wakes.first().filter(|(at, _)| *at <= now.engine)
             && self.spend(&mut budget, 1)
         {
             self.end_rate_wait(idx);
             if !self.queues.get(idx).waiters.is_empty() {
-                self.dirty.insert(idx);
+                self.matching.dirty.insert(idx);
             }
         }
     }
@@ -81,7 +81,7 @@ impl Engine {
     pub(super) fn end_rate_wait(&mut self, idx: QueueIdx) {
         let limiter = self.queues.get_mut(idx).limiter.as_deref_mut();
         if let Some(wakes) = limiter.and_then(|limiter| limiter.wakes.take()) {
-            self.rate_wakes.remove(&(wakes, idx));
+            self.matching.rate_wakes.remove(&(wakes, idx));
         }
     }
 
@@ -91,7 +91,7 @@ impl Engine {
         if queue.limiter.as_deref().is_some_and(|limiter| limiter.leases.is_some())
             && !queue.waiters.is_empty()
         {
-            self.dirty.insert(idx);
+            self.matching.dirty.insert(idx);
         }
     }
 }

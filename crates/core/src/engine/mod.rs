@@ -35,6 +35,7 @@ mod effect;
 mod enqueue;
 mod events;
 mod expiry;
+mod figures;
 mod following;
 mod fresh;
 mod gather;
@@ -46,6 +47,7 @@ mod inspect;
 mod limiter;
 mod limits;
 mod load;
+mod matching;
 mod operation;
 mod pages;
 mod place;
@@ -68,7 +70,7 @@ mod unmade;
 mod waiters;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
@@ -93,20 +95,23 @@ use crate::message::{Died, PastAttempt};
 use crate::message::{Kind, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
+use crate::random::mixed;
 use crate::record::{Record, Totals};
-use crate::store::{Capacity, EventPage, Load, Loaded, Recovered};
+use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
 use dedupe::Dedupe;
+use figures::GrantFigures;
 use following::Following;
 use fresh::Fresh;
 use horizon::Horizon;
 use limiter::GrantLimiter;
+use matching::Matching;
 use pages::Loading;
+use question::Gathers;
 pub use question::GivenUp;
-use question::{Gather, Pages};
 use queue::{QueueIdx, Queues};
 use quota::Tenants;
 use rows::{RowIdx, Rows};
@@ -154,10 +159,10 @@ pub enum Input {
 /// What startup does with leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
-    /// They are released: the process is new, and their connections are closed.
+    /// The leases are released: the process is new, and their connections are closed.
     #[default]
     Release,
-    /// They continue: the same process has opened its store again.
+    /// The leases continue: the same process has opened its store again.
     Keep,
 }
 
@@ -184,15 +189,7 @@ pub struct Engine {
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
-    /// Queues with ready messages and waiting consumers, to be matched.
-    dirty: BTreeSet<QueueIdx>,
-    /// Queues with ready messages and waiting consumers that the limit of leases holds back: by the exhausted limit and
-    /// the queue's own use of it.
-    starved: [BTreeSet<(u64, QueueIdx)>; 2],
-    /// Queues with ready messages and waiting consumers, while the store accepts removals alone.
-    barred: BTreeSet<QueueIdx>,
-    /// When the rates of queues with ready messages and waiting consumers allow grants again.
-    rate_wakes: BTreeSet<(EngineMs, QueueIdx)>,
+    matching: Matching,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// Queues whose settings may not outlive them, and that may be empty and unused now.
@@ -230,15 +227,7 @@ pub struct Engine {
     granted: usize,
     /// The number that [`Engine::work`] returns.
     work: Cell<u64>,
-    /// Answers that wait for pages.
-    gathers: BTreeMap<u64, Gather>,
-    next_gather: u64,
-    /// Answers that wait for their turn: pages of a few are loaded at a time.
-    gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
-    /// Gathers that change many messages, and can continue now.
-    manys: VecDeque<u64>,
-    /// Number of their messages, from the first on, that this batch has looked up.
-    own_looked_up: usize,
+    gathers: Gathers,
     /// Look-ups that this batch needs and that were not made.
     unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
@@ -247,12 +236,7 @@ pub struct Engine {
     horizon: Horizon,
     loading: Loading,
     totals: Totals,
-    lease_expired: u64,
-    lease_lost: u64,
-    held_back: u64,
-    expired: ExpiredCounts,
-    lateness: [u64; LATENESS_MS.len() + 1],
-    lateness_sum_ms: u64,
+    figures: GrantFigures,
     /// Whether the last step ended at a limit, so that there is more to do at once.
     unfinished: bool,
     following: Following,
@@ -325,10 +309,7 @@ impl Engine {
             dedupe,
             acked: Acked::new(seed),
             bound: BTreeSet::new(),
-            dirty: BTreeSet::new(),
-            starved: Default::default(),
-            barred: BTreeSet::new(),
-            rate_wakes: BTreeSet::new(),
+            matching: Matching::default(),
             pauses,
             leaving,
             last_death: Died::default(),
@@ -348,26 +329,17 @@ impl Engine {
             kinds,
             granted: 0,
             work: Cell::new(0),
-            gathers: BTreeMap::new(),
-            next_gather: 0,
-            gathers_waiting: VecDeque::new(),
-            manys: VecDeque::new(),
+            gathers: Gathers::default(),
             decided: 0,
             closing: Closing::default(),
             reranks: BTreeMap::new(),
-            own_looked_up: 0,
             unmade: Unmade::default(),
             parked: BTreeSet::new(),
             room: Capacity::Enough,
             horizon: Horizon::default(),
             loading: Loading::default(),
             totals: Totals::default(),
-            lease_expired: 0,
-            lease_lost: 0,
-            held_back: 0,
-            expired: ExpiredCounts::default(),
-            lateness: [0; LATENESS_MS.len() + 1],
-            lateness_sum_ms: 0,
+            figures: GrantFigures::default(),
             unfinished: false,
             following: Following::default(),
             policy,
@@ -390,7 +362,7 @@ impl Engine {
     fn take_room(&mut self, room: Capacity) {
         self.room = room;
         if room != Capacity::RemoveOnly {
-            self.dirty.append(&mut self.barred);
+            self.matching.dirty.append(&mut self.matching.barred);
         }
     }
 
@@ -509,8 +481,7 @@ impl Engine {
 
     /// Whether an answer waits for pages that are loading, or for work that continues in the next step.
     pub fn has_questions(&self) -> bool {
-        let pages = !self.gathers.is_empty() || !self.gathers_waiting.is_empty();
-        let pages = pages || self.following.is_asked();
+        let pages = !self.gathers.is_empty() || self.following.is_asked();
         pages || !self.horizon.asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
     }
 
@@ -543,7 +514,7 @@ impl Engine {
     /// Counts all queues again, each once, for new quotas.
     fn renew_quotas(&mut self, now: Now, quotas: Quotas) {
         let mut starved = self.tenants.renew(&quotas, self.ids, now);
-        self.dirty.append(&mut starved);
+        self.matching.dirty.append(&mut starved);
         self.queues.renew_quotas(quotas);
         for queue in self.queues.iter() {
             self.tenants.count_queue(queue.tenant, &queue.tally);
@@ -587,12 +558,9 @@ impl Engine {
         LeaseToken { epoch: self.epoch, counter: self.tokens }
     }
 
-    /// A number that depends only on the seed and the arguments (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
+    /// A number that depends only on the seed and the arguments.
     fn random(&self, a: u64, b: u64) -> u64 {
-        let mut z = self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mixed(self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
 }
 

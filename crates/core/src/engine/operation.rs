@@ -21,7 +21,7 @@ pub struct Operation {
     pub name: &'static str,
     /// The shards that it concerns in a cluster.
     pub routing: Routing,
-    /// Its effect on the lease of the message that it names.
+    /// The effect of the operation on the lease of the message that it names.
     pub lease: OnLease,
     /// The operation only releases something or reports a state: a full inbox and an owner that shuts down accept it.
     pub settles: bool,

@@ -30,7 +30,7 @@ pub(super) struct Loading {
     pub(super) dead: usize,
     /// Messages that changed during a load: a page's row of such a message may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
-    /// The same changes in order, to be forgotten when no page can be older.
+    /// The changes of messages in order, to be forgotten when no page can be older.
     touches: VecDeque<(Lsn, MessageId)>,
     /// Purges during a load. The queue may have vanished and come back since.
     purges: BTreeMap<QueueName, Lsn>,

@@ -317,7 +317,7 @@ impl Engine {
     fn became_ready(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
         let queue = self.queues.get_mut(idx);
         if !queue.waiters.is_empty() && !queue.is_paused(now) {
-            self.dirty.insert(idx);
+            self.matching.dirty.insert(idx);
         } else if queue.attended == Attended::No && !queue.noticed_unattended {
             queue.noticed_unattended = true;
             fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));

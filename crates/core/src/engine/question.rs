@@ -1,6 +1,6 @@
 //! Requests that need pages from the store: their parameters, and what has been read so far.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::id::{MessageId, ReplyTo};
 use crate::message::State;
@@ -8,6 +8,35 @@ use crate::name::{Key, QueueName};
 use crate::store::{Load, Loaded};
 
 use super::input::ListCursor;
+
+/// The requests that wait for pages, and the changes of many messages among them.
+#[derive(Debug, Default)]
+pub(super) struct Gathers {
+    /// Requests whose pages are loading or whose changes are under way, by number.
+    pub(super) running: BTreeMap<u64, Gather>,
+    next: u64,
+    /// Requests that wait for their turn: pages of a few are loaded at a time.
+    pub(super) waiting: VecDeque<(Pages, Vec<Load>)>,
+    /// The running ones that change many messages, and can continue now.
+    pub(super) changes: VecDeque<u64>,
+    /// Number of their messages, from the first on, that this batch has looked up.
+    pub(super) looked_up: usize,
+}
+
+impl Gathers {
+    /// Whether no request waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Adds a running request under a number of its own.
+    pub(super) fn start(&mut self, gather: Gather) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.running.insert(number, gather);
+        number
+    }
+}
 
 /// A request that waits for pages.
 #[derive(Debug)]

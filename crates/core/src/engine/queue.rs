@@ -48,9 +48,9 @@ pub(super) struct QueueState {
     pub(super) leased: IdSet,
     /// Weight of all leased messages.
     pub(super) leased_weight: u64,
-    /// Its position among the queues that wait because of leases.
+    /// The position of the queue among those that wait because of leases.
     pub(super) starved: Option<(Scarce, u64)>,
-    /// Its share of the memory for ready messages.
+    /// The queue's share of the memory for ready messages.
     pub(super) share: Share,
     /// Leased messages in due order, for each clock class.
     pub(super) leased_by_due: [BTreeSet<Cursor>; 2],
@@ -67,7 +67,7 @@ pub(super) struct QueueState {
     /// The number of holds of each `Hold`.
     pub(super) holds: [u32; 3],
     pub(super) rates: [Rate; 3],
-    /// Of a queue that has granted a message: most have not.
+    /// The lateness of grants; `None` until the queue grants a message, which most have not.
     pub(super) lateness: Option<Box<QueueLateness>>,
     pub(super) expired: ExpiredCounts,
     pub(super) dead_check: Option<EngineMs>,

@@ -62,7 +62,7 @@ impl Quota {
 pub enum Resource {
     /// Number of unsettled messages.
     Messages = 0,
-    /// Their weight in bytes.
+    /// The weight of unsettled messages, in bytes.
     Bytes = 1,
     /// Leases.
     Leases = 2,
@@ -125,7 +125,7 @@ pub struct QuotaUse {
 pub struct BadQuota {
     /// The prefix of the invalid quota.
     pub prefix: Box<str>,
-    /// Its invalid field.
+    /// The invalid field of the quota.
     pub field: &'static str,
     /// The reason.
     pub what: Box<str>,

@@ -191,7 +191,7 @@ pub struct Enqueued {
     pub id: MessageId,
     /// When it is due, by the wall clock as it is now.
     pub due_at: WallMs,
-    /// Its generation.
+    /// The generation of the message.
     pub generation: u32,
     /// The effect.
     pub created: Created,
@@ -207,7 +207,7 @@ pub struct Enqueued {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Answered {
-    /// This enqueue was decided now.
+    /// The enqueue was decided now.
     #[default]
     Now,
     /// An enqueue with the same `dedupe_id` and content was decided before; this one has changed nothing.
@@ -226,7 +226,7 @@ pub enum EnqueueRefusal {
     InThePast,
     /// The due time is further away than this many ms.
     TooFar(u64),
-    /// The same `dedupe_id` was used for another content.
+    /// The `dedupe_id` was used for another content.
     DedupeMismatch(MessageId),
     /// A field is larger than this many bytes.
     TooLarge(RefusedPart, usize),
@@ -278,13 +278,13 @@ pub enum RefusedPart {
 pub enum Reserved {
     /// The grants; empty when the wait is over.
     Grants(Vec<Grant>),
-    /// None, although messages are ready: they are held back for this reason.
+    /// No message, although some are ready: they are held back for this reason.
     HeldBack(HeldBack),
-    /// None is ready, and a lease of this session runs out soon.
+    /// No message is ready, and a lease of this session runs out soon.
     DeadlineSoon,
     /// Too many reserves are waiting.
     Overloaded,
-    /// It would wait on a new queue beyond the limit of queues.
+    /// The reserve would wait on a new queue beyond the limit of queues.
     TooManyQueues,
 }
 
@@ -292,7 +292,7 @@ pub enum Reserved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeldBack {
-    /// Its queues have as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served
+    /// The queues have as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served
     /// when leases end.
     Leases,
     /// A queue's own rate allows no grant yet ([`crate::policy::GrantLimits`]). It is served when the rate does.
@@ -329,7 +329,7 @@ pub struct Grant {
     pub lease_ms: u64,
     /// Time between due time and grant, in ms.
     pub lateness_ms: u64,
-    /// Its generation.
+    /// The generation of the message.
     pub generation: u32,
     /// Whether it had expired ([`crate::policy::OnExpiry::DeliverLate`]).
     #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
@@ -377,9 +377,9 @@ pub enum ChangeRefusal {
     Dead,
     /// The message is not dead.
     NotDead,
-    /// Another message has taken its key meanwhile.
+    /// Another message has taken the key meanwhile.
     KeyExists(MessageId),
-    /// Its generation is another, namely this one.
+    /// The message has another generation, namely this one.
     GenerationMismatch(u32),
     /// The due time has passed.
     InThePast,
@@ -393,7 +393,7 @@ pub enum ChangeRefusal {
     NothingToChange,
     /// The lease asked for is longer than this many ms.
     LeaseTooLong(u64),
-    /// Its queue is paused.
+    /// The queue of the message is paused.
     Paused,
     /// The store has no room for changes.
     DiskFull,
@@ -454,7 +454,7 @@ pub enum SettingsRefusal {
 pub struct View {
     /// The content.
     pub message: Arc<MessageContent>,
-    /// Its state.
+    /// The state of the message.
     pub state: State,
     /// When it is (or was) due, by the wall clock as it is now.
     pub due_at: WallMs,
@@ -464,7 +464,7 @@ pub struct View {
     pub attempt: u32,
     /// Number of grants that do not count against `max_attempts`.
     pub forgiven: u32,
-    /// Its generation.
+    /// The generation of the message.
     pub generation: u32,
     /// The effective priority.
     pub priority: u32,
@@ -492,13 +492,13 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Outline {
-    /// Its id.
+    /// The id of the message.
     pub id: MessageId,
-    /// Its queue.
+    /// The queue of the message.
     pub queue: QueueName,
     /// The producer's own name for it.
     pub key: Option<Key>,
-    /// Its state.
+    /// The state of the message.
     pub state: State,
     /// When it is (or was) due, by the wall clock as it is now.
     pub due_at: WallMs,
@@ -506,7 +506,7 @@ pub struct Outline {
     pub due_in_ms: u64,
     /// Number of grants so far.
     pub attempt: u32,
-    /// Its generation.
+    /// The generation of the message.
     pub generation: u32,
     /// The effective priority.
     pub priority: u32,
@@ -536,7 +536,7 @@ pub struct Page {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueView {
-    /// Its name.
+    /// The name of the queue.
     pub name: QueueName,
     /// Messages per state.
     pub counts: Counts,
@@ -552,7 +552,7 @@ pub struct QueueView {
     pub watching: u32,
     /// Whether a consumer has reserved from it since the start.
     pub attended: Attended,
-    /// Its totals.
+    /// The totals of the queue.
     pub totals: Totals,
     /// Rates per second, over the last seconds.
     pub rates: Rates,
@@ -632,7 +632,7 @@ pub enum Attended {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
-    /// Not due.
+    /// The messages that are not due.
     pub scheduled: u64,
     /// Due.
     pub ready: u64,
@@ -705,7 +705,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Messages in memory.
     pub resident: u64,
-    /// Their weight, in bytes.
+    /// The weight of the messages in memory, in bytes.
     pub resident_bytes: u64,
     /// Queues.
     pub queues: u64,
@@ -729,13 +729,13 @@ pub struct Stats {
 /// which of them its store has applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedCounts {
-    /// See [`Stats::totals`].
+    /// The totals of all queues, as [`Stats::totals`] has them.
     pub totals: Totals,
-    /// See [`Stats::lease_expired`].
+    /// The leases that ran out, as [`Stats::lease_expired`] counts them.
     pub lease_expired: u64,
-    /// See [`Stats::lateness`].
+    /// The grants by lateness, as [`Stats::lateness`] counts them.
     pub lateness: [u64; LATENESS_MS.len() + 1],
-    /// See [`Stats::lateness_sum_ms`].
+    /// The sum of all lateness, as [`Stats::lateness_sum_ms`] has it.
     pub lateness_sum_ms: u64,
 }
 

@@ -54,7 +54,7 @@ impl Engine {
         // The consumer that has waited longest is served first. That may end queues, so it is done before an index of a
         // queue is kept.
         for name in &r.queues {
-            if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
+            if let Some(idx) = self.queues.find(name).filter(|idx| self.matching.dirty.remove(idx)) {
                 self.granted = 0;
                 self.serve_queue(now, idx, fx);
             }
@@ -198,9 +198,9 @@ impl Engine {
         self.granted = 0;
         let mut budget = self.budget();
         while self.granted < self.policy.max_step
-            && !self.dirty.is_empty()
+            && !self.matching.dirty.is_empty()
             && self.spend(&mut budget, 1)
-            && let Some(idx) = self.dirty.pop_first()
+            && let Some(idx) = self.matching.dirty.pop_first()
         {
             self.serve_queue(now, idx, fx);
         }
@@ -212,7 +212,7 @@ impl Engine {
             self.note_hunger(idx);
             self.serve_queue(now, idx, fx);
         }
-        self.unfinished |= !self.dirty.is_empty() || self.granted >= self.policy.max_step;
+        self.unfinished |= !self.matching.dirty.is_empty() || self.granted >= self.policy.max_step;
     }
 
     /// Serves consumers that wait on a queue, until a share of a step's bytes is decided; the rest is served in the
@@ -244,7 +244,7 @@ impl Engine {
             if self.serve(now, &waiter, fx) {
                 self.leave_queues(now, &waiter);
                 if self.granted >= self.policy.max_step || self.decided >= until {
-                    self.dirty.insert(idx);
+                    self.matching.dirty.insert(idx);
                     self.unfinished = true;
                     return;
                 }
@@ -303,7 +303,7 @@ impl Engine {
 
     /// Whether a step ended before it had looked at all that is ready in a queue of this consumer.
     fn is_to_be_served(&self, waiter: &Waiter) -> bool {
-        waiter.queues.iter().any(|idx| self.dirty.contains(idx))
+        waiter.queues.iter().any(|idx| self.matching.dirty.contains(idx))
     }
 
     /// Whether one more message of a queue may be leased: leases are in memory, changes are in the store's memory until
@@ -336,7 +336,7 @@ impl Engine {
     /// Notes that a consumer waits on a queue: if leases are the reason, it is served when some have ended.
     pub(super) fn note_starved(&mut self, idx: QueueIdx) {
         if self.room == Capacity::RemoveOnly {
-            self.barred.insert(idx);
+            self.matching.barred.insert(idx);
         }
         let tenant = self.queues.get(idx).tenant;
         if self.tenants.is_lease_full(tenant) {
@@ -349,10 +349,10 @@ impl Engine {
             return;
         }
         if let Some((what, held)) = before {
-            self.starved[what as usize].remove(&(held, idx));
+            self.matching.starved[what as usize].remove(&(held, idx));
         }
         if let Some((what, held)) = starved {
-            self.starved[what as usize].insert((held, idx));
+            self.matching.starved[what as usize].insert((held, idx));
         }
     }
 
@@ -360,8 +360,8 @@ impl Engine {
     /// is served.
     pub(super) fn end_starving(&mut self, idx: QueueIdx) {
         if let Some((what, held)) = self.queues.get_mut(idx).starved.take() {
-            self.starved[what as usize].remove(&(held, idx));
-            self.dirty.insert(idx);
+            self.matching.starved[what as usize].remove(&(held, idx));
+            self.matching.dirty.insert(idx);
         }
     }
 
@@ -373,11 +373,11 @@ impl Engine {
             }
         }
         let first = |what: Scarce| {
-            let &(held, idx) = self.starved[what as usize].first()?;
+            let &(held, idx) = self.matching.starved[what as usize].first()?;
             self.may_hold_more(what, held).then_some((what, held, idx))
         };
         let (what, held, idx) = first(Scarce::Leases).or_else(|| first(Scarce::Bytes))?;
-        self.starved[what as usize].remove(&(held, idx));
+        self.matching.starved[what as usize].remove(&(held, idx));
         self.queues.get_mut(idx).starved = None;
         Some(idx)
     }
@@ -391,7 +391,7 @@ impl Engine {
         });
         let reserved = match held_back {
             Some(&idx) => {
-                self.held_back += 1;
+                self.figures.held_back += 1;
                 let tenant = self.queues.get(idx).tenant;
                 if self.tenants.is_lease_full(tenant) {
                     self.tenants.count_held_back(tenant);
@@ -468,7 +468,7 @@ impl Engine {
                 self.next_head(now, idx, heads);
                 self.granted += 1;
                 if self.granted >= self.policy.max_step {
-                    self.dirty.insert(idx);
+                    self.matching.dirty.insert(idx);
                     self.unfinished = true;
                     return None;
                 }
@@ -565,8 +565,8 @@ impl Engine {
         self.count_rate(now, idx, Event::Granted);
         if attempt == 1 {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
-            self.lateness[column] += 1;
-            self.lateness_sum_ms = self.lateness_sum_ms.saturating_add(lateness_ms);
+            self.figures.lateness[column] += 1;
+            self.figures.lateness_sum_ms = self.figures.lateness_sum_ms.saturating_add(lateness_ms);
             self.queues.get_mut(idx).lateness.get_or_insert_default().count(lateness_ms);
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct MessageEntry {
     /// The record that put the message (or the purge that spared it): a later purge removes messages that are older
     /// than itself.
     pub(super) born: Lsn,
-    /// Its last record: a grant waits until this one is durable.
+    /// The last record of the message: a grant waits until this one is durable.
     pub(super) changed: Lsn,
     pub(super) place: RowLocation,
 }

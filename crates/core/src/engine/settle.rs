@@ -145,7 +145,7 @@ impl Engine {
         let (slot, lease) = self.held(id, proof)?;
         // Others may have seen a lease that ran out as lost, so it cannot be extended.
         let Some(lease) = lease.filter(|lease| lease.until > now.engine) else {
-            self.lease_lost += 1;
+            self.figures.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };
         let entry = self.rows.get(slot);
@@ -208,7 +208,7 @@ impl Engine {
             if id.0 == 0 || id.0 >= self.next_id {
                 return Err(SettleRefusal::NeverIssued);
             }
-            self.lease_lost += 1;
+            self.figures.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };
         let held = match (&self.rows.get(slot).life.stage, proof) {
@@ -222,7 +222,7 @@ impl Engine {
                 Err(SettleRefusal::LeaseLost)
             }
         };
-        self.lease_lost += u64::from(held.is_err());
+        self.figures.lease_lost += u64::from(held.is_err());
         held
     }
 }

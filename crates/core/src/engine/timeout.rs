@@ -44,7 +44,7 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
     pub fn next_wakeup(&self) -> Option<EngineMs> {
-        let at_once = self.unfinished || !self.dirty.is_empty() || !self.leaving.is_empty();
+        let at_once = self.unfinished || !self.matching.dirty.is_empty() || !self.leaving.is_empty();
         if at_once || !self.graves.is_empty() {
             return Some(self.now.engine);
         }
@@ -52,7 +52,7 @@ impl Engine {
             self.schedule.next_wakeup(self.now),
             self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
-            self.rate_wakes.first().map(|(t, _)| *t),
+            self.matching.rate_wakes.first().map(|(t, _)| *t),
             self.next_dead_check(),
             self.next_load(),
         ]
@@ -91,7 +91,7 @@ impl Engine {
                 None => return,
                 Some(ScheduleEvent::NotYet) => return self.unfinished = true,
                 Some(ScheduleEvent::Of(slot)) => {
-                    self.lease_expired += 1;
+                    self.figures.lease_expired += 1;
                     self.end_lease(now, slot, Ended::LeaseExpired, fx);
                 }
             }
@@ -134,7 +134,7 @@ impl Engine {
         let Some(lease) = self.rows.get(slot).life.lease() else { return };
         let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
         if lease.until <= now.engine && !is_own {
-            self.lease_expired += 1;
+            self.figures.lease_expired += 1;
             self.end_lease(now, slot, Ended::LeaseExpired, fx);
         }
     }

@@ -14,7 +14,7 @@ use super::input::WaiterId;
 pub(super) struct LeaseTerms {
     /// The session that they are bound to.
     pub(super) session: SessionId,
-    /// Their length; `None`: the setting of message or queue.
+    /// The length of the leases; `None`: the setting of message or queue.
     pub(super) lease_ms: Option<u64>,
     /// The consumer's limit of attempts.
     pub(super) max_attempts: Option<MaxAttempts>,

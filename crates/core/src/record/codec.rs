@@ -67,7 +67,7 @@ impl Writer {
         self.bytes.extend_from_slice(b);
     }
 
-    /// One byte.
+    /// Writes one byte.
     #[inline]
     pub fn byte(&mut self, b: u8) {
         self.bytes.push(b);
@@ -87,7 +87,7 @@ impl Writer {
         self.option(value, Self::varint);
     }
 
-    /// One record.
+    /// Writes one record.
     pub fn record(&mut self, record: &Record) {
         match record {
             Record::Put { message, life, was } => {
@@ -371,7 +371,7 @@ impl Writer {
         }
     }
 
-    /// Both clocks.
+    /// Writes both clocks.
     pub fn clock(&mut self, c: ClockPair) {
         self.varint(c.engine.0);
         self.varint(c.wall.0);
@@ -395,7 +395,7 @@ impl Reader {
         self.at
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn byte(&mut self) -> Decoded<u8> {
         let b = *self.input.get(self.at).ok_or(DecodeError::Short)?;
         self.at += 1;
@@ -477,7 +477,7 @@ impl Reader {
         MaxAttempts::new(self.varint_u32()?).ok_or(DecodeError::Unknown("max_attempts"))
     }
 
-    /// One record.
+    /// Reads one record.
     pub fn record(&mut self) -> Decoded<Record> {
         Ok(match self.byte()? {
             PUT => Record::Put {
@@ -774,7 +774,7 @@ impl Reader {
         })
     }
 
-    /// Both clocks.
+    /// Reads both clocks.
     pub fn clock(&mut self) -> Decoded<ClockPair> {
         Ok(ClockPair { engine: EngineMs(self.varint()?), wall: WallMs(self.varint()?) })
     }

@@ -18,7 +18,7 @@ pub struct RowHead<'a> {
     pub stands: StageKind,
     /// The bytes that count against limits.
     pub weight: u64,
-    /// Its key; empty if it has none.
+    /// The key of the message; empty if it has none.
     pub key: &'a [u8],
 }
 

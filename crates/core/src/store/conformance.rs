@@ -91,7 +91,7 @@ pub trait Fixture {
 /// Whether a fixture has done what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// It is done.
+    /// The work is done.
     Done,
     /// The store has no such fault, or the test no means for it; the check is left out.
     Unsupported,

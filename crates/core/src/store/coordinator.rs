@@ -30,9 +30,9 @@ pub struct Node {
 /// The parameters with which a node joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// See [`Node::name`].
+    /// The name that the node wants ([`Node::name`]).
     pub name: Box<str>,
-    /// See [`Node::advertise`].
+    /// The address for other nodes ([`Node::advertise`]).
     pub advertise: Box<str>,
     /// The number of shards if the cluster is new. Fixed from then on.
     pub shards_if_new: u32,
@@ -84,14 +84,14 @@ impl fmt::Debug for Secrets {
 pub struct Owner {
     /// The node.
     pub node: Node,
-    /// Its epoch.
+    /// The epoch of the owner.
     pub epoch: Epoch,
 }
 
 /// The known ownership of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// This owner's lease runs.
+    /// The shard has an owner, whose lease runs.
     Owned(Owner),
     /// No lease runs.
     Free,

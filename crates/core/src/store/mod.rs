@@ -327,15 +327,15 @@ pub struct Recovered {
 /// A queue as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRow {
-    /// Its name.
+    /// The name of the queue.
     pub name: QueueName,
     /// The configured settings.
     pub settings: QueueSettings,
     /// Whether it grants messages.
     pub pause: Pause,
-    /// Its totals.
+    /// The totals of the queue.
     pub totals: Totals,
-    /// Its counts.
+    /// The counts of the queue.
     pub tally: Tally,
 }
 
@@ -354,14 +354,14 @@ pub struct Progress {
 /// The kinds of records that a store accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capacity {
-    /// It accepts anything.
+    /// The store accepts anything.
     #[default]
     Enough,
     /// The store's background work is behind: it accepts no new message for the moment, but all other records.
     Busy,
-    /// It accepts records that remove, move or grant messages, but no new message.
+    /// The store accepts records that remove, move or grant messages, but no new message.
     SettleOnly,
-    /// It accepts removals alone: there is no room, and the data that waits to be written has reached its bound.
+    /// The store accepts removals alone: there is no room, and the data that waits to be written has reached its bound.
     RemoveOnly,
 }
 
@@ -457,9 +457,9 @@ impl Lookups {
 /// Whether a look-up could be made without waiting for a slow medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtHand {
-    /// It was made.
+    /// The look-up was made.
     Yes,
-    /// It was not made: something must be read first.
+    /// The look-up was not made: something must be read first.
     No,
 }
 
@@ -616,7 +616,7 @@ impl EventPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum More {
-    /// There is more up to `until`.
+    /// The store has more rows up to `until`.
     Yes,
     /// The page was the last.
     No,
@@ -629,7 +629,7 @@ pub enum ErrorKind {
     Fenced,
     /// The store is unreachable or failed to write: open it again; the outcome of calls in flight is unknown.
     Unavailable,
-    /// There is no room: free some, then open again.
+    /// The store has no room: free some, then open it again.
     Full,
     /// The data is damaged or of an unknown format: an operator must act.
     Corrupt,
@@ -654,7 +654,7 @@ impl StoreError {
         StoreError { kind, detail: detail.to_string().into(), nothing_from: None, reached: None, page: None }
     }
 
-    /// The same error, for the page with this ticket ([`Load::ticket`]).
+    /// This error, for the page with this ticket ([`Load::ticket`]).
     #[must_use]
     pub fn of_page(self, ticket: u64) -> Self {
         StoreError { page: Some(ticket), ..self }
@@ -666,8 +666,8 @@ impl StoreError {
         self.page
     }
 
-    /// The same error with the information that the store has refused a whole group, so that no record from this
-    /// position on was applied or will be.
+    /// This error with the information that the store has refused a whole group, so that no record from this position
+    /// on was applied or will be.
     #[must_use]
     pub fn with_nothing_from(self, first: Lsn) -> Self {
         StoreError { nothing_from: Some(first), ..self }
@@ -678,7 +678,7 @@ impl StoreError {
         self.nothing_from
     }
 
-    /// The same error of a store that knows what was durable when it occurred.
+    /// This error of a store that knows what was durable when it occurred.
     #[must_use]
     pub fn with_reached(self, reached: Progress) -> Self {
         StoreError { reached: Some(Box::new(reached)), ..self }

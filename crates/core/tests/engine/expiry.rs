@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::message::{DeadReason, Expiry, Options, State};
 use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
-use duewheel_core::spread::{DrawnBy, offset_ms};
+use duewheel_core::spread::{SpreadBy, offset_ms};
 use duewheel_core::time::WallMs;
 
 use crate::harness::*;
@@ -325,9 +325,9 @@ fn a_spread_is_drawn_by_key_dedupe_id_or_id() {
     let with =
         |key, dedupe: Option<&str>| Enqueue { key, dedupe_id: dedupe.map(Into::into), ..spread("q", 10_000) };
     for (e, by, again) in [
-        (with(Some(order.clone()), Some("once")), DrawnBy::Key(&order), DrawnBy::Key(&order)),
-        (with(None, Some("twice")), DrawnBy::DedupeId("twice"), DrawnBy::Id(MessageId(2))),
-        (with(None, None), DrawnBy::Id(MessageId(3)), DrawnBy::Id(MessageId(3))),
+        (with(Some(order.clone()), Some("once")), SpreadBy::Key(&order), SpreadBy::Key(&order)),
+        (with(None, Some("twice")), SpreadBy::DedupeId("twice"), SpreadBy::Id(MessageId(2))),
+        (with(None, None), SpreadBy::Id(MessageId(3)), SpreadBy::Id(MessageId(3))),
     ] {
         let id = put_one(&mut rig, e);
         let due = |rig: &mut Rig| view(rig, id).expect("there").due_at.0 - WALL;

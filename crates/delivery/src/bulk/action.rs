@@ -12,18 +12,18 @@ use crate::limits::MAX_BULK_RATE;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BulkAction {
-    /// It is cancelled; a dead one is removed, if the filter asks for dead ones.
+    /// The message is cancelled; a dead one is removed, if the filter asks for dead ones.
     Cancel,
-    /// It is due at another time.
+    /// The message is due at another time.
     Postpone(BulkMove),
-    /// It is due now.
+    /// The message is due now.
     Fire,
-    /// A dead one is ready again.
+    /// A dead message is ready again.
     Redrive {
-        /// After this delay from the beginning of the job, in ms.
+        /// The delay of the messages from the beginning of the job, in ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         delay_ms: Option<u64>,
-        /// As a new message of this queue.
+        /// The queue in which each message becomes a new one.
         #[serde(skip_serializing_if = "Option::is_none")]
         to_queue: Option<String>,
     },
@@ -33,7 +33,7 @@ pub enum BulkAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkMove {
-    /// This many ms after the beginning of the job.
+    /// The message is due this many ms after the beginning of the job.
     Delay(u64),
     /// This many ms after the time at which it was due; before it, if negative. What is past is due now.
     Shift(i64),
@@ -43,11 +43,11 @@ pub enum BulkMove {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UrlMoves {
-    /// They stay where they are and are counted as refused: the caller may send no messages to URLs, or nobody would
-    /// send those of the other queue.
+    /// Messages with URLs stay where they are and are counted as refused: the caller may send no messages to URLs, or
+    /// nobody would send those of the other queue.
     #[default]
     Refused,
-    /// They move like others.
+    /// Messages with URLs move like others.
     Allowed,
 }
 
@@ -72,7 +72,7 @@ fn bad(field: &'static str, what: impl Into<String>) -> BadBulk {
 }
 
 impl BulkAction {
-    /// Its name.
+    /// The name of the action.
     pub fn as_str(&self) -> &'static str {
         match self {
             BulkAction::Cancel => "cancel",

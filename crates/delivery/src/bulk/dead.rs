@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::QueueName;
-use duewheel::{CallError, Client, ListPositions};
+use duewheel::{CallError, Client};
+use duewheel_shard::listing::ListPositions;
 
 use super::filter::{BulkFilter, LOOKED_AT, filter_step, last_note};
 
@@ -22,7 +23,7 @@ pub struct DeadByReason {
     pub reason: DeadReason,
     /// The note of their last attempt; empty if there is none.
     pub note: Box<str>,
-    /// Their number.
+    /// The number of dead messages.
     pub messages: u64,
 }
 

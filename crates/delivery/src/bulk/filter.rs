@@ -6,7 +6,8 @@ use duewheel::core::engine::View;
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
-use duewheel::{CallError, Client, ListPositions, ListRequest, Listing};
+use duewheel::{CallError, Client};
+use duewheel_shard::listing::{ListPositions, ListRequest, Listing};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Messages that one page of a filtered list, or of counts by reason, looks at, at most.

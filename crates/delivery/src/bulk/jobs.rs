@@ -7,7 +7,7 @@ use duewheel::{CallError, Duewheel};
 use super::action::{BadBulk, BulkAction, UrlMoves};
 use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
-use super::part::{Part, part_name};
+use super::part::{JobPart, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
@@ -78,7 +78,7 @@ pub struct BulkCount {
 /// A job as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkView {
-    /// Its id.
+    /// The id of the job.
     pub id: String,
     /// The queue.
     pub queue: String,
@@ -248,7 +248,7 @@ impl BulkJobs {
     }
 
     /// Creates a part, or takes the one that is there: an earlier try has found it, and may have gone on from it.
-    pub(super) async fn put_part(&self, job: &str, no: u32, part: Part) -> Result<Part, NotWritten> {
+    pub(super) async fn put_part(&self, job: &str, no: u32, part: JobPart) -> Result<JobPart, NotWritten> {
         if self.parts.create(&part_name(job, no), part.bytes()).await? {
             return Ok(part);
         }
@@ -266,9 +266,9 @@ impl BulkJobs {
     }
 
     /// A part that cannot be read is like one that is gone, and the log says so.
-    pub(super) async fn read_part(&self, job: &str, no: u32) -> Result<Option<Part>, CallError> {
+    pub(super) async fn read_part(&self, job: &str, no: u32) -> Result<Option<JobPart>, CallError> {
         let Some(row) = self.parts.read(&part_name(job, no)).await? else { return Ok(None) };
-        let part = Part::read(&row.body);
+        let part = JobPart::read(&row.body);
         if part.is_none() {
             tracing::error!(job, part = no, "a part of a job cannot be read; its messages are left alone");
         }

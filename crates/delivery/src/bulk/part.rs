@@ -9,11 +9,11 @@ const ENTRY: usize = 20;
 /// Bytes of a record that are kept free for what stands before the messages: a position of 1,000 shards fits.
 const HEAD: usize = 64 * 1024;
 
-/// A step of a job's walk: what it has found, and where the next one begins.
+/// The messages that one step of a job's walk has found, and where the next step begins.
 ///
 /// It is created once. A node that repeats the step, because another one has died or was slow, takes what is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct JobPart {
     pub(super) walk: PartWalk,
     pub(super) entries: Vec<PartEntry>,
 }
@@ -32,7 +32,7 @@ pub(super) struct PartWalk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartEntry {
     pub(super) id: MessageId,
-    /// Its generation; [`LEASED`] if a consumer had it.
+    /// The generation of the message; [`LEASED`] if a consumer had it.
     pub(super) generation: u32,
     /// When it was due, or has died if it was dead, in ms since 1970.
     pub(super) at: u64,
@@ -59,7 +59,7 @@ pub(super) fn part_name(job: &str, part: u32) -> String {
     format!("{job}/{part}")
 }
 
-impl Part {
+impl JobPart {
     pub(super) fn bytes(&self) -> Bytes {
         // Its types have text keys and finite numbers only, so this cannot fail.
         let walk = serde_json::to_vec(&self.walk).unwrap_or_default();
@@ -75,7 +75,7 @@ impl Part {
     }
 
     /// `None`: it is no part.
-    pub(super) fn read(mut bytes: &[u8]) -> Option<Part> {
+    pub(super) fn read(mut bytes: &[u8]) -> Option<JobPart> {
         let head = usize::try_from(bytes.try_get_u32_le().ok()?).ok()?;
         let (walk, mut rest) = bytes.split_at_checked(head)?;
         let walk = serde_json::from_slice(walk).ok()?;
@@ -87,7 +87,7 @@ impl Part {
             let (id, generation, at) = (MessageId(rest.get_u64_le()), rest.get_u32_le(), rest.get_u64_le());
             entries.push(PartEntry { id, generation, at });
         }
-        Some(Part { walk, entries })
+        Some(JobPart { walk, entries })
     }
 }
 
@@ -100,11 +100,11 @@ mod tests {
         let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, at: u64::MAX - n };
         for position in [None, Some("5.7_-".to_owned())] {
             let walk = PartWalk { position, leased: 3 };
-            let part = Part { walk, entries: (0..3).map(entry).collect() };
+            let part = JobPart { walk, entries: (0..3).map(entry).collect() };
             let bytes = part.bytes();
-            assert_eq!(Part::read(&bytes), Some(part));
+            assert_eq!(JobPart::read(&bytes), Some(part));
             for cut in 0..bytes.len() {
-                assert_ne!(Part::read(&bytes[..cut]).map(|part| part.entries.len()), Some(3));
+                assert_ne!(JobPart::read(&bytes[..cut]).map(|part| part.entries.len()), Some(3));
             }
         }
         assert_eq!((entries_within(0), entries_within(1 << 20)), (2, crate::limits::BULK_PART));

@@ -48,10 +48,10 @@ pub(super) struct BulkRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum BulkWalk {
-    /// It meets every message that stays where it is.
+    /// The first walk meets every message that stays where it is.
     #[default]
     First,
-    /// It meets those that moved during the first one.
+    /// The second walk meets the messages that moved during the first one.
     Second,
 }
 
@@ -65,13 +65,13 @@ impl BulkWalk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkPhase {
-    /// It writes down which messages it concerns.
+    /// The job writes down which messages it concerns.
     Collecting,
-    /// It changes them.
+    /// The job changes the messages that it has written down.
     Running,
-    /// It has ended.
+    /// The job has ended.
     Done,
-    /// It was cancelled before its end.
+    /// The job was cancelled before its end.
     Cancelled,
 }
 
@@ -92,7 +92,7 @@ pub struct BulkCounts {
 }
 
 impl BulkPhase {
-    /// Its name.
+    /// The name of the phase.
     pub fn as_str(self) -> &'static str {
         match self {
             BulkPhase::Collecting => "collecting",

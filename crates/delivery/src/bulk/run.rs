@@ -11,14 +11,15 @@ use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
-use duewheel::{CallError, ListPositions, same_content};
+use duewheel::{CallError, same_content};
+use duewheel_shard::listing::ListPositions;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::action::{BulkAction, BulkMove, UrlMoves};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
-use super::part::{LEASED, Part, PartEntry, PartWalk, entries_within};
+use super::part::{JobPart, LEASED, PartEntry, PartWalk, entries_within};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
@@ -166,7 +167,7 @@ impl<'a> BulkRun<'a> {
         }
         let position = position.map(|position| position.to_string());
         let leased = entries.iter().filter(|entry| !entry.is_meant()).count() as u64;
-        let found = Part { walk: PartWalk { position, leased }, entries };
+        let found = JobPart { walk: PartWalk { position, leased }, entries };
         let part = self.jobs.put_part(self.id, self.record.parts, found.clone()).await?;
         match &mut self.met {
             Some((parts, _)) if part == found => *parts += 1,
@@ -553,7 +554,7 @@ mod tests {
             assert!(jobs.jobs.create(id, record.bytes()).await.unwrap());
             for part in 0..2 {
                 let walk = PartWalk { position: None, leased: 0 };
-                jobs.put_part(id, part, Part { walk, entries: Vec::new() }).await.unwrap();
+                jobs.put_part(id, part, JobPart { walk, entries: Vec::new() }).await.unwrap();
             }
             let ShelfRow { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);

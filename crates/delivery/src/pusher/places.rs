@@ -15,13 +15,13 @@ pub(super) struct PlaceCounts {
     pub(super) hand_free: Notify,
     /// Messages for the target that were granted and are not settled.
     pub(super) under_way: AtomicUsize,
-    /// The same of messages for other origins, which take no place of the target's.
+    /// The number of requests under way for messages of other origins, which take no place of the target's.
     pub(super) elsewhere: AtomicUsize,
     /// Requests of those for the target that have not ended.
     pub(super) requests: AtomicUsize,
 }
 
-/// Who has the places.
+/// The owner of the places of requests.
 pub(super) trait PlaceOwner: Send + Sync {
     fn places(&self) -> &PlaceCounts;
 
@@ -61,7 +61,7 @@ impl UnderWay {
         UnderWay { owner, to: OriginKind::Own }
     }
 
-    /// Its message goes to another origin than the target's: it takes no place of the target's any more.
+    /// Gives the place of the target back: the message goes to another origin.
     pub(super) fn go_elsewhere(&mut self) {
         self.owner.places().elsewhere.fetch_add(1, Ordering::SeqCst);
         self.end();

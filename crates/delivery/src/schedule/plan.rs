@@ -44,12 +44,12 @@ pub enum ScheduleStep {
 /// Whether the previous occurrence is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreviousRun {
-    /// It was not looked at.
+    /// The message of the previous occurrence was not looked at.
     #[default]
     Unknown,
-    /// It is scheduled, ready or leased.
+    /// The message of the previous occurrence is scheduled, ready or leased.
     Unsettled,
-    /// It is done, dead or removed.
+    /// The message of the previous occurrence is done, dead or removed.
     Settled,
 }
 
@@ -69,7 +69,7 @@ pub struct LookFacts<'a> {
 /// The answer to the enqueue of an occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnterOutcome {
-    /// It is in its queue: now, or since an earlier enqueue.
+    /// The message is in its queue: now, or since an earlier enqueue.
     Entered {
         /// The message.
         id: u64,
@@ -78,20 +78,20 @@ pub enum EnterOutcome {
         /// Whether it has its key.
         keyed: bool,
     },
-    /// It was refused, for this reason.
+    /// The message was refused, for this reason.
     Refused(String),
-    /// It is not known whether it is in its queue.
+    /// The outcome is unknown: the message may be in its queue.
     Unknown,
 }
 
 /// The answer to taking a message back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// It cannot be delivered any more.
+    /// The message cannot be delivered any more.
     Taken,
-    /// It was delivered, or a caller has changed or removed it: it counts as entered.
+    /// The message was delivered, or a caller has changed or removed it: it counts as entered.
     Gone,
-    /// It is not known.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -480,7 +480,7 @@ impl ScheduleState {
         }
     }
 
-    /// These messages are removed.
+    /// Records that messages were removed.
     pub fn erased(&mut self, ids: &[u64]) {
         self.erasing.retain(|id| !ids.contains(id));
     }

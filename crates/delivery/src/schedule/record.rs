@@ -22,9 +22,9 @@ pub struct ScheduleRecord {
     uid: String,
     /// When the schedule was created, in ms since 1970.
     pub created: u64,
-    /// Its settings.
+    /// The settings of the schedule.
     pub settings: ScheduleSettings,
-    /// Its progress.
+    /// The progress of the schedule.
     pub state: ScheduleState,
 }
 

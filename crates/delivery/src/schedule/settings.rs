@@ -45,7 +45,7 @@ pub struct ScheduleSettings {
 /// Which of the occurrences enter that no worker put at their time. Those of at most 30 seconds ago are on time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissedPolicy {
-    /// None of them.
+    /// No missed occurrence enters.
     None,
     /// The last of them.
     #[default]
@@ -57,10 +57,10 @@ pub enum MissedPolicy {
 /// What happens to an occurrence while the previous one is not settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverlapPolicy {
-    /// It enters.
+    /// The occurrence enters.
     #[default]
     Allow,
-    /// It is skipped and counted.
+    /// The occurrence is skipped and counted.
     Skip,
     /// One enters when the previous one is settled; further ones are skipped.
     BufferOne,

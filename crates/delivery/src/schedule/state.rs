@@ -53,7 +53,7 @@ pub struct ScheduleState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleEntry {
-    /// Its nominal instant.
+    /// The nominal instant of the occurrence.
     pub at: u64,
     /// When its message is due.
     pub due: u64,
@@ -87,11 +87,11 @@ pub struct TakeBack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterTaking {
-    /// It enters again, with other content.
+    /// The occurrence enters again, with other content.
     EntersAgain,
-    /// It has passed, and is counted as missed.
+    /// The occurrence has passed, and is counted as missed.
     Missed,
-    /// It is judged anew, if it still occurs.
+    /// The occurrence is judged anew, if it still occurs.
     Dropped,
 }
 
@@ -117,13 +117,13 @@ pub struct ScheduleCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OccurrenceEnd {
-    /// It entered its queue.
+    /// The occurrence entered its queue.
     Entered,
-    /// It was missed.
+    /// The occurrence was missed.
     Missed,
-    /// It was skipped.
+    /// The occurrence was skipped.
     Skipped,
-    /// It is not known whether it entered.
+    /// The outcome is unknown: the occurrence may have entered.
     Unsure,
 }
 
@@ -131,11 +131,11 @@ pub enum OccurrenceEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PastOccurrence {
-    /// Its nominal instant.
+    /// The nominal instant of the occurrence.
     pub at: u64,
     /// How it ended.
     pub end: OccurrenceEnd,
-    /// Its message.
+    /// The message of the occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
 }

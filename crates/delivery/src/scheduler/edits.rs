@@ -54,12 +54,12 @@ pub struct Schedules {
 /// A schedule as it is.
 #[derive(Clone, Debug)]
 pub struct ScheduleView {
-    /// Its name.
+    /// The name of the schedule.
     pub name: String,
-    /// Its record.
+    /// The record of the schedule.
     pub record: ScheduleRecord,
-    /// Its next ten occurrences, those among them whose messages wait in their queue. Left out is what a caller has
-    /// removed before it was due.
+    /// The next ten occurrences of the schedule, those among them whose messages wait in their queue. Left out is what
+    /// a caller has removed before it was due.
     pub next: Vec<Occurrence>,
     /// The latest occurrences, oldest first, without those that are not due yet.
     pub latest: Vec<PastOccurrence>,
@@ -72,7 +72,7 @@ pub struct ScheduleView {
 /// A schedule in a list.
 #[derive(Clone, Debug)]
 pub struct ScheduleListed {
-    /// Its name.
+    /// The name of the schedule.
     pub name: String,
     /// What it is, or why its record cannot be read.
     pub view: Result<Box<ScheduleView>, String>,
@@ -124,7 +124,7 @@ impl Schedules {
         self.put_within(name, settings, remaining, &|_| true).await
     }
 
-    /// Like [`Schedules::put`], for a caller who reaches some queues only.
+    /// Sets a schedule like [`Schedules::put`], for a caller who reaches some queues only.
     ///
     /// # Errors
     /// See [`ScheduleError`]; [`ScheduleError::Taken`] if another tenant has the name.

@@ -28,7 +28,7 @@ pub enum ScheduleError {
     /// Others work on the schedule. Nothing was changed; try again.
     #[error("the schedule is being looked at; try again shortly")]
     Busy,
-    /// So many instants have passed that the worker has not judged them yet. Nothing was changed; try again.
+    /// More instants have passed than the worker has judged yet. Nothing was changed; try again.
     #[error("the schedule has not caught up with the time it was not looked at; try again shortly")]
     Behind,
     /// A queue refused a message of a trigger or a backfill.

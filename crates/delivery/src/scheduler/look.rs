@@ -16,9 +16,9 @@ use crate::shelf::{NextLook, NotWritten, Shelf};
 /// What an edit makes of a schedule.
 #[derive(Clone, Debug)]
 pub(crate) enum ScheduleEdit {
-    /// These settings. The outer `None` leaves the number of occurrences that remain.
+    /// Saves these settings. The outer `None` leaves the number of occurrences that remain.
     Save(Box<ScheduleSettings>, Option<Option<u64>>),
-    /// Nothing.
+    /// Removes the schedule.
     Remove,
 }
 

@@ -17,7 +17,7 @@ const TOGETHER: usize = 200;
 /// What a backfill has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backfilled {
-    /// Its id: with the same one each instant enters once.
+    /// The id of the backfill: with the same one each instant enters once.
     pub id: String,
     /// The instants.
     pub instants: usize,

@@ -85,7 +85,7 @@ impl ScheduleWorker {
         ScheduleWorker { inner, worker }
     }
 
-    /// Its counts.
+    /// The counts of the worker.
     pub fn counts(&self) -> WorkerCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         WorkerCounts {

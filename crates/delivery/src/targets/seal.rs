@@ -28,13 +28,13 @@ pub struct SealKeys(Arc<Vec<LessSafeKey>>);
 /// Why a text has no keys. It repeats nothing of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSealKey {
-    /// There is no key in it.
+    /// The file has no key.
     #[error("there is no key in it: 32 random bytes in base64, one key a line")]
     None,
-    /// This line, counted from 1, has no key.
+    /// A line of the file, counted from 1, is no key.
     #[error("line {0} has no key: 32 random bytes in base64")]
     Line(usize),
-    /// There are too many.
+    /// The file has too many keys.
     #[error("there are more than {MAX_SEAL_KEYS} keys in it")]
     Many,
 }
@@ -101,7 +101,7 @@ pub enum Sealing {
     Keys(SealKeys),
     /// In the clear: who can read the store's files knows them.
     Open,
-    /// Not at all: a target that needs secrets is refused.
+    /// Secrets are not sealed: a target that needs secrets is refused.
     Refused,
 }
 

@@ -350,7 +350,7 @@ mod tests {
     use crate::targets::Sealing;
     use crate::workers::TargetStage;
 
-    /// Its end was not counted, and who stopped the service waited for the workers first.
+    /// Story: the end of a reader was not counted, and who stopped the service waited for the workers first.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_bug_of_the_reader_is_counted_and_it_goes_on() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();

@@ -72,11 +72,11 @@ pub struct Targets {
 /// A target as its record says. It holds no secret.
 #[derive(Clone, Debug)]
 pub struct TargetView {
-    /// Its name.
+    /// The name of the target.
     pub name: String,
     /// When it was created, in ms since 1970.
     pub created_ms: u64,
-    /// Its settings; `None` if the record cannot be read.
+    /// The settings of the target; `None` if the record cannot be read.
     pub shown: Option<ShownTarget>,
     /// Why it is paused, if it is.
     pub paused: Option<TargetPause>,
@@ -88,7 +88,7 @@ pub struct TargetView {
 
 /// What all records say.
 pub(super) struct AllTargets {
-    /// Those that can be delivered to, by name.
+    /// The targets that can be delivered to, by name.
     pub(super) ready: BTreeMap<String, ReadyTarget>,
     /// Why the others cannot.
     pub(super) broken: BTreeMap<String, String>,

@@ -156,7 +156,7 @@ impl Targets {
         }
     }
 
-    /// Nothing is known any more of a target that is removed.
+    /// Forgets the stage of a target that is removed.
     pub(super) async fn forget_stage(&self, name: &str) {
         if let Ok(Some(row)) = self.stages.read(name).await {
             // What stays is shown for no target.

@@ -18,7 +18,9 @@ use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::record::Created;
 use duewheel::core::time::{WallMs, ceil_ms};
-use duewheel::{CallError, Client, Demand, ListPositions};
+use duewheel::{CallError, Client};
+use duewheel_shard::client::Demand;
+use duewheel_shard::listing::ListPositions;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -258,7 +260,7 @@ struct AttemptKeeper {
 /// of attempts.
 #[derive(Clone, Debug)]
 enum RoomSearch {
-    /// It goes on behind this position; `None`: at the oldest record.
+    /// The search goes on behind this position; `None`: at the oldest record.
     Behind(Option<ListPositions>),
     /// All were looked at; it begins again at this instant.
     Resting(Instant),

@@ -20,7 +20,7 @@ use crate::limits::{LATEST_ATTEMPTS, LATEST_EXCERPT};
 pub struct TargetAttempt {
     /// The message.
     pub id: MessageId,
-    /// Its queue.
+    /// The queue of the message.
     pub queue: QueueName,
     /// Which attempt of the message it was, from 1 on.
     pub number: u32,

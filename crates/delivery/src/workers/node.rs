@@ -558,7 +558,7 @@ mod tests {
         pusher.stop(Duration::from_secs(10)).await;
     }
 
-    /// Its name is a part of `webhook-id`.
+    /// Story: the name of a store is a part of `webhook-id`, in which a dot separates.
     #[tokio::test]
     async fn a_store_with_a_dot_in_its_name_is_refused() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();

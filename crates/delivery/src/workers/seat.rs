@@ -18,7 +18,7 @@ use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
 pub enum TargetStage {
     /// Messages are delivered.
     Active,
-    /// Its breaker is open: messages wait, and a probe is sent now and then.
+    /// The breaker of the target is open: messages wait, and a probe is sent now and then.
     Open,
     /// Messages wait until it is resumed.
     Paused,
@@ -192,7 +192,7 @@ impl Seat {
         }
     }
 
-    /// Its pusher, to be stopped, and the ticket, to be given back then.
+    /// The pusher, to be stopped, and the ticket, to be given back then.
     pub(crate) fn leave(self) -> (Pusher, Option<Ticket>) {
         (self.pusher, self.ticket)
     }

@@ -17,7 +17,8 @@ use duewheel::core::id::{LeaseToken, SessionId};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{BadName, Key, QueueName};
 use duewheel::core::time::{EngineMs, ceil_ms};
-use duewheel::{CallError, Client, Demand};
+use duewheel::{CallError, Client};
+use duewheel_shard::client::Demand;
 
 use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
 

@@ -7,11 +7,12 @@ use duewheel::core::engine::{Enqueue, InitialState, Op, Past, Reserved, When};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
-use duewheel::{Demand, Duewheel, Policy, View, VirtualClock};
+use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
     BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkView,
     BulkWorker, TARGET_URL_HEADER, UrlMoves, dead_reasons, filtered_page,
 };
+use duewheel_shard::client::Demand;
 
 const LONG: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);

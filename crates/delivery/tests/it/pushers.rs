@@ -9,11 +9,12 @@ use duewheel::core::engine::{Counts, Enqueue, HeldBack, Op, Reserved};
 use duewheel::core::message::{DeadReason, MaxAttempts, Options, State};
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{GrantLimits, GrantRate, QueueSettings};
-use duewheel::{Demand, Duewheel, View, VirtualClock};
+use duewheel::{Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BreakerStage, PushClient, PushRate, PushTarget, Pusher, PusherError, RetrySettings, Stopped,
     TargetSettings,
 };
+use duewheel_shard::client::Demand;
 
 use crate::receiver::{Answer, Receiver, status};
 

@@ -10,11 +10,12 @@ use duewheel::core::engine::{Op, Target};
 use duewheel::core::message::State;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::QueueSettings;
-use duewheel::{Demand, Duewheel, View, VirtualClock};
+use duewheel::{Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
     TargetSettings, TargetStage, deliveries,
 };
+use duewheel_shard::client::Demand;
 
 use crate::receiver::{Answer, Receiver, status};
 

@@ -8,7 +8,8 @@ use duewheel::core::engine::{Enqueue, Op, Past, Reply, Reserved, When};
 use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
 use duewheel::store_log::Options as LogOptions;
-use duewheel::{Client, Demand, Duewheel, Policy};
+use duewheel::{Client, Duewheel, Policy};
+use duewheel_shard::client::Demand;
 
 fn tiny() -> duewheel::Builder {
     let policy = Policy { near_messages: 50, ready_messages: 50, load_rows: 10, ..Policy::default() };

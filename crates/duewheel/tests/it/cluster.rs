@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel::testing::MemoryCoordinator;
-use duewheel::{Cancel, Demand, Duewheel, Message, NodeOptions, Policy, SECOND, VirtualClock};
+use duewheel::{Cancel, Duewheel, Message, NodeOptions, Policy, SECOND, VirtualClock};
+use duewheel_shard::client::Demand;
 
 use crate::until;
 

@@ -7,7 +7,8 @@ use duewheel::core::engine::{Enqueue, Grant, Op, Past, Reply, Reserved, When};
 use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
 use duewheel::store_log::Options as LogOptions;
-use duewheel::{CallError, Client, Demand, Duewheel, Durability, Policy, VirtualClock};
+use duewheel::{CallError, Client, Duewheel, Durability, Policy, VirtualClock};
+use duewheel_shard::client::Demand;
 
 use crate::size;
 

@@ -13,7 +13,8 @@ use duewheel::core::id::LeaseToken;
 use duewheel::core::name::QueueName;
 use duewheel::core::store::conformance::Dice;
 use duewheel::core::time::WallMs;
-use duewheel::{Client, Demand, Duewheel, Durability, MessageId, VirtualClock};
+use duewheel::{Client, Duewheel, Durability, MessageId, VirtualClock};
+use duewheel_shard::client::Demand;
 
 use crate::size;
 

@@ -11,7 +11,8 @@ use duewheel::core::engine::{Op, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::core::store::ErrorKind;
 use duewheel::store_log::{Options as LogOptions, shards_in, verify};
-use duewheel::{Demand, Duewheel, HOUR, MessageId, OpenError, SECOND, VirtualClock, restore, salvage};
+use duewheel::{Duewheel, HOUR, MessageId, OpenError, SECOND, VirtualClock, restore, salvage};
+use duewheel_shard::client::Demand;
 
 const SHARDS: u32 = 3;
 

@@ -5,7 +5,7 @@ use super::scope::Scope;
 /// The permission that a call needs where tokens are required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessRule {
-    /// None: the call shows nothing of queues and messages.
+    /// No access is needed: the call shows nothing of queues and messages.
     Open,
     /// A valid token with any scopes.
     Identified,

@@ -57,7 +57,7 @@ pub enum TokensError {
         /// The reason.
         why: std::io::Error,
     },
-    /// Other users than its owner may read or change it.
+    /// Other users than the owner of the file may read or change it.
     #[error("the tokens in {}: the file {what}", .file.display())]
     Exposed {
         /// The file.
@@ -65,7 +65,7 @@ pub enum TokensError {
         /// The owner and the permissions.
         what: String,
     },
-    /// Its content is invalid.
+    /// The content of the file is invalid.
     #[error("the tokens in {}: {what}", .file.display())]
     Wrong {
         /// The file.

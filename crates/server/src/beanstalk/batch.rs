@@ -78,7 +78,7 @@ pub(super) fn is_alone(command: &Command) -> bool {
 pub(super) enum Brings {
     Messages,
     Nothing,
-    /// It may be combined with both.
+    /// The command may be in one batch with either kind.
     Either,
 }
 

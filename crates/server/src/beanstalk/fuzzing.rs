@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 
 use bytes::BytesMut;
+use duewheel::Duewheel;
 use duewheel::core::SessionId;
 use duewheel::core::engine::{Op, WaiterId};
-use duewheel::{Answers, Duewheel};
+use duewheel_shard::inbox::Answers;
 
 use super::codec::{Command, DecodedInput, Decoder};
 use super::session::{self, Session};
@@ -33,11 +34,11 @@ impl ClientInput {
 /// The permitted replies to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermittedReplies {
-    /// None yet: another input of the same command follows.
+    /// No reply yet: another input of the same command follows.
     Nothing,
     /// One of these words with its numbers, or one of the replies for errors.
     Words(&'static [&'static str]),
-    /// None: the connection ends.
+    /// No reply: the connection ends.
     End,
 }
 
@@ -97,13 +98,13 @@ pub struct FuzzClient {
 /// The next need of a session.
 #[derive(Debug)]
 pub enum ClientNext {
-    /// These operations, perhaps none; then [`FuzzClient::answered`].
+    /// The operations to ask, perhaps none; then [`FuzzClient::answered`].
     Ask(Vec<Op>),
-    /// This reserve, which may wait; then [`FuzzClient::answered`].
+    /// The reserve to ask, which may wait; then [`FuzzClient::answered`].
     Wait(WaiterId, Op),
     /// More bytes.
     Read,
-    /// Nothing: the connection ends.
+    /// The connection ends.
     Close,
 }
 

@@ -9,8 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use duewheel::CallError;
 use duewheel::core::engine::{Hold, Op, WaiterId};
-use duewheel::{Answers, CallError, Pending, WhenBusy, testing};
+use duewheel_shard::inbox::{Answers, WhenBusy};
+use duewheel_shard::pending::Pending;
+use duewheel_shard::testing;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};

@@ -43,13 +43,13 @@ const DEFAULT: &str = "default";
 /// The next need of a session.
 #[derive(Debug)]
 pub(super) enum SessionNext {
-    /// These operations, perhaps none; then [`Session::answered`].
+    /// The operations to ask, perhaps none; then [`Session::answered`].
     Ask(Vec<Op>),
-    /// This reserve, which may wait; then [`Session::answered`].
+    /// The reserve to ask, which may wait; then [`Session::answered`].
     Wait(WaiterId, Op),
     /// More bytes of the client.
     Read,
-    /// Nothing: the connection ends.
+    /// The connection ends.
     Close,
 }
 

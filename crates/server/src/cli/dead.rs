@@ -29,7 +29,7 @@ pub(super) enum DeadReasonArg {
     MaxAttempts,
     /// A consumer, or the delivery to a target, gave it up
     Buried,
-    /// It had expired
+    /// The message had expired
     Expired,
 }
 

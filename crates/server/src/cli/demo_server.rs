@@ -44,7 +44,7 @@ impl DemoServer {
         }
     }
 
-    /// Its address, the same after a restart.
+    /// The address of the server, the same after a restart.
     pub(super) fn url(&self) -> &str {
         &self.url
     }

@@ -66,10 +66,10 @@ pub(super) struct EnqueueArgs {
     /// Due at an instant of its own within this time from the due time on
     #[arg(long, value_name = "TIME", value_parser = when::span)]
     spread: Option<TimeSpan>,
-    /// It expires this time after its due time
+    /// The message expires this time after its due time
     #[arg(long, value_name = "TIME", value_parser = when::span, conflicts_with = "expires_at")]
     expires_in: Option<TimeSpan>,
-    /// It expires at this instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"
+    /// The message expires at this instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"
     #[arg(long, value_name = "INSTANT")]
     expires_at: Option<String>,
     /// Accept an empty body
@@ -261,7 +261,7 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// As text where it is text, otherwise in base64.
+/// Puts a body into a request: as text where it is text, otherwise in base64.
 pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     match String::from_utf8(body) {
         Ok(text) => request.insert("body".into(), text.into()),

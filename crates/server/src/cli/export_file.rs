@@ -326,18 +326,18 @@ impl<'de> Deserialize<'de> for HeaderList {
 /// Why a file cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A line is wrong.
     #[error("line {line}: {what}")]
     Line {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: u64,
         /// The fault, with the field where there is one.
         what: String,
     },
-    /// It ends before its last line.
+    /// The file ends before its last line.
     #[error("the file is cut off behind line {0}: its last line, which counts the others, is missing")]
     Cut(u64),
 }

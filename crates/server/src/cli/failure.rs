@@ -14,7 +14,7 @@ use crate::span::TimeSpan;
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum CommandFailure {
-    /// It failed.
+    /// The command failed.
     Failed(String),
     /// Wrong usage.
     Usage(String),
@@ -24,7 +24,7 @@ pub(crate) enum CommandFailure {
     NotFound(String),
     /// The server cannot be reached.
     Unreachable(String),
-    /// It has printed everything; the exit code.
+    /// The command has printed everything; the exit code.
     Said(u8),
 }
 

@@ -14,11 +14,11 @@ use super::remote::{ApiError, Remote, segment};
 /// What an import has made of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScheduleSet {
-    /// It is set.
+    /// The schedule is set.
     New,
-    /// It was here already, with the same settings.
+    /// The schedule was here already, with the same settings.
     Same,
-    /// It was here already, with other settings, which stay.
+    /// The schedule was here already, with other settings, which stay.
     Other,
 }
 

@@ -279,7 +279,7 @@ fn sign_allowed(arg: Arg) -> Arg {
     }
 }
 
-/// The same error, without a programmer's words for numbers that are none.
+/// Rewords an error: without a programmer's words for numbers that are none.
 fn in_words(error: clap::Error) -> clap::Error {
     let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let why = error.source().and_then(|why| why.downcast_ref::<ParseIntError>());

@@ -105,7 +105,7 @@ enum SettingArg {
 }
 
 impl SettingArg {
-    /// Its name in a request.
+    /// The name of the setting in a request.
     fn field(self) -> &'static str {
         match self {
             SettingArg::Lease => "lease_ms",
@@ -137,11 +137,11 @@ enum OrderArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnExpiryArg {
-    /// It is granted, and the grant says that it is late
+    /// An expired message is granted, and the grant says that it is late
     DeliverLate,
-    /// It is dead
+    /// An expired message is dead
     Dead,
-    /// It is removed
+    /// An expired message is removed
     Drop,
 }
 

@@ -133,7 +133,7 @@ enum ScheduleSettingArg {
 }
 
 impl ScheduleSettingArg {
-    /// Its name in a request.
+    /// The name of the setting in a request.
     fn field(self) -> &'static str {
         match self {
             ScheduleSettingArg::Zone => "zone",

@@ -280,7 +280,8 @@ fn in_zone(time: DateTime, now: &Zoned) -> Result<Zoned, String> {
     ))
 }
 
-/// As the server reads it. What is finer than a millisecond is rounded up, so that nothing is due before it was said.
+/// Rounds an instant as the server reads it. What is finer than a millisecond is rounded up, so that nothing is due
+/// before it was said.
 fn instant(time: Timestamp) -> GivenTime {
     let whole = time.as_millisecond();
     let finer = Timestamp::from_millisecond(whole).is_ok_and(|floor| floor < time);

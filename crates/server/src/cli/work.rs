@@ -21,7 +21,7 @@ use crate::span::TimeSpan;
 
 /// How long one request waits for a message when there is one queue.
 const WAIT: Duration = Duration::from_secs(20);
-/// The same with several queues, which are asked in turn.
+/// How long one of several queues is waited for, which are asked in turn.
 const TURN: Duration = Duration::from_millis(250);
 /// The exit code of a command whose message is to be buried.
 const DEAD: i32 = 100;
@@ -108,7 +108,7 @@ struct WorkJobs<'a> {
 /// How a job goes on after it has looked for a message.
 enum NextMessage {
     Message(Value),
-    /// None was ready.
+    /// No message was ready.
     Nothing,
     /// Messages are ready, but the limit of leases is reached.
     HeldBack,

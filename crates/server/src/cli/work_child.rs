@@ -30,7 +30,7 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// How a command ended.
 #[derive(Debug)]
 pub(super) struct CommandEnded {
-    /// Its exit code; none if a signal or the time limit ended it.
+    /// The exit code of the command; none if a signal or the time limit ended it.
     pub(super) code: Option<i32>,
     /// How the command ended, in words, with the last lines of its standard error.
     pub(super) reason: String,

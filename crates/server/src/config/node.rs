@@ -26,7 +26,7 @@ pub struct PeerFiles {
 /// A node among those that share a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSettings {
-    /// This node's name.
+    /// The name of the node.
     pub name: String,
     /// The address at which other nodes reach it; `None`: it is a single node.
     pub advertise: Option<String>,

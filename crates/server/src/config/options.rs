@@ -24,7 +24,7 @@ macro_rules! options {
             /// The names of all options, as the file has them.
             pub const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// These options, completed by those of a lower layer.
+            /// Completes these options by those of a lower layer.
             pub fn over(self, lower: Options) -> Options {
                 Options { $($field: self.$field.or(lower.$field)),* }
             }

@@ -56,16 +56,17 @@ pub struct OtlpSettings {
 pub struct ClientFiles {
     /// The certificate, in PEM.
     pub cert: PathBuf,
-    /// Its key, in PEM.
+    /// The key of the certificate, in PEM.
     pub key: PathBuf,
 }
 
 /// Which spans are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SamplerOption {
-    /// As its parent, or, if it has none, as the messages that it links to; without either as this part of all traces.
+    /// A span is recorded as its parent is, or, if it has none, as the messages that it links to; without either as
+    /// this part of all traces.
     ByParent(f64),
-    /// This part of all traces.
+    /// A part of all traces is recorded.
     Ratio(f64),
 }
 

@@ -14,7 +14,7 @@ pub struct QuotaTable {
     pub prefix: String,
     /// Unsettled messages at a time.
     pub messages: Option<u64>,
-    /// Their weight, in bytes.
+    /// The weight of unsettled messages, in bytes.
     pub bytes: Option<u64>,
     /// Concurrent leases.
     pub leases: Option<u64>,

@@ -51,7 +51,7 @@ pub enum VirtualClockOption {
     Off,
     /// A clock that stands, and `POST /v1/clock/advance`. All is in memory.
     On,
-    /// The same with messages that are kept, which may then be delivered before their time.
+    /// The clock is virtual although messages are kept, which may then be delivered before their time.
     Force,
 }
 
@@ -59,10 +59,10 @@ pub enum VirtualClockOption {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisCreate {
-    /// It is created, unless a node knows that it existed.
+    /// A missing cluster is created, unless a node knows that it existed.
     #[default]
     Always,
-    /// It is refused.
+    /// A missing cluster is refused.
     Never,
 }
 

@@ -44,13 +44,13 @@ pub(crate) struct BulkFields<'a> {
     /// For `postpone` and `redrive`: due this number of milliseconds after the request.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
-    /// The same as text; instead of `delay_ms`.
+    /// `delay_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
     /// For `postpone`: due this number of milliseconds later than it was, earlier if negative. What is past is due now.
     #[schemars(extend("x-limit-both-ways" = "max_delay_ms"))]
     shift_ms: Option<i64>,
-    /// The same as text, with a `-` before it for earlier; instead of `shift_ms`.
+    /// `shift_ms` as text, with a `-` before it for earlier, in place of the number.
     #[schemars(with = "Option<ShiftSchema>")]
     shift: Option<Text<'a>>,
     /// For `redrive`: each becomes a new message of this queue, with its key, and the old one is removed.

@@ -326,7 +326,7 @@ pub(crate) enum BodyFormat {
     Json,
     /// One JSON object on each line.
     Lines,
-    /// Another format.
+    /// A format that is neither JSON nor lines of it.
     Other,
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use duewheel::LocalShard;
 use duewheel::core::engine::Op;
+use duewheel_shard::local::LocalShard;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -22,7 +22,7 @@ impl Kind {
 pub(super) struct StoreHistogram {
     /// The family of its columns.
     pub(super) columns: &'static str,
-    /// Its name in `/metrics`, without prefix.
+    /// The name of the histogram in `/metrics`, without prefix.
     pub(super) name: &'static str,
     /// The figure that is the sum of all values.
     pub(super) sum: &'static str,

@@ -5,7 +5,8 @@
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
-use duewheel::{Health, ThreadIn, testing};
+use duewheel_shard::health::{Health, ThreadIn};
+use duewheel_shard::testing;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -68,16 +68,16 @@ pub(crate) struct EnqueueLine<'a> {
     /// the answer. It depends on the key, or else on the dedupe id, or else on the message.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     spread_ms: Option<Whole>,
-    /// The same as text; instead of `spread_ms`.
+    /// `spread_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
     spread: Option<Text<'a>>,
-    /// It expires this number of milliseconds after its due time, and moves with it.
+    /// The message expires this number of milliseconds after its due time, and moves with it.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Positive>,
-    /// The same as text; instead of `expires_in_ms`.
+    /// `expires_in_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
     expires_in: Option<Text<'a>>,
-    /// It expires at this instant, which is not before its due time; instead of `expires_in`.
+    /// The message expires at this instant, which is not before its due time; instead of `expires_in`.
     #[schemars(with = "Option<InstantSchema>")]
     expires_at: Option<Text<'a>>,
     /// The initial state of the message, if it differs from the one that the due time determines: for programs that

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
-use duewheel::testing;
+use duewheel_shard::testing;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,7 +29,7 @@ use crate::tls::Tls;
 const READ_BUFFER: usize = 64 * 1024;
 /// The number of connections at a time that get an answer that there are too many; others are simply closed.
 const TURNED_AWAY: usize = 64;
-/// That answer.
+/// The answer to a connection above the limit.
 const TOO_MANY: &str = concat!(
     "{\"type\":\"/errors#overloaded\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
     "\"detail\":\"too many connections; try again soon\"}"

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use duewheel::ListPositions;
 use duewheel::core::engine::{Op, QueueView, View};
 use duewheel::core::message::DeadReason;
 use duewheel::core::{QueueName, State};
 use duewheel_delivery::{BulkFilter, DeadByReason, dead_reasons, filtered_page};
+use duewheel_shard::listing::ListPositions;
 use schemars::JsonSchema;
 use serde::Serialize;
 

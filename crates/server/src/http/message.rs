@@ -186,7 +186,7 @@ pub(crate) struct PostponeRequest<'a> {
     /// The body, if it is not UTF-8 text.
     #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
-    /// These replace all headers; an empty object removes them. `target_url` is not one of them.
+    /// Headers that replace all others; an empty object removes them. `target_url` is not one of them.
     headers: Option<Strings>,
     /// The URL that the message is sent to instead of to the target of its queue; `null`: it goes to the target. Needs
     /// the scope `push-any`.

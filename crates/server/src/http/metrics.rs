@@ -9,7 +9,9 @@ use duewheel::core::engine::{
     Attended, Counts, Op, QUEUE_LATENESS_MS, QueueLateness, QueueView, Reply, Resource,
 };
 use duewheel::core::record::{Pause, Totals};
-use duewheel::{LocalShard, Pending, is_counter};
+use duewheel_shard::figures::is_counter;
+use duewheel_shard::local::LocalShard;
+use duewheel_shard::pending::Pending;
 
 use super::call::Call;
 use super::queue::is_unused_default;
@@ -148,7 +150,7 @@ fn left_out(shown: &BTreeMap<QueueName, QueueFigures>, shards: &[LocalShard]) ->
     most.unwrap_or(0).saturating_sub(shown.len() as u64)
 }
 
-/// Those with the first names, a few of a shard at a time, so that others have their turn in between.
+/// The queues with the first names, a few of a shard at a time, so that others have their turn in between.
 async fn first_queues(
     app: &App,
     shards: &[LocalShard],

@@ -18,7 +18,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use duewheel::core::engine::{Answered, Enqueue, Op};
 use duewheel::core::{Key, QueueName};
-use duewheel::{Answers, CallError, Client, Outcome, Pending, WhenBusy};
+use duewheel::{CallError, Client, Outcome};
+use duewheel_shard::inbox::{Answers, WhenBusy};
+use duewheel_shard::pending::Pending;
 use hyper::body::Frame;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -299,7 +301,7 @@ fn has_url(op: &Op) -> bool {
 pub(crate) enum LineAnswer<'a> {
     /// The message was accepted.
     Accepted(AcceptedLine<'a>),
-    /// It was not.
+    /// The message was refused.
     Refused(ItemProblem<'a>),
 }
 
@@ -309,7 +311,7 @@ pub(crate) struct AcceptedLine<'a> {
     #[serde(flatten)]
     pub(super) message: EnqueuedAnswer<'a>,
     pub(super) status: u16,
-    /// Its `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
+    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
     #[serde(skip_serializing_if = "is_false")]
     #[schemars(default)]
     pub(super) replayed: bool,

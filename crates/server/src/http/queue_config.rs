@@ -53,7 +53,7 @@ pub(crate) struct ConfigRequest<'a> {
     /// How long after its due time a message without an expiry of its own expires.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Positive>,
-    /// The same as text; instead of `expires_in_ms`.
+    /// `expires_in_ms` as text, in place of the number.
     #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
     expires_in: Option<Text<'a>>,
@@ -63,7 +63,7 @@ pub(crate) struct ConfigRequest<'a> {
     /// Messages that have ended are kept as done for this number of milliseconds.
     #[schemars(extend("x-limit" = "max_keep_done_ms"))]
     keep_done_ms: Option<Positive>,
-    /// The same as text; instead of `keep_done_ms`.
+    /// `keep_done_ms` as text, in place of the number.
     #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
     keep_done: Option<Text<'a>>,
@@ -283,7 +283,7 @@ pub(crate) struct ConfigChange<'a> {
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Option<Positive>>,
-    /// The same as text; instead of `expires_in_ms`.
+    /// `expires_in_ms` as text, in place of the number.
     #[serde(borrow, default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<DelaySchema>")]
     expires_in: Option<Option<Text<'a>>>,
@@ -295,7 +295,7 @@ pub(crate) struct ConfigChange<'a> {
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_keep_done_ms"))]
     keep_done_ms: Option<Option<Positive>>,
-    /// The same as text; instead of `keep_done_ms`.
+    /// `keep_done_ms` as text, in place of the number.
     #[serde(borrow, default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<DelaySchema>")]
     keep_done: Option<Option<Text<'a>>>,

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use duewheel::Demand;
 use duewheel::core::engine::{Grant, Reserved};
 use duewheel::core::{Policy, QueueName, SessionId};
+use duewheel_shard::client::Demand;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,7 @@ impl ReserveOfMany<'_> {
 /// The queues of a reserve.
 struct ReserveQueues {
     names: Vec<QueueName>,
-    /// Those that have a largest number of their own.
+    /// The queues that have a largest number of their own.
     max_of: Vec<(QueueName, usize)>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct HttpRoute {
     pub(crate) path: &'static str,
     pub(crate) query: &'static [&'static str],
     pub(crate) access: AccessRule,
-    /// Its description in `openapi.json`.
+    /// The description of the route in `openapi.json`.
     pub(crate) doc: fn() -> OperationDoc,
     handler: MethodRouter<App>,
     durations: Arc<RouteDurations>,

@@ -279,7 +279,7 @@ impl ScheduleFields {
 #[schemars(rename = "ScheduleState")]
 pub(crate) struct ScheduleAnswer {
     pub(super) name: String,
-    /// Its settings, with the defaults filled in.
+    /// The settings of the schedule, with the defaults filled in.
     #[serde(flatten)]
     pub(super) fields: ScheduleFields,
     pub(super) created_at: InstantText,
@@ -308,7 +308,7 @@ pub(crate) struct OccurrenceAnswer {
     /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<&'static str>,
-    /// Its message, if that is put ahead already.
+    /// The message of the occurrence, if that is put ahead already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
 }
@@ -320,7 +320,7 @@ pub(crate) struct PastOccurrenceAnswer {
     pub(super) at: InstantText,
     /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
     pub(super) outcome: &'static str,
-    /// Its message.
+    /// The message of the occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
 }

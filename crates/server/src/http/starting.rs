@@ -39,7 +39,7 @@ const BODY_TIME: Duration = Duration::from_secs(2);
 /// The reason why a start takes long, as text.
 pub(crate) type StartWords = watch::Sender<String>;
 
-/// Who may read the reason why the start takes long, which names servers and folders.
+/// The callers that may read the reason why the start takes long, which names servers and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
     Everybody,

@@ -134,7 +134,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// One of the words of an enum. (serde_json itself would accept `{"word": null}`, and would report a number as invalid
+/// Reads one of the words of an enum. (serde_json itself would accept `{"word": null}`, and would report a number as invalid
 /// JSON.)
 pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
     let text = Option::<Text<'de>>::deserialize(d)?;
@@ -148,7 +148,7 @@ pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     Option::deserialize(d).map(Some)
 }
 
-/// The same for one of the words of an enum.
+/// Reads one of the words of an enum, as a member that was given.
 pub(crate) fn given_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     d: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -174,7 +174,7 @@ pub(crate) struct TargetAnswer {
     /// The queues that are delivered to it.
     #[schemars(with = "Vec<QueueSchema>")]
     pub(super) delivers: Vec<String>,
-    /// Its settings; left out if they cannot be read.
+    /// The settings of the target; left out if they cannot be read.
     #[serde(flatten)]
     pub(super) settings: Option<TargetSettingsAnswer>,
     pub(super) created_at: InstantText,

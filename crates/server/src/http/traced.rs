@@ -31,7 +31,7 @@ fn caller(headers: &HeaderMap) -> Option<TraceContext> {
 #[derive(Debug)]
 pub(super) struct Sending {
     span: Option<Box<dyn SendSpan>>,
-    /// That of the span, or else of the caller.
+    /// The context of the span, or else of the caller.
     creation: Option<TraceContext>,
     max_headers: usize,
 }
@@ -122,7 +122,7 @@ impl TracedCallState {
 }
 
 impl TracedCall {
-    /// It begins now.
+    /// Begins the span of a call.
     pub(super) fn begin(app: &App, headers: &HeaderMap) -> Self {
         TracedCall(app.traces().map(|traces| TracedCallState {
             traces: Arc::clone(traces),

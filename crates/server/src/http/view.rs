@@ -146,13 +146,13 @@ pub(crate) struct OwnSettingsAnswer {
     pub(super) max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) backoff: Option<BackoffAnswer>,
-    /// Its due time was drawn from this many milliseconds.
+    /// The due time was drawn from this many milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) spread_ms: Option<u64>,
-    /// It expires this long after its due time.
+    /// The message expires this long after its due time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_in_ms: Option<u64>,
-    /// It expires at this instant.
+    /// The message expires at this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<InstantText>,
 }

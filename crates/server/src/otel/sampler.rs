@@ -6,8 +6,9 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, Should
 
 use crate::config::SamplerOption;
 
-/// As OpenTelemetry's samplers, with one thing more where a span does as its parent: one without a parent does as the spans
-/// that it links to. So a delivery is recorded if the creation of its message was, though it is a trace of its own.
+/// A sampler like those of OpenTelemetry, with one thing more where a span does as its parent: one without a parent
+/// does as the spans that it links to. So a delivery is recorded if the creation of its message was, though it is a
+/// trace of its own.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSampler(pub(super) SamplerOption);
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use duewheel::core::id::ShardId;
 use duewheel::store_log::disk::RealDisk;
 use duewheel::testing::MemoryCoordinator;
-use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
+use duewheel::{Clock, ClockSample, Duewheel, NodeOptions, Policy, SystemClock, VirtualClock};
 use duewheel_server::http::HttpLimits;
 use duewheel_sim_disk::{Denial, GateRule, GatedCalls, GatedDisk};
 use serde_json::Value;
@@ -169,7 +169,7 @@ impl Hurried {
 }
 
 impl Clock for Hurried {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         SystemClock.read()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel::{BootId, Clock, Reading};
+use duewheel::{BootId, Clock, ClockSample};
 
 /// When the simulation begins, by the wall clock: 2026-01-01T00:00:00Z, in ms.
 const BEGIN_MS: u64 = 1_767_225_600_000;
@@ -126,9 +126,9 @@ impl Times {
 }
 
 impl Clock for SimClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         let times = self.times();
-        Reading { elapsed_ns: times.elapsed_ns(), wall_ns: times.wall_ns() }
+        ClockSample { elapsed_ns: times.elapsed_ns(), wall_ns: times.wall_ns() }
     }
 
     fn boot(&self) -> Option<BootId> {

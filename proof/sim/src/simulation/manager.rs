@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
-use duewheel::Pending;
 use duewheel_core::State;
 use duewheel_core::engine::{ListCursor, Op, Reply, View};
 use duewheel_judge::history::{Answer, Call, OpId, What};
+use duewheel_shard::pending::Pending;
 
 use super::clients::Stage;
 use super::style::FITTING;

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
-use duewheel::{CallError, Demand};
+use duewheel::CallError;
 use duewheel_core::SessionId;
 use duewheel_core::engine::Reply;
 use duewheel_core::mutant::{self, Mutant};
@@ -41,6 +41,7 @@ use duewheel_judge::history::{
     Answer, Call, Event, Fault, History, MsgId, OpId, Refusal, Stamp, Target, What,
 };
 use duewheel_judge::rng::Rng;
+use duewheel_shard::client::Demand;
 use duewheel_sim_disk::{Lie, SimDisk};
 use duewheel_store_log::verify_on;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Candidate;
-use duewheel_shard::clock::{Reading, SystemClock};
+use duewheel_shard::clock::{ClockSample, SystemClock};
 
 use super::*;
 use crate::ownership::member::{Environment, FleetOptions, assemble};
@@ -21,7 +21,7 @@ const LEASE: Duration = Duration::from_secs(600);
 struct Later(Duration);
 
 impl Clock for Later {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         SystemClock.read()
     }
 
@@ -58,7 +58,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Reconciler {
     let means = Environment {
         clock: Arc::new(SystemClock),
         jitter: Jitter::seeded(1),
-        link: Connector::Tls(PeerTls::drawn().unwrap()),
+        link: Connector::Tls(PeerTls::generate().unwrap()),
         starter: Arc::new(OnThreads),
     };
     assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), means).1

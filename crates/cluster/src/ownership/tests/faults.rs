@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use duewheel_core::engine::Settled;
 use duewheel_core::store::{Candidate, Node};
-use duewheel_shard::clock::{Clock, Reading};
+use duewheel_shard::clock::{Clock, ClockSample};
 use duewheel_shard::error::Outcome;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -18,7 +18,7 @@ const LONG_LEASE: Duration = Duration::from_secs(10);
 struct HurriedClock(Arc<AtomicU64>);
 
 impl Clock for HurriedClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         SystemClock.read()
     }
 

@@ -49,10 +49,10 @@ async fn consume(
 
 async fn check(seed: u64) {
     let rig = rig(4);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(BTreeSet::new())));
     let consumer = |n: u64| {
-        let random = Random(seed ^ (n << 32));
+        let random = Random::new(seed ^ (n << 32));
         tokio::spawn(consume(rig.client.clone(), random, stop.clone(), acked.clone()))
     };
     let consumers: Vec<_> = (1..7).map(consumer).collect();

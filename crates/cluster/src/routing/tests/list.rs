@@ -3,6 +3,7 @@
 use duewheel_core::engine::{Edit, Enqueue, Op, Past, Reply, View, When};
 use duewheel_core::message::State;
 use duewheel_core::policy::Policy;
+use duewheel_core::random::SplitMix64;
 use duewheel_core::time::WallMs;
 use duewheel_shard::clock::VirtualClock;
 use duewheel_shard::error::CallError;
@@ -10,16 +11,16 @@ use duewheel_shard::listing::{ListPosition, ListPositions};
 
 use super::rig::*;
 
-/// SplitMix64: numbers that a seed gives.
-pub(super) struct Random(pub(super) u64);
+/// Random numbers from a seed.
+pub(super) struct Random(SplitMix64);
 
 impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Random(SplitMix64::new(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     pub(super) fn below(&mut self, n: u64) -> u64 {
@@ -43,7 +44,7 @@ async fn walk(rig: &Rig, state: Option<State>, random: &mut Random) -> Vec<View>
 }
 
 async fn check(seed: u64, policy: Policy) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let shards = 1 + random.below(9) as u32;
     let rig = rig_with(shards, policy, VirtualClock::at_2026());
     let wall = rig.client.now().wall.0;

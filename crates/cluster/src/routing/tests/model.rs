@@ -312,7 +312,7 @@ async fn check(seed: u64, steps: usize) {
     let one = rig_with(1, Policy::default(), clock.clone());
     let four = rig_with(4, Policy::default(), clock.clone());
     let (mut one_side, mut four_side) = (Side::new(one.local.client(0)), Side::new(four.client.clone()));
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let settings = QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() };
     let mut asks = vec![Ask::Op(Op::Configure { queue: queue("kept"), settings })];
     let mut tags = 0;

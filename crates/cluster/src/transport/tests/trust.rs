@@ -83,9 +83,9 @@ async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both
     let real = std::mem::replace(&mut to.advertise, between.local_addr().unwrap().to_string().into());
     let (peer, running) = ask_by(to.clone(), patient(node("asker", 1, "")));
     let (near, _) = between.accept().await.unwrap();
-    let (mut near, binding_near) = PeerTls::drawn().unwrap().accept(near).await.unwrap();
+    let (mut near, binding_near) = PeerTls::generate().unwrap().accept(near).await.unwrap();
     let far = TcpStream::connect(&*real).await.unwrap();
-    let (mut far, binding_far) = PeerTls::drawn().unwrap().connect(far, &real).await.unwrap();
+    let (mut far, binding_far) = PeerTls::generate().unwrap().connect(far, &real).await.unwrap();
     assert_ne!(binding_near, binding_far);
     // The asker's two words, as they came.
     let heard = LastReceived::now(&clock());
@@ -178,7 +178,7 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
 async fn what_a_later_version_appends_to_its_greeting_is_left_out() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let stream = TcpStream::connect(&*me.advertise).await.unwrap();
-    let (mut stream, binding) = PeerTls::drawn().unwrap().connect(stream, &me.advertise).await.unwrap();
+    let (mut stream, binding) = PeerTls::generate().unwrap().connect(stream, &me.advertise).await.unwrap();
     let hello = Hello {
         magic: MAGIC,
         versions: (PROTOCOL, 9),
@@ -297,7 +297,7 @@ async fn without_certificates_any_address_will_do() {
     for address in ["node_a:7600", "a..b:1", "[fe80::1%eth0]:7", "no port"] {
         let (_owner, _, me, listening) = owner(&SECRET).await;
         let stream = TcpStream::connect(&*me.advertise).await.unwrap();
-        let connected = PeerTls::drawn().unwrap().connect(stream, address).await;
+        let connected = PeerTls::generate().unwrap().connect(stream, address).await;
         assert!(connected.is_ok(), "{address}: {:?}", connected.err());
         listening.abort();
     }

@@ -12,7 +12,7 @@
 /// A version of the nodes' protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
-    /// Its number; each is one higher than the one before.
+    /// The number of the version; each is one higher than the one before.
     pub(crate) number: u32,
     /// The number of kinds of operations that it knows, counted from the first one of [`duewheel_core::engine::Op`].
     pub(crate) ops: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Dialect {
 pub(crate) enum DetailsOnWire {
     /// The numbers of the queues of a reserve, and whether an enqueue was answered before.
     Reserves,
-    /// Those, and limits of grants, spreads and expiries.
+    /// Details of the version before, and limits of grants, spreads and expiries.
     Limits,
 }
 

@@ -36,12 +36,12 @@ fn again(ops: &[Op]) -> Vec<Op> {
 }
 
 /// What an error says to a caller.
-fn said(error: &CallError) -> (String, Outcome, bool) {
+fn answered(error: &CallError) -> (String, Outcome, bool) {
     let text = match error {
         CallError::Store { error, .. } => format!("{error:?}"),
-        CallError::Overloaded | CallError::Draining => error.to_string(),
         // These name a driver on another machine: it is the store of a shard that cannot be had, for the caller.
         CallError::Closed(why) | CallError::Lost(why) | CallError::Bug(why) => format!("Unavailable: {why}"),
+        other => other.to_string(), // overloaded or draining
     };
     let retryable = error.is_retryable() || matches!(error, CallError::Closed(_) | CallError::Lost(_));
     (text, error.outcome(), retryable)
@@ -64,7 +64,7 @@ proptest! {
         for (came, was) in came.iter().zip(&all) {
             match (came, was) {
                 (Ok(came), Ok(was)) => prop_assert_eq!(came, was),
-                (Err(came), Err(was)) => prop_assert_eq!(said(came), said(was)),
+                (Err(came), Err(was)) => prop_assert_eq!(answered(came), answered(was)),
                 other => prop_assert!(false, "{:?}", other),
             }
         }
@@ -73,7 +73,7 @@ proptest! {
     #[test]
     fn an_error_keeps_its_outcome(error in error()) {
         let came = CallError::from(WireFailure::from(&error));
-        prop_assert_eq!(said(&came), said(&error));
+        prop_assert_eq!(answered(&came), answered(&error));
     }
 
     #[test]

@@ -12,26 +12,23 @@ use crate::message::{
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use crate::random::SplitMix64;
 use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
-/// A seeded generator of random numbers (SplitMix64).
+/// Random decisions from a seed.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Dice(SplitMix64);
 
 impl Dice {
     /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
-        Dice(seed)
+        Dice(SplitMix64::new(seed))
     }
 
     /// Any number.
     pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A number below `n`, which is not 0.

@@ -47,7 +47,7 @@ pub(super) struct EventStream {
 enum StreamEnd {
     /// The client has gone.
     Gone,
-    /// Its token is no longer valid.
+    /// The token of the reader is no longer valid.
     Unauthorized,
     /// The server stops.
     Stopped,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use duewheel::LocalShard;
 use duewheel::core::State;
 use duewheel::core::engine::Counts;
+use duewheel_shard::local::LocalShard;
 
 /// A page of figures in Prometheus' text format, while it is being written.
 pub(super) struct MetricsPage(String);

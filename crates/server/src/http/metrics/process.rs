@@ -9,7 +9,7 @@ use super::super::App;
 use super::super::durations::EDGES_MS;
 use super::page::{MetricsPage, micros, seconds};
 
-/// Of this server: version, health, requests.
+/// Writes the figures of this server: version, health, requests.
 pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
     let version = env!("CARGO_PKG_VERSION");
     page.head("duewheel_build_info", "gauge", "1, with the version and the level of durability.");
@@ -88,7 +88,7 @@ fn write_disk(page: &mut MetricsPage, folder: &Path) {
     );
 }
 
-/// Of this process, by the names that all exporters use. What the system does not tell is left out.
+/// Writes the figures of this process, by the names that all exporters use. What the system does not tell is left out.
 pub(super) fn write_process(page: &mut MetricsPage) {
     use procfs::process::{LimitValue, Process};
     let Ok(process) = Process::myself() else { return };

@@ -22,7 +22,7 @@ enum Beyond {
     ItemsNotFound,
     /// The queues that the token does not reach are left out.
     LeftOut,
-    /// The same as to any token: the call is about no queue.
+    /// The call is answered as to any token: it is about no queue.
     OfNoQueue,
 }
 

@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use duewheel::{CallError, Demand};
+use duewheel::CallError;
 use duewheel_core::SessionId;
 use duewheel_core::engine::Reply;
 use duewheel_core::mutant::{self, Mutant};
@@ -35,6 +35,7 @@ use duewheel_judge::history::{
     Call, Downtime, Event, Fault, History, OpId, Rules, Shards, Stamp, Unanswered, What,
 };
 use duewheel_judge::rng::Rng;
+use duewheel_shard::client::Demand;
 use duewheel_store_log::Options as LogOptions;
 
 use super::bounds::Bounds;

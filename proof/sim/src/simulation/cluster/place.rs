@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duewheel::{BootId, Clock, Reading};
+use duewheel::{BootId, Clock, ClockSample};
 use duewheel_cluster::testing::{SteppedNode, SteppedStart};
 use duewheel_cluster::{Fleet, FleetOptions, Router, Started};
 use duewheel_core::policy::Policy;
@@ -47,10 +47,10 @@ impl MachineClock {
 }
 
 impl Clock for MachineClock {
-    fn read(&self) -> Reading {
+    fn read(&self) -> ClockSample {
         let times = *lock(&self.0);
         let wall_ms = BEGIN_MS.saturating_add_signed(times.skew_ms);
-        Reading { elapsed_ns: times.up_ns + times.now_ns, wall_ns: wall_ms * MS + times.now_ns }
+        ClockSample { elapsed_ns: times.up_ns + times.now_ns, wall_ns: wall_ms * MS + times.now_ns }
     }
 
     fn boot(&self) -> Option<BootId> {

@@ -1,0 +1,4 @@
+//! The address of a server.
+
+/// Host and port.
+pub(crate) type HostPort = (String, u16);
