@@ -319,7 +319,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);
         let script = format!(
-            "trap 'touch {}' TERM; touch {}; for i in $(seq 9000); do sleep 0.02; done",
+            "all=$(seq 9000); trap 'touch {}' TERM; touch {}; for i in $all; do sleep 0.02; done",
             file("asked").display(),
             file("begun").display()
         );
