@@ -25,9 +25,9 @@ use crate::sync::lock;
 /// Threads start when there is work for them, and end with the last store and the last clone. Stores whose folders lie on
 /// different media should not share one: a medium that does not answer would delay the work of the others.
 #[derive(Clone)]
-pub struct WorkerPool(Arc<Pool>);
+pub struct WorkerPool(Arc<WorkerLanes>);
 
-struct Pool {
+struct WorkerLanes {
     prepare: Arc<Lane>,
     merge: Arc<Lane>,
     load: Arc<Lane>,
@@ -77,7 +77,7 @@ impl WorkerPool {
     /// Makes a pool with at most `threads` threads (one at least) for each kind of background work.
     pub fn new(threads: usize) -> Self {
         let lane = |kind: LaneKind| Arc::new(Lane::new(kind.name(), threads.max(1)));
-        WorkerPool(Arc::new(Pool {
+        WorkerPool(Arc::new(WorkerLanes {
             prepare: lane(LaneKind::Prepare),
             merge: lane(LaneKind::Merge),
             load: lane(LaneKind::Load),
@@ -126,13 +126,13 @@ impl fmt::Debug for WorkerPool {
     }
 }
 
-impl Pool {
+impl WorkerLanes {
     fn lanes(&self) -> [&Arc<Lane>; 4] {
         [&self.prepare, &self.merge, &self.load, &self.events]
     }
 }
 
-impl Drop for Pool {
+impl Drop for WorkerLanes {
     fn drop(&mut self) {
         for lane in self.lanes() {
             lock(&lane.state).closed = true;
@@ -156,7 +156,7 @@ struct Lane {
 
 #[derive(Default)]
 struct LaneState {
-    tasks: BTreeMap<u64, Task>,
+    tasks: BTreeMap<u64, LaneTask>,
     next: u64,
     ready: VecDeque<u64>,
     /// Tasks that are ready at a time.
@@ -167,9 +167,9 @@ struct LaneState {
     closed: bool,
 }
 
-struct Task {
+struct LaneTask {
     step: Step,
-    phase: Phase,
+    phase: TaskPhase,
     /// It was rung for during its step.
     rung: bool,
     /// It has no step after this one.
@@ -177,7 +177,7 @@ struct Task {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TaskPhase {
     Resting(Option<Instant>),
     Ready,
     Serving,
@@ -198,7 +198,7 @@ impl Lane {
             return Ok(()); // it has been added
         }
         state.next += 1;
-        state.tasks.insert(task, Task { step, phase: Phase::Ready, rung: false, ending: false });
+        state.tasks.insert(task, LaneTask { step, phase: TaskPhase::Ready, rung: false, ending: false });
         state.ready.push_back(task);
         self.call_thread(&mut state);
         Ok(())
@@ -208,10 +208,10 @@ impl Lane {
         let mut state = lock(&self.state);
         let Some(known) = state.tasks.get_mut(&task) else { return };
         match known.phase {
-            Phase::Serving => known.rung = true,
-            Phase::Ready => {}
-            Phase::Resting(until) => {
-                known.phase = Phase::Ready;
+            TaskPhase::Serving => known.rung = true,
+            TaskPhase::Ready => {}
+            TaskPhase::Resting(until) => {
+                known.phase = TaskPhase::Ready;
                 if let Some(until) = until {
                     state.later.remove(&(until, task));
                 }
@@ -227,7 +227,7 @@ impl Lane {
         loop {
             match state.tasks.get_mut(&task) {
                 None => return,
-                Some(serving) if serving.phase == Phase::Serving => {
+                Some(serving) if serving.phase == TaskPhase::Serving => {
                     serving.ending = true;
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -300,7 +300,7 @@ impl LaneState {
         while let Some((at, task)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
             self.later.remove(&(at, task));
             if let Some(task) = self.tasks.get_mut(&task) {
-                task.phase = Phase::Ready;
+                task.phase = TaskPhase::Ready;
             }
             self.ready.push_back(task);
         }
@@ -310,7 +310,7 @@ impl LaneState {
     fn take(&mut self) -> Option<(u64, Step)> {
         let no = self.ready.pop_front()?;
         let task = self.tasks.get_mut(&no)?;
-        (task.phase, task.rung) = (Phase::Serving, false);
+        (task.phase, task.rung) = (TaskPhase::Serving, false);
         Some((no, Arc::clone(&task.step)))
     }
 
@@ -326,7 +326,7 @@ impl LaneState {
             TaskPause::Within(_) | TaskPause::UntilRung => task.rung,
         };
         if now_ready {
-            task.phase = Phase::Ready;
+            task.phase = TaskPhase::Ready;
             self.ready.push_back(no);
             return None;
         }
@@ -334,7 +334,7 @@ impl LaneState {
             TaskPause::Within(time) => Instant::now().checked_add(time),
             TaskPause::None | TaskPause::UntilRung | TaskPause::Forever => None,
         };
-        task.phase = Phase::Resting(until);
+        task.phase = TaskPhase::Resting(until);
         if let Some(until) = until {
             self.later.insert((until, no));
         }
@@ -344,11 +344,11 @@ impl LaneState {
     fn remove(&mut self, no: u64) -> Option<Step> {
         let task = self.tasks.remove(&no)?;
         match task.phase {
-            Phase::Ready => self.ready.retain(|ready| *ready != no),
-            Phase::Resting(Some(until)) => {
+            TaskPhase::Ready => self.ready.retain(|ready| *ready != no),
+            TaskPhase::Resting(Some(until)) => {
                 self.later.remove(&(until, no));
             }
-            Phase::Resting(None) | Phase::Serving => {}
+            TaskPhase::Resting(None) | TaskPhase::Serving => {}
         }
         Some(task.step)
     }
