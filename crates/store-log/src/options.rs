@@ -23,8 +23,9 @@ pub struct Options {
     /// Corrected to take a group of the agreed size, and to be no larger than `segment_bytes`. Three segments are made at
     /// the start.
     pub small_segment_bytes: u64,
-    /// Bytes of zeros that a start writes to the segment of a folder in which none is prepared. The others of that
-    /// segment are merely allocated, and it is left at their begin once the next segment is prepared. Default: 1 MiB.
+    /// Bytes of zeros that a start writes to the first journal segment of a folder that has none prepared. The rest of
+    /// that segment is merely allocated, and the writer leaves it where the zeros end once the next one is prepared.
+    /// Default: 1 MiB.
     pub filled_at_start: u64,
     /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
     /// a run, while the next half gathers. Opening the store reads about as much journal.

@@ -152,9 +152,7 @@ impl SoundCopy {
     }
 
     fn copy(&self, to: &dyn Disk) -> Result<(), ReadFault> {
-        for name in [JOURNAL, RUNS, STATE] {
-            to.make_dir(name).map_err(failed("make", name))?;
-        }
+        to.make_dirs(&[JOURNAL, RUNS, STATE]).map_err(failed("make the folders of", ""))?;
         let blobs = self.manifest.run_bytes().saturating_add(self.manifest.state_bytes());
         if to.free_bytes().map_err(failed("measure", ""))? < blobs {
             let what = format_args!("there is no room for {blobs} bytes");

@@ -54,7 +54,7 @@ use crate::work::Work;
 ///
 /// # Dropping
 /// A store that is dropped without [`Store::close`] leaves the folder as `kill -9` would: nothing more is written, its
-/// threads have ended, and the folder may be opened again.
+/// background work has ended, and the folder may be opened again.
 ///
 /// # Examples
 /// ```

@@ -6,8 +6,8 @@
 //! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels
 //! and purges. So a full disk is detected here, and never inside an append.
 //!
-//! A folder without a prepared segment, such as a new one, starts before the zeros of its first segment are written: see
-//! [`create_partly_filled`].
+//! A start that finds no segment prepared, as in a new folder, writes zeros to a part of its first one
+//! ([`Options::filled_at_start`](crate::Options::filled_at_start)), and the writer leaves that one at their end.
 //!
 //! Segments are small ([`Options::small_segment_bytes`](crate::Options::small_segment_bytes)) until a load has filled one.
 //! A folder that holds little again and rests gets small ones in place of the large ones.
@@ -189,23 +189,12 @@ fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn Dis
     disk.open(&new, FileAccess::Write).map_err(failed("open", &new))
 }
 
-/// Creates the segment that a start needs at once: its space is taken, and zeros are written to its first
-/// [`Options::filled_at_start`](crate::Options::filled_at_start) bytes alone. The writer leaves it at their end if the
-/// next segment is prepared. Returns the number of bytes that were filled.
-pub(crate) fn create_partly_filled(
-    disk: &dyn Disk,
-    no: FileNo,
-    bytes: u64,
-    filled: u64,
-) -> Result<(Arc<dyn DiskFile>, u64), StoreError> {
-    create(disk, no, bytes, filled.min(bytes), &|| false)
-}
-
 /// Creates a file of full size under a temporary name, and renames it once it is complete and durable.
 ///
-/// Zeros are really written: into a file that is only allocated, each sync would first have to convert extents. `filled`
-/// bytes at least have them, and all bytes where a file system cannot allocate. Returns how many have.
-fn create(
+/// Zeros are really written: into a file that is only allocated, each sync would first have to convert extents. The
+/// first `filled` bytes have them, and all bytes where a file system cannot allocate. Returns the number of bytes that
+/// have.
+pub(crate) fn create(
     disk: &dyn Disk,
     no: FileNo,
     bytes: u64,

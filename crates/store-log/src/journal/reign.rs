@@ -298,7 +298,7 @@ fn choose(
             let filled = options.filled_at_start.max(least).min(bytes);
             // A block more than those that are prepared: as a part of it has no zeros, it is never used again.
             let bytes = if filled < bytes { bytes + BLOCK as u64 } else { bytes };
-            let (file, filled) = preparer::create_partly_filled(disk, no, bytes, filled)?;
+            let (file, filled) = preparer::create(disk, no, bytes, filled, &|| false)?;
             (no, bytes, file, filled)
         }
     };
