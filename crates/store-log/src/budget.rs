@@ -1,9 +1,12 @@
 //! The memory for records that all log stores of a process share.
 //!
 //! Half of it is for active memtables, half for frozen ones. When the active ones have reached their half, the store with
-//! the largest one is asked to cut it off. When both together have used up all of it, stores with more than an even part
-//! of it take no new messages until a flush has made room. The others take some up to that, so that a store whose flush
-//! does not end cannot stop them.
+//! the largest one is asked to cut it off.
+//!
+//! A quarter of the budget is reserved: each store has an even part of that quarter, whatever the others have. What stores
+//! have beyond their reserves is together at most the rest. A store that finds no room takes no new messages until a flush
+//! has made some. It cuts off its own memtable if no flush of its own is under way, so a store whose flush does not end
+//! cannot stop the others: they go on with their reserves.
 //!
 //! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and a store
 //! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
@@ -17,11 +20,14 @@ use duewheel_core::store::Waker;
 
 use crate::sync::lock;
 
+/// One part in so many of a budget is reserved for the stores, each an even part of that.
+const RESERVED: u64 = 4;
+
 /// A bound of the memory for records, for all stores that are opened with it or with a clone of it.
 ///
 /// It covers what [`Options::journal_bytes`](crate::Options::journal_bytes) bounds in each store: the records that are
-/// not in runs yet. It bounds new messages only, and each store may have an even part of it whatever the others have: all
-/// together have at most twice as much, besides other records. A store that is dropped gives its part back.
+/// not in runs yet. It bounds new messages only. A quarter of it is reserved for all stores in even parts, whatever the
+/// others have. A store that is dropped gives its part back.
 #[derive(Clone)]
 pub struct MemoryBudget(Arc<Bound>);
 
@@ -85,8 +91,20 @@ impl MemoryBudget {
         share
     }
 
+    /// Bytes that each store may have, whatever the others have.
+    fn reserve(&self) -> u64 {
+        self.0.bytes / RESERVED / (self.stores() as u64).max(1)
+    }
+
+    /// Whether what stores have beyond their reserves is as much as they may have.
     fn is_used_up(&self) -> bool {
-        self.used() >= self.0.bytes
+        let shared = self.0.bytes - self.0.bytes / RESERVED;
+        if self.used() < shared {
+            return false; // the usual case, without a look at each store
+        }
+        let reserve = self.reserve();
+        let beyond = self.shares().iter().map(|share| share.own().saturating_sub(reserve)).sum::<u64>();
+        beyond >= shared
     }
 
     fn shares(&self) -> Vec<Arc<MemoryShare>> {
@@ -163,25 +181,32 @@ impl MemoryShare {
         self.asked.load(Relaxed)
     }
 
-    /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is.
+    /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is. If
+    /// this store has nothing to flush, it is asked to cut: those that have the memory may never give it back.
     pub(crate) fn is_short(&self) -> bool {
         if self.has_room() {
             return false;
         }
         self.waits.store(true, SeqCst);
         // It may have been freed before this store was seen to wait.
-        !self.has_room()
+        if self.has_room() {
+            return false;
+        }
+        let can_cut = self.frozen.load(Relaxed) == 0 && self.active.load(Relaxed) > 0;
+        if can_cut && !self.asked.swap(true, Relaxed) {
+            (self.waker)();
+        }
+        true
     }
 
-    /// Whether there is memory for new messages. Without frozen memtables there is: no flush would make room, the cut
-    /// comes first.
+    /// Whether there is memory for new messages: of the reserve, or of what all may have beyond theirs.
     fn has_room(&self) -> bool {
-        let budget = &self.budget;
-        if !budget.is_used_up() || budget.0.frozen.load(SeqCst) == 0 {
-            return true;
-        }
-        let own = self.active.load(Relaxed).saturating_add(self.frozen.load(Relaxed));
-        own < budget.bytes() / (budget.stores() as u64).max(1)
+        !self.budget.is_used_up() || self.own() < self.budget.reserve()
+    }
+
+    /// Bytes of all its memtables.
+    fn own(&self) -> u64 {
+        self.active.load(Relaxed).saturating_add(self.frozen.load(Relaxed))
     }
 
     /// Whether a memtable that keeps so many bytes for its next records may be used again: if no other store may need
@@ -302,23 +327,67 @@ mod tests {
 
     /// Story: the flush of one store did not end, and no other store took a message.
     #[test]
-    fn an_even_part_is_free_whatever_others_do() {
-        let budget = MemoryBudget::new(100 * MIB);
+    fn a_reserve_is_free_whatever_others_do() {
+        let budget = MemoryBudget::new(160 * MIB);
         let stores = stores(&budget, 4);
-        assert!(!stores[0].0.set_frozen(99 * MIB));
-        stores[1].0.set_active(24 * MIB);
-        assert!(budget.used() > budget.bytes());
-        assert!(stores[0].0.is_short());
-        assert!(!stores[1].0.is_short() && !stores[2].0.is_short());
-        stores[1].0.set_active(25 * MIB);
+        assert!(!stores[0].0.set_frozen(130 * MIB));
+        stores[1].0.set_active(9 * MIB);
+        assert!(stores[0].0.is_short() && !stores[1].0.is_short() && !stores[2].0.is_short());
+        stores[1].0.set_active(10 * MIB);
         assert!(stores[1].0.is_short() && !stores[2].0.is_short());
         // What another store gives back is not enough, but its own flush is.
         assert!(!stores[1].0.set_frozen(10 * MIB));
-        stores[1].0.set_active(20 * MIB);
+        stores[1].0.set_active(9 * MIB);
         let before = (stores[0].1.load(Relaxed), stores[1].1.load(Relaxed));
         assert!(stores[1].0.set_frozen(0));
         stores[1].0.tell();
         assert_eq!((stores[0].1.load(Relaxed), stores[1].1.load(Relaxed)), (before.0, before.1 + 1));
+    }
+
+    /// Story: a store that had used up its part waited for the flush of another one, which did not end, and nobody asked
+    /// it to flush its own.
+    #[test]
+    fn a_store_without_room_flushes_what_it_has() {
+        let budget = MemoryBudget::new(160 * MIB);
+        let stores = stores(&budget, 4);
+        assert!(!stores[0].0.set_frozen(130 * MIB));
+        stores[1].0.set_active(10 * MIB);
+        assert_eq!(asked(&stores), [false; 4]);
+        assert!(stores[1].0.is_short() && stores[1].0.is_short());
+        assert_eq!((asked(&stores), stores[1].1.load(Relaxed)), (vec![false, true, false, false], 1));
+        assert!(!stores[1].0.set_frozen(10 * MIB));
+        stores[1].0.has_cut();
+        stores[1].0.set_active(0);
+        assert!(stores[1].0.is_short(), "until it is flushed");
+        assert_eq!(asked(&stores), [false; 4], "it is being flushed");
+        assert!(stores[1].0.set_frozen(0));
+        stores[1].0.tell();
+        assert!(!stores[1].0.is_short() && stores[1].1.load(Relaxed) == 2);
+    }
+
+    /// Story: stores together had up to twice the budget, since each could take an even part of all of it.
+    #[test]
+    fn all_stores_together_stay_within_the_budget() {
+        for count in [1, 2, 3, 16] {
+            let budget = MemoryBudget::new(192 * MIB);
+            let stores = stores(&budget, count);
+            // No flush ends. First one store takes all that it gets, then each of the others.
+            for (share, _) in &stores {
+                let mut taken = 0;
+                while !share.is_short() {
+                    taken += MIB;
+                    share.set_active(taken);
+                    if share.is_asked() {
+                        share.set_frozen(taken);
+                        share.set_active(0);
+                        share.has_cut();
+                        taken = 0;
+                    }
+                }
+                assert!(share.own() >= budget.reserve(), "{count}: {share:?}");
+            }
+            assert_eq!(budget.used(), 192 * MIB, "{count}: {budget:?}");
+        }
     }
 
     #[test]
@@ -334,17 +403,13 @@ mod tests {
     fn who_finds_no_memory_is_woken_by_anybodys_flush() {
         let budget = MemoryBudget::new(100 * MIB);
         let stores = stores(&budget, 2);
-        stores[0].0.set_active(100 * MIB);
-        assert!(!stores[1].0.is_short(), "no flush would end that: the cut comes first");
-        assert!(!stores[0].0.set_frozen(100 * MIB));
-        stores[0].0.set_active(0);
-        stores[0].0.has_cut();
-        stores[1].0.set_active(50 * MIB);
+        assert!(!stores[0].0.set_frozen(80 * MIB));
+        stores[1].0.set_active(20 * MIB);
         assert!(stores[1].0.is_short());
-        assert_eq!(stores[1].1.load(Relaxed), 0);
+        let before = stores[1].1.load(Relaxed);
         assert!(stores[0].0.set_frozen(0));
         stores[0].0.tell();
-        assert_eq!(stores[1].1.load(Relaxed), 1);
+        assert_eq!(stores[1].1.load(Relaxed), before + 1);
         assert!(!stores[1].0.is_short());
     }
 

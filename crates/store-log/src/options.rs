@@ -34,8 +34,9 @@ pub struct Options {
     pub journal_records: u64,
     /// Memory for records and their indexes, together with all other stores that have a clone of this budget. When half of
     /// it is used, the store that has the most cuts its records off, perhaps earlier than `journal_bytes` says; a lone
-    /// store does so, too. When all of it is used, `Store::room` is `Capacity::Busy`, except in stores with less than an
-    /// even part. Other records than new messages, and the start, are bounded by `journal_bytes` alone.
+    /// store does so, too. A quarter of it is reserved for all stores in even parts; a store with more, when the rest is
+    /// used up, says `Capacity::Busy` as its `Store::room`. Other records than new messages, and the start, are bounded
+    /// by `journal_bytes` alone.
     pub memory: MemoryBudget,
     /// Approximate largest number of messages of a run.
     pub run_rows: u64,

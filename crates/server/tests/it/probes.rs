@@ -181,8 +181,9 @@ fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store(
         let counts = ask(&address, "GET", "/v1/queues/q", "").map(|(_, _, said)| said["counts"].clone());
         counts.is_some_and(|counts| counts["leased"] == 0 && counts["ready"] == 0)
     });
-    redis.stop().expect("stop");
+    // In this order: a server without its Redis refuses with the code of one that starts, and a code is told once.
     drop(server);
+    redis.stop().expect("stop");
     let _server = start(&redis.url(0));
     until("the worker is told that the server starts", || {
         let told = std::fs::read_to_string(&log_path).expect("log");
