@@ -21,7 +21,7 @@ mod more;
 use layout::LISTED;
 
 pub use codec::{Reader, Writer};
-pub use head::{RowHead, StageKind, put_of, varint};
+pub use head::{NewPut, RowHead, StageKind, varint};
 pub use layout::DecodeError;
 
 /// One durable fact.

@@ -15,8 +15,8 @@ use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
 use duewheel_core::record::{
-    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, StageKind, Totals, Was,
-    Writer, put_of,
+    ClockPair, Created, DecodeError, DedupeRow, Gone, NewPut, Pause, Reader, Record, RowHead, StageKind,
+    Totals, Was, Writer,
 };
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, IdSet, Key, MessageId, QueueName, WallMs};
@@ -429,7 +429,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_ledger_needs_of_a_put_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
+    fn what_is_read_of_a_new_message_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
         let life = if plain { Life::new(life.due, life.priority) } else { life };
         let plain = Life {
             history: vec![],
@@ -438,14 +438,23 @@ proptest! {
             ..life.clone()
         };
         let fresh = plain == life;
-        let record = Record::Put { message: Arc::new(message.clone()), life, was: None };
+        let message = Arc::new(message);
+        let record = Record::Put { message: Arc::clone(&message), life: life.clone(), was: None };
         let mut writer = Writer::default();
         writer.record(&record);
         let (_, stands) = record.moves();
         let wanted = stands.map(|stands| (message.id, message.queue.as_str(), stands)).filter(|_| fresh);
-        prop_assert_eq!(put_of(&writer.bytes), wanted);
+        let put = NewPut::read(&writer.bytes);
+        prop_assert_eq!(put.map(|put| (put.id, put.queue, put.state())), wanted);
         for cut in 0..writer.bytes.len() {
-            prop_assert_eq!(put_of(&writer.bytes[..cut]), None);
+            prop_assert_eq!(NewPut::read(&writer.bytes[..cut]), None);
+        }
+        if let Some(put) = put {
+            prop_assert_eq!(put.key, message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes()));
+            let (mut of_record, mut of_row) = (Writer::default(), Writer::default());
+            of_record.stored_put(&put);
+            of_row.stored(&Row { message, life });
+            prop_assert_eq!(of_record.bytes, of_row.bytes);
         }
     }
 

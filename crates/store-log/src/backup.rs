@@ -82,7 +82,7 @@ impl Backup {
         })
     }
 
-    /// Like [`copy_to`](Backup::copy_to), into an open folder.
+    /// Copies the store into an open folder, as [`copy_to`](Backup::copy_to) does.
     ///
     /// # Errors
     /// See [`copy_to`](Backup::copy_to).

@@ -62,7 +62,7 @@ impl MemoryBudget {
         MemoryBudget(Arc::new(Bound { bytes, active, frozen, stores: Mutex::default() }))
     }
 
-    /// Its size in bytes.
+    /// The size of the budget in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
     }

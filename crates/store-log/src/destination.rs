@@ -40,29 +40,29 @@ pub enum Destination {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FolderProblem {
-    /// It does not exist.
+    /// The folder does not exist.
     Missing,
-    /// It is not empty.
+    /// The folder is not empty.
     NotEmpty(String),
-    /// It is the data folder, or inside it.
+    /// The folder is the data folder, or inside it.
     Inside,
     /// It, or a folder on the way to it from the root of all backups, is a symbolic link.
     Link,
-    /// It belongs to another user.
+    /// The folder belongs to another user.
     Foreign {
-        /// Its owner.
+        /// The owner of the folder.
         owner: u32,
         /// The user of this process.
         us: u32,
     },
     /// Other users than its owner have access.
     Shared {
-        /// Its mode.
+        /// The mode of the folder.
         mode: u32,
     },
-    /// It is not below the folder that contains all backups.
+    /// The folder is not below the one that contains all backups.
     Outside(PathBuf),
-    /// It cannot be created or read.
+    /// The folder cannot be created or read.
     Unusable(io::Error),
 }
 

@@ -133,7 +133,7 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
     /// Fills `buffer` from the offset `at`; fails if the file ends before.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()>;
 
-    /// Like [`DiskFile::read_at`], if that needs no wait for the medium; else it fails with
+    /// Reads like [`DiskFile::read_at`], if that needs no wait for the medium; else it fails with
     /// [`io::ErrorKind::WouldBlock`]. By default it reads: for files that are always in memory.
     fn read_at_hand(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         self.read_at(buffer, at)

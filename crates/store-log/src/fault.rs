@@ -23,7 +23,7 @@ impl Damage {
         Damage { file: file.into(), offset, what: what.into() }
     }
 
-    /// The same damage, seen from the folder around this one.
+    /// This damage, seen from the folder around this one.
     pub(crate) fn inside(self, folder: &str) -> Self {
         Damage { file: format!("{folder}/{}", self.file), ..self }
     }
@@ -48,7 +48,7 @@ pub(crate) enum ReadFault {
 }
 
 impl ReadFault {
-    /// The same fault, seen from the folder around this one.
+    /// This fault, seen from the folder around this one.
     pub(crate) fn inside(self, folder: &str) -> Self {
         match self {
             ReadFault::Damaged(problem) => ReadFault::Damaged(problem.inside(folder)),

@@ -23,7 +23,7 @@ const SYNC_COLUMNS: [(u64, &str); 15] = [
     (u64::MAX, "sync_duration_bucket_total.+Inf"),
 ];
 
-/// The same of the records of a group.
+/// Bounds and names of the columns for the records of a group.
 const GROUP_COLUMNS: [(u64, &str); 11] = [
     (1, "group_records_bucket_total.1"),
     (3, "group_records_bucket_total.3"),

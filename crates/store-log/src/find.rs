@@ -105,7 +105,7 @@ impl Finder<'_> {
         self.rows_within(ids, read, &ReadAllowance::new(usize::MAX, self.blocking))
     }
 
-    /// Like [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
+    /// The messages with these ids, as [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
     fn rows_within(
         &self,
         ids: &[MessageId],
@@ -276,14 +276,13 @@ impl Finder<'_> {
             hashes.push(hash);
         }
         // Run by run: a filter stays in the processor's cache for all keys, and its look-ups overlap.
+        let short: Vec<u64> = hashes.iter().map(|hash| hash::short(*hash)).collect();
         for (part, wanted) in self.view.parts.iter().zip(&mut in_parts) {
-            for (lookup, &hash) in hashes.iter().enumerate() {
-                if part.run.may_have(hash) {
-                    let (queue, key) = keys[lookup].clone();
-                    wanted.push(WantedKey { lookup, hash, queue, key });
-                    count += 1;
-                }
-            }
+            part.run.probe(&short, |lookup| {
+                let (queue, key) = keys[lookup].clone();
+                wanted.push(WantedKey { lookup, hash: hashes[lookup], queue, key });
+                count += 1;
+            });
         }
         if count == 0 {
             return Ok((named, read));

@@ -278,17 +278,23 @@ impl Flush<'_> {
                 if shared.is_stopping() {
                     return Err(StoreError::new(ErrorKind::Closed, "the store is being closed").into());
                 }
-                let ids: Vec<MessageId> = std::iter::from_fn(|| scan.next()).take(TOGETHER).collect();
-                if ids.is_empty() {
+                // Most are as they were put: their rows are made of the records, without decoding them.
+                let here = |(table, id): (usize, MessageId)| (id, self.tables[table].new_put(id));
+                let some: Vec<_> = std::iter::from_fn(|| scan.next()).map(here).take(TOGETHER).collect();
+                if some.is_empty() {
                     break;
                 }
-                let mut sorted = ids.clone();
-                sorted.sort_unstable();
-                let mut rows = finder.rows(&sorted, Default::default())?;
+                let mut others: Vec<MessageId> =
+                    some.iter().filter(|(_, put)| put.is_none()).map(|(id, _)| *id).collect();
+                others.sort_unstable();
+                let mut rows = finder.rows(&others, Default::default())?;
                 shared.reserve.flushing.store(out.bytes(), Relaxed);
-                for id in ids {
-                    let row = sorted.binary_search(&id).ok().and_then(|i| rows[i].take());
-                    if let Some(row) = row {
+                for (id, put) in some {
+                    if let Some((queue, put)) = put {
+                        out.writer()?.new_put(queue, &put)?;
+                    } else if let Ok(i) = others.binary_search(&id)
+                        && let Some(row) = rows[i].take()
+                    {
                         out.writer()?.row(&row)?;
                     }
                 }
@@ -383,12 +389,13 @@ impl<'a> Scan<'a> {
         };
     }
 
-    fn next(&mut self) -> Option<MessageId> {
+    /// The next message, and the newest table that has it.
+    fn next(&mut self) -> Option<(usize, MessageId)> {
         let heads = self.scans.iter().enumerate();
         let (i, id) =
             heads.filter_map(|(i, (_, head))| head.map(|head| (head, i))).min().map(|(h, i)| (i, h.1))?;
         self.step(i);
-        Some(id)
+        Some((i, id))
     }
 }
 

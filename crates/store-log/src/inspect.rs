@@ -25,11 +25,11 @@ const PAGE: (usize, usize) = (1_000, 4 << 20);
 pub struct Inspected {
     /// The epoch of its last owner.
     pub epoch: Epoch,
-    /// Its last record.
+    /// The last record of the store.
     pub last: Lsn,
     /// The clocks as recorded last.
     pub clock: Option<ClockPair>,
-    /// Its queues, by name.
+    /// The queues of the store, by name.
     pub queues: Vec<QueueRow>,
     view: Arc<StoreView>,
     active: Mutex<Mem>,

@@ -1,16 +1,7 @@
 //! The memtable: what the journal holds since the last cut, in memory and found by id, key and time.
 //!
 //! The records' own bytes are kept once, as the journal has them, in an [`arena`]. Each has a small head in front of
-//! it:
-//!
-//! | at | bytes | |
-//! |---|---|---|
-//! | 0 | 4 | length of the record |
-//! | 4 | 4 | offset of the record that contains the message's life (this one, or the one before a grant); 0: it is older |
-//! | 8 | 4 | offset of the record that contains the message itself; 0: it is older |
-//! | 12 | 4 | number of the queue, and in the upper bits the message's stage |
-//! | 16 | 8 | when it is due |
-//! | 24 | 4 | bytes of the message in older tables, which a flush writes again |
+//! it, a [`node`], which says where the message itself is, where its life is, its stage and its due time.
 //!
 //! So the newest record of an id, which [`ids`] finds, leads to everything that this table has of its message in one
 //! step. That may be only a [`Patch`]: the rest of the message is then in an older table or in a run.
@@ -28,12 +19,12 @@ use std::fmt;
 use bytes::Bytes;
 use duewheel_core::growing::SplitTable;
 use duewheel_core::message::{Kind, Life, Row, Stage};
-use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
+use duewheel_core::record::{ClockPair, DedupeRow, NewPut, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 
-use crate::le::{u32_at, u64_at};
+use crate::le::u32_at;
 use crate::run::hash::{self, QueueHash};
 use crate::run::{Newer, NewerTables};
 
@@ -42,6 +33,7 @@ mod crowd;
 mod extent;
 mod ids;
 mod names;
+mod node;
 mod order;
 mod patch;
 mod purge;
@@ -52,17 +44,14 @@ use crowd::{CROWD, Crowds};
 pub(crate) use extent::Extent;
 use ids::IdTable;
 use names::{names_answer, put_names, short, spread};
+pub(crate) use node::StageAfter;
+use node::{HEAD, QUEUE_BITS, RecordNode, RecordParts, node_at, record_at};
 use order::TimeOrder;
 pub(crate) use patch::Patch;
 pub(crate) use purge::Purge;
 pub(crate) use scan::{MemScan, ScanStep};
 
-/// Bytes in front of each record.
-const HEAD: usize = 28;
 const GRANTED: u8 = 3;
-
-/// The upper bits of a head's fourth field.
-const QUEUE_BITS: u32 = 27;
 
 /// A memtable; see the [module](self).
 #[derive(Default)]
@@ -128,26 +117,6 @@ pub(crate) enum MemAnswer {
     Row(Row),
     /// The changes of the message; the rest is in an older table.
     Patch(Patch),
-}
-
-/// The stage of a message after a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StageAfter {
-    Is(Kind),
-    Gone,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct RecordNode {
-    place: ArenaOffset,
-    length: usize,
-    life: ArenaOffset,
-    put: ArenaOffset,
-    queue: u32,
-    stands: StageAfter,
-    due: Due,
-    /// Bytes of the message in older tables.
-    elsewhere: u32,
 }
 
 impl fmt::Debug for Mem {
@@ -277,7 +246,7 @@ impl Mem {
         self.memory_of_records() + self.crowds.memory() as u64
     }
 
-    /// The same without keys that many messages have, which are counted one by one.
+    /// Bytes of memory, without keys that many messages have, which are counted one by one.
     pub(crate) fn memory_of_records(&self) -> u64 {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
@@ -395,6 +364,12 @@ impl Mem {
             visit(lsn, &head[HEAD..HEAD + length]);
             behind = Some((place, HEAD + length));
         }
+    }
+
+    /// The record that puts a message, and its queue, if this table has no later record of that message.
+    pub(crate) fn new_put(&self, id: MessageId) -> Option<(&QueueName, NewPut<'_>)> {
+        let node = self.known(id).filter(|node| node.put == node.place)?;
+        Some((&self.names[node.queue as usize], NewPut::read(self.record(node.place))?))
     }
 
     /// What the table contains of a message.
@@ -533,23 +508,7 @@ impl Mem {
     ) -> Result<RecordNode, StoreError> {
         let queue = self.number(queue)?;
         let length = u32::try_from(bytes.len()).map_err(|_| full())?;
-        let stage = match stands {
-            StageAfter::Is(kind) => kind as u32,
-            StageAfter::Gone => 3,
-        };
-        let mut head = [0; HEAD];
-        head[..4].copy_from_slice(&length.to_le_bytes());
-        let (life, put) = match says {
-            RecordParts::Put => (ArenaOffset::MAX, ArenaOffset::MAX),
-            RecordParts::Life { put } => (ArenaOffset::MAX, put),
-            RecordParts::Grant { life, put } => (life, put),
-        };
-        head[4..8].copy_from_slice(&life.to_le_bytes());
-        head[8..12].copy_from_slice(&put.to_le_bytes());
-        let field = queue | stage << QUEUE_BITS | (due.class() as u32) << (QUEUE_BITS + 2);
-        head[12..16].copy_from_slice(&field.to_le_bytes());
-        head[16..24].copy_from_slice(&due.raw().to_le_bytes());
-        head[24..28].copy_from_slice(&elsewhere.to_le_bytes());
+        let head = node::head(length, says, queue, stands, due, elsewhere);
         let place = self.arena.push(&[&head, bytes]).ok_or_else(full)?;
         Ok(self.at(place))
     }
@@ -734,44 +693,9 @@ impl Mem {
     }
 }
 
-/// The content of a record, and the position of the rest.
-#[derive(Clone, Copy, Debug)]
-enum RecordParts {
-    Put,
-    Life { put: ArenaOffset },
-    Grant { life: ArenaOffset, put: ArenaOffset },
-}
-
-fn node_at(arena: &Arena, place: ArenaOffset) -> RecordNode {
-    let head = arena.at(place);
-    let field = u32_at(head, 12);
-    let class = if field >> (QUEUE_BITS + 2) == 0 { Class::At } else { Class::After };
-    let own = |named: ArenaOffset| if named == ArenaOffset::MAX { place } else { named };
-    RecordNode {
-        place,
-        length: u32_at(head, 0) as usize,
-        life: own(u32_at(head, 4)),
-        put: own(u32_at(head, 8)),
-        queue: field & ((1 << QUEUE_BITS) - 1),
-        stands: match field >> QUEUE_BITS & 3 {
-            0 => StageAfter::Is(Kind::Waiting),
-            1 => StageAfter::Is(Kind::Leased),
-            2 => StageAfter::Is(Kind::Dead),
-            _ => StageAfter::Gone,
-        },
-        due: Due::from_raw(class, u64_at(head, 16)),
-        elsewhere: u32_at(head, 24),
-    }
-}
-
 /// Bytes of a message that no record in this table puts.
 fn elsewhere(put: ArenaOffset, weight: u64) -> u32 {
     if put == 0 { u32::try_from(weight).unwrap_or(u32::MAX) } else { 0 }
-}
-
-fn record_at(arena: &Arena, place: ArenaOffset) -> &[u8] {
-    let head = arena.at(place);
-    &head[HEAD..HEAD + u32_at(head, 0) as usize]
 }
 
 fn decode(bytes: &[u8]) -> Record {

@@ -92,9 +92,9 @@ pub enum Workers {
 /// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtSegmentEnd {
-    /// It continues: groups wait in memory, neither written nor durable, up to two of the agreed size.
+    /// The store continues: groups wait in memory, neither written nor durable, up to two of the agreed size.
     GoOn,
-    /// It waits: a group that was appended is written.
+    /// The store waits: a group that was appended is written.
     Wait,
 }
 

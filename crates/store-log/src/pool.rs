@@ -170,9 +170,9 @@ struct LaneState {
 struct LaneTask {
     step: Step,
     phase: TaskPhase,
-    /// It was rung for during its step.
+    /// The task was rung for during its step.
     rung: bool,
-    /// It has no step after this one.
+    /// The task has no step after this one.
     ending: bool,
 }
 

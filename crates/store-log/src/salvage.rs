@@ -82,8 +82,8 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
     salvage_shards(&disks, dir)
 }
 
-/// Like [`salvage`], from the folders of all shards of a store, wherever they lie. A single shard becomes a data folder
-/// without shards. A folder without a file becomes an empty shard, and is a [`Loss::Shard`].
+/// Salvages the folders of all shards of a store, wherever they lie, as [`salvage`] does one. A single shard becomes a
+/// data folder without shards. A folder without a file becomes an empty shard, and is a [`Loss::Shard`].
 ///
 /// # Errors
 /// See [`salvage`].
@@ -121,7 +121,7 @@ fn salvage_shard(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SalvageReport, Stor
     }
 }
 
-/// Like [`salvage`], from a disk of the caller's own.
+/// Salvages from a disk of the caller's own, as [`salvage`] does from a folder.
 ///
 /// # Errors
 /// See [`salvage`].

@@ -39,7 +39,7 @@ pub(crate) struct StoreShared {
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
     pub(crate) reserve: DiskReserve,
-    /// Its part of the memory for records.
+    /// The store's part of the memory for records.
     pub(crate) memory: Arc<MemoryShare>,
     /// Free bytes of the disk when the preparer checked last.
     pub(crate) free: AtomicU64,

@@ -122,13 +122,13 @@ struct StartFacts {
 /// two run side by side. One that does not is not given syncs that it did not ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncHabit {
-    /// It requested a sync.
+    /// The owner requested a sync.
     Synced,
-    /// It requested a sync, and waited for it.
+    /// The owner requested a sync, and waited for it.
     Waited,
-    /// It has appended, and requested no sync yet.
+    /// The owner has appended, and requested no sync yet.
     Appended,
-    /// It appended several times without a request in between.
+    /// The owner appended several times without a request in between.
     Gathers,
 }
 

@@ -10,7 +10,7 @@ use crate::pieces::MAX_PIECE;
 /// Whether a fixture can do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Able {
-    /// It is done.
+    /// The fixture has done it.
     Yes,
     /// The fixture has no such thing; the obligation is not checked.
     No,

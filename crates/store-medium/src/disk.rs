@@ -123,9 +123,9 @@ impl JournalSent {
 
 /// What a file is kept as.
 enum KeptAs {
-    /// It was opened by its name: a blob that never changes.
+    /// The file was opened by its name: a blob that never changes.
     Whole,
-    /// It is written.
+    /// The file is written.
     Pieces(FileKind),
     /// A file of this machine, for its writer alone.
     Here(File),
@@ -135,7 +135,7 @@ struct MediumFile {
     files: Arc<MediumDiskInner>,
     id: FileId,
     kept: KeptAs,
-    /// Its length.
+    /// The length of the file.
     bytes: AtomicU64,
     waiting: Mutex<Pieces>,
 }
@@ -190,13 +190,13 @@ impl MediumDiskInner {
         Arc::new(MediumFile { files: Arc::clone(self), id, kept, bytes, waiting })
     }
 
-    /// Reads through the cache, in whole blocks.
     /// Whether all blocks of these bytes are in memory.
     fn is_cached(&self, file: FileId, at: u64, length: usize) -> bool {
         let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
         (first..=last).all(|no| self.cache.has(self.shard, file, no))
     }
 
+    /// Reads through the cache, in whole blocks.
     fn read_cached(&self, file: FileId, at: u64, length: usize, size: u64) -> Result<Vec<u8>, StoreError> {
         let (first, last) = (at / BLOCK, (at + length as u64 - 1) / BLOCK);
         let known: Vec<Option<Bytes>> =

@@ -17,7 +17,7 @@ pub struct FileId(pub u64);
 pub enum FileKind {
     /// A part of the journal. It has its name and its length first, and is written from its start on.
     Journal,
-    /// It is written first, then it gets its name, and never changes.
+    /// A blob is written first, then it gets its name, and never changes.
     Blob,
 }
 
@@ -33,9 +33,9 @@ pub struct Piece {
 /// A file that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Its number.
+    /// The number of the file.
     pub id: FileId,
-    /// Its length, as it was given with the name.
+    /// The length of the file, as it was given with the name.
     pub bytes: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Those of a file of which the first bytes, up to this offset, are written again: they are a piece of their own.
+    /// No pieces, of a file whose first bytes, up to this offset, are written again: they are a piece of their own.
     pub(crate) fn with_head(apart: u64) -> Self {
         Pieces { apart, ..Pieces::default() }
     }

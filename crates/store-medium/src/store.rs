@@ -89,7 +89,7 @@ impl MediumStore {
         Self::open_on(disk, medium, log, acquired, waker)
     }
 
-    /// Like [`MediumStore::open`], for a shard without files, to which `fill` copies those of another folder before.
+    /// Opens a shard without files, as [`MediumStore::open`] does, after `fill` has copied those of another folder to it.
     ///
     /// # Errors
     /// As of [`MediumStore::open`] and of `fill`; [`ErrorKind::Corrupt`] if the shard has files. The medium is told

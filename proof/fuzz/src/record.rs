@@ -1,8 +1,10 @@
 //! Records, stored rows and the books, as bytes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use duewheel_core::message::{Kind, Row};
-use duewheel_core::record::{Reader, Record, RowHead, StageKind, TallyState, Writer, put_of, varint};
+use duewheel_core::record::{NewPut, Reader, Record, RowHead, StageKind, TallyState, Writer, varint};
 use duewheel_core::tally::Tally;
 use duewheel_core::time::Now;
 use duewheel_core::{Lsn, QueueName};
@@ -78,11 +80,19 @@ fn says_the_same(record: &Record, bytes: &[u8], written: &[u8]) {
     by_record.apply(Lsn(2), record);
     by_bytes.apply_bytes(Lsn(2), bytes).expect("it was read before");
     assert_eq!(by_record, by_bytes, "the books depend on how they are kept");
-    let Some((id, queue, stand)) = put_of(written) else { return };
+    let Some(put) = NewPut::read(written) else { return };
     let Record::Put { message, life, was } = record else { panic!("{record:?} is no new message") };
     assert!(was.is_none() && life.stage.kind() == Kind::Waiting);
-    assert_eq!((id, queue), (message.id, message.queue.as_str()));
-    assert_eq!(stand, TallyState { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 });
+    assert_eq!((put.id, put.queue), (message.id, message.queue.as_str()));
+    let mut stored = Writer::default();
+    stored.stored_put(&put);
+    let mut row = Writer::default();
+    row.stored(&Row { message: Arc::clone(message), life: life.clone() });
+    assert_eq!(stored.bytes, row.bytes, "a row depends on how it is made");
+    assert_eq!(
+        put.state(),
+        TallyState { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 }
+    );
 }
 
 fn any_row(bytes: &[u8]) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::head::stands;
+use super::head::{NewPut, stands};
 use super::layout::{DecodeError, Decoded, LIMITED, LISTED, MARKED, MORE, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
@@ -290,6 +290,21 @@ impl Writer {
         }
         self.marks(&life.marks);
         self.history(&life.history);
+    }
+
+    /// What [`Writer::stored`] writes of a new message, from the record that puts it.
+    pub fn stored_put(&mut self, put: &NewPut<'_>) {
+        self.varint(put.id.0);
+        self.byte(match put.due.class() {
+            Class::At => 0,
+            Class::After => 1,
+        });
+        self.varint(put.due.raw());
+        self.varint(put.weight);
+        self.blob(put.key);
+        self.bytes.extend_from_slice(put.content);
+        self.bytes.extend_from_slice(put.numbers);
+        self.byte(0); // no history
     }
 
     /// Reason and time of death, with engine time if that is known.

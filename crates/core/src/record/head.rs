@@ -92,39 +92,65 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
 }
 
-/// The fields of a record that puts a new message which a ledger needs: its id, its queue's name and its state. `None`
-/// for every other record, and for bytes that are no record.
-pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, TallyState)> {
-    let (&PUT, rest) = bytes.split_first()? else { return None };
-    let mut rest = rest;
-    let rest = &mut rest;
-    let id = MessageId(varint(rest).ok()?);
-    let queue = std::str::from_utf8(skip_blob(rest)?).ok()?;
-    let mut weight = skip_blob(rest)?.len(); // the key
-    varint(rest).ok()?; // accepted at
-    skip_option(rest, 1)?; // lease
-    skip_option(rest, 1)?; // most attempts
-    skip_backoff_and_more(rest)?;
-    for _ in 0..varint(rest).ok()? {
-        weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
+/// A record that puts a new message, of which only the fields are read that a ledger or a run needs. A new message
+/// waits, has no token, no marks and no history, and did not exist before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPut<'a> {
+    /// The message.
+    pub id: MessageId,
+    /// The name of the message's queue.
+    pub queue: &'a str,
+    /// The key of the message; empty if it has none.
+    pub key: &'a [u8],
+    /// When the message may be delivered.
+    pub due: Due,
+    /// The bytes that count against limits.
+    pub weight: u64,
+    /// The message behind its key, as records and rows have it.
+    pub(super) content: &'a [u8],
+    /// Generation, attempts and priority, as records and rows have them.
+    pub(super) numbers: &'a [u8],
+}
+
+impl<'a> NewPut<'a> {
+    /// Reads a record; `None` for every other record, and for bytes that are no record.
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (&PUT, mut rest) = bytes.split_first()? else { return None };
+        let rest = &mut rest;
+        let id = MessageId(varint(rest).ok()?);
+        let queue = std::str::from_utf8(skip_blob(rest)?).ok()?;
+        let key = skip_blob(rest)?;
+        let (content, mut weight) = (*rest, key.len());
+        varint(rest).ok()?; // accepted at
+        skip_option(rest, 1)?; // lease
+        skip_option(rest, 1)?; // most attempts
+        skip_backoff_and_more(rest)?;
+        for _ in 0..varint(rest).ok()? {
+            weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
+        }
+        weight += skip_blob(rest)?.len();
+        let content = &content[..content.len() - rest.len()];
+        let class = match skip_byte(rest)? {
+            0 => Class::At,
+            1 => Class::After,
+            _ => return None,
+        };
+        let due = Due::from_raw(class, varint(rest).ok()?);
+        let numbers = *rest;
+        for _ in 0..3 {
+            varint(rest).ok()?; // generation, attempt, forgiven
+        }
+        skip_option(rest, 1)?; // priority
+        let numbers = &numbers[..numbers.len() - rest.len()];
+        let weight = weight as u64;
+        // The stage, no history, and nothing before.
+        (rest[..] == [0, 0, 0]).then_some(NewPut { id, queue, key, due, weight, content, numbers })
     }
-    weight += skip_blob(rest)?.len();
-    let class = match skip_byte(rest)? {
-        0 => Class::At,
-        1 => Class::After,
-        _ => return None,
-    };
-    let due = Due::from_raw(class, varint(rest).ok()?);
-    for _ in 0..3 {
-        varint(rest).ok()?; // generation, attempt, forgiven
+
+    /// The state of the message behind this record.
+    pub fn state(&self) -> TallyState {
+        TallyState { kind: Kind::Waiting, due: self.due, weight: self.weight }
     }
-    skip_option(rest, 1)?; // priority
-    // A new message waits, has no token and no history, and did not exist before.
-    (rest[..] == [0, 0, 0]).then_some((
-        id,
-        queue,
-        TallyState { kind: Kind::Waiting, due, weight: weight as u64 },
-    ))
 }
 
 fn skip_byte(bytes: &mut &[u8]) -> Option<u8> {

@@ -7,7 +7,7 @@ use crate::id::{Lsn, MessageId};
 use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
-use crate::record::{ClockPair, DecodeError, Pause, Reader, Record, Totals, put_of};
+use crate::record::{ClockPair, DecodeError, NewPut, Pause, Reader, Record, Totals};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
 /// Number of columns of the histogram of all queues together: few enough to stay in a processor's cache.
@@ -137,15 +137,15 @@ impl Ledger {
     /// # Errors
     /// [`DecodeError`] when the bytes are no record.
     pub fn apply_bytes(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), DecodeError> {
-        if let Some((id, name, stands)) = put_of(bytes)
+        if let Some(put) = NewPut::read(bytes)
             && let columns = columns_per_queue(self.queues.len())
-            && let Some(books) = self.queues.get_mut(name)
+            && let Some(books) = self.queues.get_mut(put.queue)
         {
             self.applied = lsn;
-            self.next_id = self.next_id.max(id.0.saturating_add(1));
+            self.next_id = self.next_id.max(put.id.0.saturating_add(1));
             books.totals.enqueued = books.totals.enqueued.saturating_add(1);
-            books.tally.add(stands.kind, stands.due, stands.weight, columns);
-            self.due.add(stands.due, ALL_COLUMNS);
+            books.tally.add(Kind::Waiting, put.due, put.weight, columns);
+            self.due.add(put.due, ALL_COLUMNS);
             return Ok(());
         }
         let record = Reader::new(bytes::Bytes::copy_from_slice(bytes)).record()?;

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use duewheel_postgres_rig::{Postgres, Settings as PgSettings};
-use duewheel_redis_rig::{Redis, Settings};
+use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -228,6 +228,15 @@ fn becomes_a_store(original: &Original, url: &str, shards: u64) {
 fn a_backup_becomes_a_redis() {
     let (redis, original) = (Redis::start(Settings::default()).expect("a redis-server"), Original::new("3"));
     becomes_a_store(&original, &redis.url(0), 3);
+}
+
+/// The shards lie on three masters.
+#[test]
+fn a_backup_becomes_a_redis_cluster() {
+    let redis = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
+    becomes_a_store(&Original::new("3"), &redis.url(), 3);
+    let masters = (0..3).map(|shard| redis.master_of_key(&format!("{{duewheel:{shard}}}:files")).expect("a master"));
+    assert_eq!(masters.collect::<std::collections::BTreeSet<_>>().len(), 3, "each shard has a master of its own");
 }
 
 #[test]

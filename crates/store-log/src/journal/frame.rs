@@ -55,11 +55,11 @@ pub(crate) struct FrameHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) head: FrameHead,
-    /// Its start in the segment.
+    /// The start of the frame in the segment.
     pub(crate) at: u64,
     /// The start of the next frame.
     pub(crate) end: u64,
-    /// Its records.
+    /// The records of the frame.
     pub(crate) payload: Bytes,
 }
 
@@ -169,12 +169,12 @@ impl Frame {
         Lsn(self.head.first.0 + u64::from(self.head.records))
     }
 
-    /// Its length.
+    /// The length of the frame.
     pub(crate) fn bytes(&self) -> u64 {
         self.end - self.at
     }
 
-    /// Its records, one by one, with their positions and bytes. The error names the offset in the segment.
+    /// The records of the frame, one by one, with their positions and bytes. The error names the offset in the segment.
     pub(crate) fn records(&self) -> Records {
         // What a mark has there is no record.
         let payload = if self.head.records == 0 { Bytes::new() } else { self.payload.clone() };

@@ -151,7 +151,7 @@ impl SegmentReader {
         Ok(SegmentReader { entry: *entry, file, name, piece: Bytes::new(), piece_at: 0 })
     }
 
-    /// Its header, if it has one.
+    /// The header of the segment, if it has one.
     pub(crate) fn header(&self) -> Result<Option<Header>, ReadFault> {
         self.header_as(&self.entry)
     }
@@ -238,7 +238,7 @@ impl SegmentReader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sealed {
     pub(crate) entry: SegmentEntry,
-    /// Its records are those from `first` to before `end`.
+    /// The position of the first record; the segment has those before `end`.
     pub(crate) first: Lsn,
     pub(crate) end: Lsn,
     /// Bytes of the valid frames.

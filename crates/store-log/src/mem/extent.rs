@@ -6,13 +6,13 @@ use duewheel_core::mutant::{self, Mutant};
 /// The size of messages in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Their number.
+    /// Number of messages.
     pub(crate) rows: u64,
     /// Bytes of them in this table: a run with them is not smaller.
     pub(crate) least: u64,
     /// Largest size of a run with them in bytes, including its indexes and the temporary space for sorting these.
     pub(crate) most: u64,
-    /// Of these, bytes of messages that are in a run already and are written again.
+    /// Bytes of messages that are in a run already and are written again.
     pub(crate) again: u64,
 }
 

@@ -58,7 +58,7 @@ impl TimeOrder {
         (self.chunks.len() * CHUNK + self.tail.capacity()) * size_of::<TimedId>()
     }
 
-    /// The same of this order when it is cleared.
+    /// Bytes of this order when it is cleared.
     pub(crate) fn memory_when_empty(&self) -> usize {
         self.tail.capacity() * size_of::<TimedId>()
     }

@@ -107,7 +107,7 @@ impl MemScan {
 }
 
 impl Mem {
-    /// Its messages in a sequence, behind a position. The table must be settled.
+    /// The messages of the table in a sequence, behind a position. The table must be settled.
     pub(crate) fn scan(&self, sequence: Sequence, which: &Which, after: Option<Cursor>) -> MemScan {
         let wanted = match which {
             Which::All => QueueFilter::All,

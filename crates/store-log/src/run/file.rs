@@ -13,10 +13,10 @@ use crate::manifest::RunEntry;
 /// Whether a read may wait for the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Blocking {
-    /// It takes as long as it takes.
+    /// The read takes as long as it takes.
     #[default]
     Allowed,
-    /// It fails with [`ReadFault::NotAtHand`] rather than wait.
+    /// The read fails with [`ReadFault::NotAtHand`] rather than wait.
     Never,
 }
 

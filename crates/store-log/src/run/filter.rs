@@ -42,6 +42,26 @@ pub(crate) struct Filter {
     bits: u32,
 }
 
+/// A part of a filter.
+enum FilterPart<'a> {
+    /// There are no keys of this part.
+    Nothing,
+    /// There may be every key of this part.
+    All,
+    Keys(BinaryFuse16Ref<'a>),
+}
+
+impl FilterPart<'_> {
+    #[inline]
+    fn may_have(&self, hash: u64) -> bool {
+        match self {
+            FilterPart::Nothing => false,
+            FilterPart::All => true,
+            FilterPart::Keys(keys) => keys.contains(&hash),
+        }
+    }
+}
+
 impl FilterWriter {
     /// A writer for about this many keys.
     pub(crate) fn new(keys: u64) -> Self {
@@ -133,19 +153,37 @@ impl Filter {
     /// Whether the run may have a key with this short hash.
     #[inline]
     pub(crate) fn may_have(&self, hash: u64) -> bool {
-        let Ok(part) = usize::try_from(part(hash, self.bits)) else { return true };
+        usize::try_from(part(hash, self.bits)).map_or(true, |part| self.part(part).may_have(hash))
+    }
+
+    /// Calls `hit` with the position of each short hash of which the run may have a key. Between two probes there is
+    /// little to compute, so that the processor waits for the memory of many at a time.
+    pub(crate) fn probe(&self, hashes: &[u64], mut hit: impl FnMut(usize)) {
+        let parts = 1 << self.bits;
+        // To read the heads of all parts pays only if there are fewer of them.
+        let parts: Vec<FilterPart<'_>> =
+            if hashes.len() < parts { Vec::new() } else { (0..parts).map(|part| self.part(part)).collect() };
+        for (i, &hash) in hashes.iter().enumerate() {
+            let known = usize::try_from(part(hash, self.bits)).ok().and_then(|part| parts.get(part));
+            if known.map_or_else(|| self.may_have(hash), |part| part.may_have(hash)) {
+                hit(i);
+            }
+        }
+    }
+
+    fn part(&self, part: usize) -> FilterPart<'_> {
         let entry = self.entry(part);
         if u32_at(entry, 8) == 0 {
-            return u64_at(entry, 0) == u64::MAX; // no keys, or all
+            return if u64_at(entry, 0) == u64::MAX { FilterPart::All } else { FilterPart::Nothing };
         }
         let from = self.fingerprints_at();
         let (Ok(start), Ok(end)) =
             (usize::try_from(u64_at(entry, DESCRIPTOR)), usize::try_from(self.end(part)))
         else {
-            return true;
+            return FilterPart::All;
         };
         let fingerprints = &self.payload()[from + start..from + end];
-        BinaryFuse16Ref::from_dma(&entry[..DESCRIPTOR], fingerprints).contains(&hash)
+        FilterPart::Keys(BinaryFuse16Ref::from_dma(&entry[..DESCRIPTOR], fingerprints))
     }
 
     fn payload(&self) -> &[u8] {
@@ -170,7 +208,7 @@ impl Filter {
     }
 }
 
-/// The same bytes, at an even address: fingerprints have two bytes. Everything before them has an even length.
+/// Moves bytes to an even address: fingerprints have two bytes. Everything before them has an even length.
 fn aligned(bytes: Vec<u8>, from: usize) -> (Vec<u8>, usize) {
     let is_even = |bytes: &[u8]| bytes.as_ptr().align_offset(2) == 0;
     if is_even(&bytes[from..]) {
@@ -186,4 +224,46 @@ fn aligned(bytes: Vec<u8>, from: usize) -> (Vec<u8>, usize) {
 /// The part of a short hash.
 fn part(hash: u64, bits: u32) -> u64 {
     hash >> (BITS - bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Short hashes, ascending.
+    fn hashes(count: u64) -> Vec<u64> {
+        let mut hashes: Vec<u64> = (0..count).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24).collect();
+        hashes.sort_unstable();
+        hashes
+    }
+
+    fn filter(keys: &[u64], parts_of: u64) -> Filter {
+        let mut writer = FilterWriter::new(parts_of);
+        keys.iter().for_each(|key| writer.push(*key));
+        let mut bytes = Vec::new();
+        let parts = writer.write(&mut bytes);
+        Filter::read(bytes, 0, parts).expect("as it was written")
+    }
+
+    #[test]
+    fn many_probes_find_what_each_alone_finds() {
+        let all = hashes(4_000);
+        let (even, odd): (Vec<(usize, u64)>, Vec<(usize, u64)>) =
+            all.iter().copied().enumerate().partition(|(i, _)| i % 2 == 0);
+        let [even, odd] = [even, odd].map(|half| half.into_iter().map(|(_, key)| key).collect::<Vec<_>>());
+        // One part, and sixteen, some of which have no keys.
+        for (keys, parts_of) in [(&even[..], 1), (&even, 16 * PART), (&even[..100], 16 * PART), (&[][..], 1)]
+        {
+            let filter = filter(keys, parts_of);
+            for asked in [&all[..], &odd, &all[..10], &[]] {
+                let mut hits = Vec::new();
+                filter.probe(asked, |i| hits.push(i));
+                let alone: Vec<usize> = (0..asked.len()).filter(|i| filter.may_have(asked[*i])).collect();
+                assert_eq!(hits, alone, "{} of {}", asked.len(), keys.len());
+                assert!(keys.iter().all(|key| filter.may_have(*key)));
+            }
+            let wrong = odd.iter().filter(|key| filter.may_have(**key)).count();
+            assert!(wrong < 10, "{wrong} of {} that are not there", odd.len());
+        }
+    }
 }

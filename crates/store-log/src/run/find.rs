@@ -27,9 +27,9 @@ pub(super) const ANSWER: u64 = 2;
 pub(crate) enum Newer {
     /// Nothing: it is as the run has it.
     Nothing,
-    /// That it has changed.
+    /// The message has changed.
     Changed,
-    /// That it was removed.
+    /// The message was removed.
     Gone,
 }
 
@@ -184,7 +184,7 @@ impl Run {
         Ok(())
     }
 
-    /// Like [`Run::find_keys`], for one key.
+    /// Finds the messages of one key, as [`Run::find_keys`] does those of many.
     #[allow(clippy::too_many_arguments)] // those of find_keys
     pub(crate) fn find_key(
         &self,

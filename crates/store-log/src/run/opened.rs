@@ -144,7 +144,7 @@ impl Run {
         })
     }
 
-    /// Its entry in the manifest.
+    /// The run's entry in the manifest.
     pub(crate) fn entry(&self) -> &RunEntry {
         &self.file.run
     }
@@ -200,6 +200,12 @@ impl Run {
     /// Whether there may be a message with a key, or an answer, of this hash. `false` is certain.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         self.filter.may_have(hash::short(hash))
+    }
+
+    /// Calls `hit` with the position of each of these hashes, as [`hash::short`] makes them, of which there may be a
+    /// message with a key, or an answer.
+    pub(crate) fn probe(&self, short: &[u64], hit: impl FnMut(usize)) {
+        self.filter.probe(short, hit);
     }
 
     /// The name of a queue to which a row in the block at `at` refers.

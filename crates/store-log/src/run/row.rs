@@ -16,7 +16,7 @@ pub(crate) struct RawRow {
     pub(crate) queue: u32,
     /// The row in the codec's form.
     pub(crate) bytes: Bytes,
-    /// Its offset in the file, for messages about damage.
+    /// The row's offset in the file, for messages about damage.
     pub(crate) at: u64,
 }
 

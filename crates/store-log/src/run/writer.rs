@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use duewheel_core::message::{self, Row};
-use duewheel_core::record::{DedupeRow, RowHead, StageKind, Writer};
+use duewheel_core::record::{DedupeRow, NewPut, RowHead, StageKind, Writer};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
@@ -243,6 +243,25 @@ impl RunWriter {
             length: self.bytes.len() - from,
         };
         self.hold(held, row.message.weight() as u64)
+    }
+
+    /// Adds the next message, as the record has it that puts it.
+    pub(crate) fn new_put(&mut self, queue: &QueueName, put: &NewPut<'_>) -> Result<(), StoreError> {
+        let queue = self.queue(queue);
+        let from = self.bytes.len();
+        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
+        writer.stored_put(put);
+        self.bytes = writer.bytes;
+        let held = SpanRow {
+            queue,
+            id: put.id,
+            due: put.due,
+            stands: StageKind::Waiting,
+            key: (!put.key.is_empty()).then(|| self.hashes[queue as usize].key(put.key)),
+            from,
+            length: self.bytes.len() - from,
+        };
+        self.hold(held, put.weight)
     }
 
     /// Adds the next message, as another run has it; `queue` is its number in this one.
@@ -574,7 +593,7 @@ impl Output {
         self.written + self.block as u64
     }
 
-    /// Its present length, its head included.
+    /// The present length of the block, its head included.
     fn length(&self) -> usize {
         self.bytes.len() - self.block
     }

@@ -21,9 +21,9 @@ pub enum Loss {
     Message {
         /// The message.
         id: MessageId,
-        /// Its queue.
+        /// The queue of the message.
         queue: QueueName,
-        /// Its due time.
+        /// The due time of the message.
         due: Due,
     },
     /// Messages in an unreadable part of a run. A purge may have removed some of them; [`Loss::Missing`] has the exact
@@ -48,7 +48,7 @@ pub enum Loss {
     Run {
         /// The file.
         file: String,
-        /// Their number, if it is known.
+        /// Number of messages, if it is known.
         messages: Option<u64>,
     },
     /// The marks of a run's settled messages: these may come again.
@@ -60,14 +60,14 @@ pub enum Loss {
     Stale {
         /// The message.
         id: MessageId,
-        /// Its queue.
+        /// The queue of the message.
         queue: QueueName,
     },
     /// A message that has lost its key, because a newer one has it.
     Key {
         /// The message.
         id: MessageId,
-        /// Its queue.
+        /// The queue of the message.
         queue: QueueName,
         /// The key that it had.
         key: Key,

@@ -34,11 +34,11 @@ struct Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFate {
-    /// It is alive, and was not written yet.
+    /// The message is alive, and was not written yet.
     Open,
-    /// It is alive, and was written.
+    /// The message is alive, and was written.
     Written,
-    /// It is settled.
+    /// The message is settled.
     Gone,
 }
 

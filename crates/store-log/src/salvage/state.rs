@@ -167,7 +167,7 @@ impl SalvagedBooks {
         rows.map(|row| (row.name, row.tally.count())).collect()
     }
 
-    /// The same books without messages. Each message that is put into them is counted as enqueued, so that number is
+    /// The present books without messages. Each message that is put into them is counted as enqueued, so that number is
     /// subtracted.
     pub(super) fn without_messages(&self) -> Ledger {
         let mut ledger = Ledger::resume(self.applied, self.next_id, self.clock, DueCounts::default());

@@ -41,9 +41,9 @@ pub(super) struct SalvageTarget {
 /// The relation of an answer to an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExistingAnswer {
-    /// It is newer.
+    /// The existing answer is newer.
     Replaces,
-    /// It is older.
+    /// The existing answer is older.
     Yields,
 }
 

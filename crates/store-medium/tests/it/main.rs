@@ -1,6 +1,7 @@
-//! The example of `docs/media.md`, by both suites.
+//! The example of `docs/media.md`, by both suites; a medium that does not answer.
 
 mod directory;
+mod hanging;
 
 use std::path::PathBuf;
 use std::sync::Arc;
