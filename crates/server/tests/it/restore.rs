@@ -1,6 +1,6 @@
 //! `duewheel restore SRC --store URL`: a backup of a data folder becomes a store that nodes share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -235,8 +235,8 @@ fn a_backup_becomes_a_redis() {
 fn a_backup_becomes_a_redis_cluster() {
     let redis = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
     becomes_a_store(&Original::new("3"), &redis.url(), 3);
-    let masters = (0..3).map(|shard| redis.master_of_key(&format!("{{duewheel:{shard}}}:files")).expect("a master"));
-    assert_eq!(masters.collect::<std::collections::BTreeSet<_>>().len(), 3, "each shard has a master of its own");
+    let master = |shard| redis.master_of_key(&format!("{{duewheel:{shard}}}:files")).expect("a master");
+    assert_eq!((0..3).map(master).collect::<BTreeSet<_>>().len(), 3, "each shard has a master of its own");
 }
 
 #[test]

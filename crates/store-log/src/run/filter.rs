@@ -248,9 +248,8 @@ mod tests {
     #[test]
     fn many_probes_find_what_each_alone_finds() {
         let all = hashes(4_000);
-        let (even, odd): (Vec<(usize, u64)>, Vec<(usize, u64)>) =
-            all.iter().copied().enumerate().partition(|(i, _)| i % 2 == 0);
-        let [even, odd] = [even, odd].map(|half| half.into_iter().map(|(_, key)| key).collect::<Vec<_>>());
+        let half = |from| all.iter().skip(from).step_by(2).copied().collect::<Vec<u64>>();
+        let (even, odd) = (half(0), half(1));
         // One part, and sixteen, some of which have no keys.
         for (keys, parts_of) in [(&even[..], 1), (&even, 16 * PART), (&even[..100], 16 * PART), (&[][..], 1)]
         {
