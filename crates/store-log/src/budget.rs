@@ -5,11 +5,12 @@
 //!
 //! A quarter of the budget is reserved: each store has an even part of that quarter, whatever the others have. What stores
 //! have beyond their reserves is together at most the rest. A store that finds no room takes no new messages until a flush
-//! has made some. It cuts off its own memtable if no flush of its own is under way, so a store whose flush does not end
-//! cannot stop the others: they go on with their reserves.
+//! has made some. When the rest is used up, a store with half of its reserve in its active memtable cuts it off, and fills
+//! the other half during the flush: so a store whose flush does not end cannot stop the others.
 //!
 //! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and a store
-//! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
+//! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other. The numbers of each
+//! store are relaxed: a store changes its own before it changes a sum, and they are read after the sums.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -38,6 +39,8 @@ struct Bound {
     /// Bytes of frozen memtables.
     frozen: AtomicU64,
     stores: Mutex<Vec<Weak<MemoryShare>>>,
+    /// Number of `stores`.
+    count: AtomicU64,
 }
 
 /// What one store has of a budget.
@@ -58,8 +61,8 @@ impl MemoryBudget {
 
     /// A budget of so many bytes.
     pub fn new(bytes: u64) -> Self {
-        let (active, frozen) = (AtomicU64::new(0), AtomicU64::new(0));
-        MemoryBudget(Arc::new(Bound { bytes, active, frozen, stores: Mutex::default() }))
+        let [active, frozen, count] = [const { AtomicU64::new(0) }; 3];
+        MemoryBudget(Arc::new(Bound { bytes, active, frozen, stores: Mutex::default(), count }))
     }
 
     /// The size of the budget in bytes.
@@ -74,7 +77,7 @@ impl MemoryBudget {
 
     /// Number of stores.
     pub fn stores(&self) -> usize {
-        lock(&self.0.stores).len()
+        usize::try_from(self.0.count.load(SeqCst)).unwrap_or(usize::MAX)
     }
 
     /// The part of another store.
@@ -87,13 +90,14 @@ impl MemoryBudget {
             waits: AtomicBool::new(false),
             waker,
         });
-        lock(&self.0.stores).push(Arc::downgrade(&share));
+        self.0.change_stores(|stores| stores.push(Arc::downgrade(&share)));
         share
     }
 
-    /// Bytes that each store may have, whatever the others have.
+    /// Bytes that each store may have, whatever the others have. However many stores there are, a store without a record
+    /// may take one.
     fn reserve(&self) -> u64 {
-        self.0.bytes / RESERVED / (self.stores() as u64).max(1)
+        (self.0.bytes / RESERVED / (self.stores() as u64).max(1)).max(1)
     }
 
     /// Whether what stores have beyond their reserves is as much as they may have.
@@ -147,6 +151,14 @@ impl MemoryBudget {
     }
 }
 
+impl Bound {
+    fn change_stores(&self, change: impl FnOnce(&mut Vec<Weak<MemoryShare>>)) {
+        let mut stores = lock(&self.stores);
+        change(&mut stores);
+        self.count.store(stores.len() as u64, SeqCst);
+    }
+}
+
 impl MemoryShare {
     /// Notes the size of the active memtable.
     pub(crate) fn set_active(&self, bytes: u64) {
@@ -181,27 +193,28 @@ impl MemoryShare {
         self.asked.load(Relaxed)
     }
 
-    /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is. If
-    /// this store has nothing to flush, it is asked to cut: those that have the memory may never give it back.
+    /// Whether there is no memory for new messages until a flush is done. The store's waker is called when there is. A
+    /// store that lives on its reserve is asked to cut: those that have the rest of the memory may never give it back.
     pub(crate) fn is_short(&self) -> bool {
+        let half = self.budget.reserve().div_ceil(2);
+        if self.own() < half || !self.budget.is_used_up() {
+            return false;
+        }
+        let can_cut = self.frozen.load(Relaxed) == 0 && self.active.load(Relaxed) >= half;
+        if can_cut && !self.asked.swap(true, Relaxed) {
+            (self.waker)();
+        }
         if self.has_room() {
             return false;
         }
         self.waits.store(true, SeqCst);
         // It may have been freed before this store was seen to wait.
-        if self.has_room() {
-            return false;
-        }
-        let can_cut = self.frozen.load(Relaxed) == 0 && self.active.load(Relaxed) > 0;
-        if can_cut && !self.asked.swap(true, Relaxed) {
-            (self.waker)();
-        }
-        true
+        !self.has_room()
     }
 
     /// Whether there is memory for new messages: of the reserve, or of what all may have beyond theirs.
     fn has_room(&self) -> bool {
-        !self.budget.is_used_up() || self.own() < self.budget.reserve()
+        self.own() < self.budget.reserve() || !self.budget.is_used_up()
     }
 
     /// Bytes of all its memtables.
@@ -223,10 +236,10 @@ impl MemoryShare {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        let Bound { active, frozen, stores, .. } = &*self.budget.0;
+        let Bound { active, frozen, .. } = &*self.budget.0;
         change(active, self.active.load(Relaxed), 0);
         change(frozen, self.frozen.load(Relaxed), 0);
-        lock(stores).retain(|share| share.strong_count() > 0);
+        self.budget.0.change_stores(|stores| stores.retain(|share| share.strong_count() > 0));
         self.budget.wake();
     }
 }
@@ -345,24 +358,43 @@ mod tests {
     }
 
     /// Story: a store that had used up its part waited for the flush of another one, which did not end, and nobody asked
-    /// it to flush its own.
+    /// it to flush its own. Later it was asked when it had used up all of its reserve, and stopped during its flush.
     #[test]
-    fn a_store_without_room_flushes_what_it_has() {
+    fn a_store_on_its_reserve_flushes_one_half_and_fills_the_other() {
         let budget = MemoryBudget::new(160 * MIB);
         let stores = stores(&budget, 4);
+        let (share, woken) = &stores[1];
         assert!(!stores[0].0.set_frozen(130 * MIB));
-        stores[1].0.set_active(10 * MIB);
-        assert_eq!(asked(&stores), [false; 4]);
-        assert!(stores[1].0.is_short() && stores[1].0.is_short());
-        assert_eq!((asked(&stores), stores[1].1.load(Relaxed)), (vec![false, true, false, false], 1));
-        assert!(!stores[1].0.set_frozen(10 * MIB));
-        stores[1].0.has_cut();
-        stores[1].0.set_active(0);
-        assert!(stores[1].0.is_short(), "until it is flushed");
-        assert_eq!(asked(&stores), [false; 4], "it is being flushed");
-        assert!(stores[1].0.set_frozen(0));
-        stores[1].0.tell();
-        assert!(!stores[1].0.is_short() && stores[1].1.load(Relaxed) == 2);
+        share.set_active(4 * MIB);
+        assert!(!share.is_short() && asked(&stores) == [false; 4]);
+        share.set_active(5 * MIB);
+        assert!(!share.is_short() && !share.is_short());
+        assert_eq!((asked(&stores), woken.load(Relaxed)), (vec![false, true, false, false], 1));
+        share.set_active(0);
+        assert!(!share.set_frozen(5 * MIB));
+        share.has_cut();
+        share.set_active(4 * MIB);
+        assert!(!share.is_short(), "it goes on during its flush");
+        share.set_active(5 * MIB);
+        assert!(share.is_short(), "until its flush is done");
+        assert_eq!(asked(&stores), [false; 4], "what is being flushed comes first");
+        assert!(share.set_frozen(0));
+        share.tell();
+        assert_eq!(woken.load(Relaxed), 2);
+        assert!(!share.is_short() && asked(&stores) == [false, true, false, false]);
+    }
+
+    #[test]
+    fn the_smallest_budget_takes_a_message_at_a_time() {
+        for bytes in [0, 1, 3] {
+            let budget = MemoryBudget::new(bytes);
+            let stores = stores(&budget, 5);
+            for (share, _) in &stores {
+                assert!(!share.is_short(), "{bytes}");
+                share.set_active(100);
+                assert!(share.is_asked() || share.is_short() && share.is_asked(), "{bytes}");
+            }
+        }
     }
 
     /// Story: stores together had up to twice the budget, since each could take an even part of all of it.

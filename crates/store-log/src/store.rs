@@ -394,6 +394,7 @@ impl LogStore {
         for since in &mut self.asked {
             since.push(Arc::clone(&frozen));
         }
+        self.shared.memory.set_active(0); // or others would count it twice for a moment
         self.shared.set_view(|mut view| {
             view.frozen.push(frozen);
             view

@@ -292,7 +292,8 @@ impl Writer {
         self.history(&life.history);
     }
 
-    /// What [`Writer::stored`] writes of a new message, from the record that puts it.
+    /// What [`Writer::stored`] writes of a new message, from the record that puts it. Numbers of that record which take
+    /// more bytes than they need are copied as they are.
     pub fn stored_put(&mut self, put: &NewPut<'_>) {
         self.varint(put.id.0);
         self.byte(match put.due.class() {

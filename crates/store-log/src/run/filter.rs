@@ -162,7 +162,7 @@ impl Filter {
         let parts = 1 << self.bits;
         // To read the heads of all parts pays only if there are fewer of them.
         let parts: Vec<FilterPart<'_>> =
-            if hashes.len() < parts { Vec::new() } else { (0..parts).map(|part| self.part(part)).collect() };
+            if hashes.len() <= parts { Vec::new() } else { (0..parts).map(|part| self.part(part)).collect() };
         for (i, &hash) in hashes.iter().enumerate() {
             let known = usize::try_from(part(hash, self.bits)).ok().and_then(|part| parts.get(part));
             if known.map_or_else(|| self.may_have(hash), |part| part.may_have(hash)) {
@@ -243,6 +243,19 @@ mod tests {
         let mut bytes = Vec::new();
         let parts = writer.write(&mut bytes);
         Filter::read(bytes, 0, parts).expect("as it was written")
+    }
+
+    /// No seed was found for the keys of the part.
+    #[test]
+    fn a_part_without_a_filter_may_have_every_key() {
+        let mut bytes = 0u64.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&u64::MAX.to_le_bytes());
+        bytes.resize(8 + ENTRY, 0);
+        let filter = Filter::read(bytes, 0, 1).expect("a filter");
+        let mut hits = Vec::new();
+        filter.probe(&hashes(5), |i| hits.push(i));
+        assert_eq!(hits, [0, 1, 2, 3, 4]);
+        assert!(filter.may_have(7));
     }
 
     #[test]

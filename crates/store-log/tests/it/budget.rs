@@ -64,6 +64,26 @@ fn a_flush_makes_room_for_another_store() {
     assert_eq!(second.store.room(), Capacity::Enough);
 }
 
+/// A store whose flush never ends stops no other one: that one lives on its reserve, and takes messages during its own
+/// flushes.
+#[test]
+fn a_store_goes_on_beside_one_that_never_flushes() {
+    let memory = MemoryBudget::new(1024 * 1024);
+    let (mut stuck, mut other) = (Shard::open(1, &memory), Shard::open(2, &memory));
+    stuck.append_until(|store| store.room() == Capacity::Busy);
+    for round in 1..=5 {
+        other.append_until(|store| {
+            assert_eq!(store.room(), Capacity::Enough, "round {round}");
+            cuts(store) == round
+        });
+        other.append();
+        assert_eq!(other.store.room(), Capacity::Enough, "during flush {round}: {memory:?}");
+        while other.store.hands().flush() == Worked::Done {}
+        assert!(memory.used() <= memory.bytes() + 64 * 1024, "{memory:?}");
+    }
+    assert_eq!(stuck.store.room(), Capacity::Busy);
+}
+
 /// A store to which nothing comes any more cuts its records off when another one needs the memory.
 #[test]
 fn a_store_at_rest_cuts_when_it_is_asked() {
