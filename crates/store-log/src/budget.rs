@@ -9,7 +9,7 @@
 //! cannot stop the others: they go on with their reserves.
 //!
 //! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and a store
-//! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other.
+//! that makes a sum smaller looks for stores that wait afterwards. So one of the two sees the other.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
