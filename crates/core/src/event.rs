@@ -1,4 +1,4 @@
-//! Events: what a record says about the life of its message, for people who follow it.
+//! Events: what a record says about the life of its message, for readers that follow it.
 //!
 //! An event is a translation of one record, without any look-up: so it costs nothing while no reader follows, and it is
 //! the same whenever the record is read. It contains no body, header, token or note. Records of system queues and

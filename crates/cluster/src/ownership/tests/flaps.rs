@@ -1,4 +1,5 @@
-//! Nodes that come and go, and shards that nobody takes. The tests move the clock that says how long a node has stayed.
+//! Nodes that come and go, and shards that no node takes. The tests move the clock that says how long a node has
+//! stayed.
 
 use duewheel_shard::clock::VirtualClock;
 
