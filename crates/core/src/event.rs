@@ -1,8 +1,8 @@
-//! Events: what a record says about the life of its message, for people who follow it.
+//! Events: what a record says about the life of its message, for readers that follow it.
 //!
-//! An event is a translation of one record, without any look-up: so it costs nothing while nobody follows, and it is the
-//! same whenever the record is read. It contains no body, header, token or note. Records of system queues and records
-//! that are not about a message have none.
+//! An event is a translation of one record, without any look-up: so it costs nothing while no reader follows, and it is
+//! the same whenever the record is read. It contains no body, header, token or note. Records of system queues and
+//! records that are not about a message have none.
 //!
 //! ```text
 //!   accepted ──▶ fired ──▶ granted ──▶ acked

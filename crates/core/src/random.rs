@@ -1,4 +1,4 @@
-//! Arithmetic of random numbers. Where they come from is the caller's affair: a seed, a hash, the system.
+//! Arithmetic of random numbers. The caller chooses their source: a seed, a hash, the system.
 //!
 //! Results are a function of the arguments alone, and never change between versions: recorded seeds, the delays of
 //! messages and the dates of occurrences depend on them.

@@ -10,7 +10,7 @@
 //!     └──────────────────────────────────────────────────────────────────── paused
 //! ```
 //!
-//! It is pure: instants are arguments, and so is what is random.
+//! The breaker is pure: instants and random numbers are arguments.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Changes to many messages of a queue at once: jobs that survive a restart.
 //!
 //! A job first collects: it walks through its queue once and writes down which messages it concerns, in parts of a
-//! few thousand. Then it changes those, and no others: what it has moved does not come in its way again, and what was
-//! accepted after it began is left alone. Its record says after each step how far it has come; another node goes on
-//! where one has died.
+//! few thousand. Then it changes those and no others: it does not meet messages again that it has moved, and leaves
+//! those alone that were accepted after it began. Its record notes the progress after each step; when a node dies,
+//! another one goes on from there.
 
 mod action;
 mod dead;

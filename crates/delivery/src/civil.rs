@@ -1,7 +1,7 @@
 //! Occurrences of a cron expression in a time zone.
 //!
 //! A time zone is a row of segments of constant offset. Within a segment civil time and elapsed time run alike, so an
-//! expression, which knows civil time only, is asked for its next match there. What is special happens where segments
+//! expression, which knows civil time only, is asked for its next match there. Special cases occur only where segments
 //! meet: civil time that is missing (a gap), and civil time that comes twice (a fold).
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! Connections to targets: the name is looked up, every address is judged, and one of those that were judged is
-//! connected to. A name that resolves to another address a moment later changes nothing.
+//! Connections to targets: the name is looked up, every address is judged, and the client connects to one of those. A
+//! name that resolves to another address a moment later changes nothing.
 
 use std::error::Error;
 use std::fmt;

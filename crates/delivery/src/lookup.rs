@@ -1,4 +1,4 @@
-//! Look-ups of names: of each name one at a time. Requests that begin meanwhile wait for its answer.
+//! Look-ups of names, one at a time for each name. Requests that begin meanwhile wait for its answer.
 //!
 //! The operating system cannot be told to end a look-up. Without this, each request to a name whose servers hang would
 //! occupy a thread, until no other name is looked up either.

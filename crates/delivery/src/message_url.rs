@@ -1,4 +1,4 @@
-//! The URL of a message, where it is sent instead of to the target of its queue.
+//! The URL of a message, to which it is sent instead of to the target of its queue.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! Schedules: what makes occurrences of a recurrence messages of a queue, each exactly once.
+//! Schedules: they make messages of a queue from the occurrences of a recurrence, each exactly once.
 //!
-//! Everything here is pure: the present is an argument, and what touches a store is data ([`ScheduleStep`]).
+//! Everything here is pure: the present is an argument, and every effect on a store is data ([`ScheduleStep`]).
 
 mod plan;
 mod record;

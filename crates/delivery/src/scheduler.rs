@@ -1,4 +1,4 @@
-//! Schedules in a store: their records, the worker that looks at them, and what people do with them.
+//! Schedules in a store: their records, the worker that looks at them, and the users' operations on them.
 
 mod edits;
 mod error;

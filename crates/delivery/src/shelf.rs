@@ -1,8 +1,8 @@
 //! Records of schedules, targets and jobs: messages of a queue of their own, each with a name as its key.
 //!
-//! A record of a schedule or a job is due when it is to be worked on next; others are never due for anybody. Each write needs the
-//! generation that was read and raises it, so of two that write at a time one is refused. A record is removed by its id,
-//! which is never used again: one that was created anew under the name stays.
+//! A record of a schedule or a job is due when it is to be worked on next; other records never become due. Each write
+//! needs the generation that was read and raises it, so one of two concurrent writes is refused. A record is removed by
+//! its id, which is never used again: one that was created anew under the name stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How the deliveries of queues belong to the creation of their messages.
+//! How spans of a queue's deliveries are related to the creation of their messages.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Spans of deliveries, which a program makes of what it is told here.
+//! Spans of deliveries, which a program makes from what is reported to it here.
 
 use std::fmt;
 

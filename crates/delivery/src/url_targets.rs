@@ -1,4 +1,4 @@
-//! What sends requests to URLs of messages: clients that have what is meant for the target, or not.
+//! The clients for URLs of messages: one for URLs with the target's origin, one for URLs with another origin.
 
 use std::sync::Arc;
 

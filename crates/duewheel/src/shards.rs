@@ -1,7 +1,7 @@
 //! Several shards in this process: one data folder, or memory, with an engine and a thread for each shard.
 //!
-//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. What
-//! the nodes of a cluster agree by is here the lock of the folder.
+//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. The
+//! lock of the folder takes the place of the system by which the nodes of a cluster agree.
 
 use std::fmt;
 use std::future::Future;

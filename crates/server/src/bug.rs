@@ -2,7 +2,7 @@
 //!
 //! The server runs no code of users, so a panic is a bug of duewheel, and its effects are unknown: a listener may
 //! accept no more connections, a store may have lost its worker. Accepted messages are on the disk; a server that
-//! restarts is better than one that works in part.
+//! restarts is better than one that works only in part.
 
 use std::panic::{PanicHookInfo, set_hook, take_hook};
 use std::process::exit;

@@ -1,4 +1,4 @@
-//! An address that is this process's own, and on which it does not accept yet.
+//! An address that this process has bound, and on which it does not accept connections yet.
 
 use std::io;
 use std::net::SocketAddr;

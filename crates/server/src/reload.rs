@@ -1,8 +1,9 @@
 //! Files that a running server reads again: the tokens, certificates with their keys, including those of nodes, and the
 //! quotas of the configuration.
 //!
-//! It does so at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by exchanging a
-//! link, without a signal; so the files are checked by their names, through all links, and compared by their metadata.
+//! The server reads them at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by
+//! exchanging a link, without a signal; so the files are checked by their names, through all links, and compared by
+//! their metadata.
 
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Begins to make spans, where something says where they go.
+//! Begins to make spans, if a setting says where they go.
 
 use std::sync::Arc;
 

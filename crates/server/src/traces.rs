@@ -1,4 +1,4 @@
-//! Spans of what the server does with messages: what is told about each operation, and to whom.
+//! Spans of what the server does with messages: what is reported about each operation, and to which module.
 //!
 //! The front ends report what happens to [`Traces`], if spans are made. The module `otel` makes them, which the feature of
 //! that name adds; without it nothing here is ever called.

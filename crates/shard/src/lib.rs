@@ -6,8 +6,8 @@
 //!
 //! A [`client::Client`] puts operations into an [`inbox::Inbox`]. The [`driver::Driver`] takes them out in batches,
 //! lets the engine decide, and holds the answers back until the store says that they are durable. The
-//! [`runner::Runner`] is the driver's life: it reads the clock and opens the store again after a failure. The
-//! [`thread::Shard`] gives it a thread; a simulation takes its turns itself.
+//! [`runner::Runner`] runs the driver: it reads the clock and opens the store again after a failure. The
+//! [`thread::Shard`] gives the runner a thread; a simulation takes the runner's turns itself.
 //!
 //! This crate is for duewheel's other crates: front ends take from here what they need beside a client, such as
 //! [`client::Demand`] and [`inbox::Answers`]. People who embed duewheel use the crate `duewheel`, which exports only the

@@ -1,4 +1,4 @@
-//! Answers in progress, and what happens to those that nobody receives.
+//! Answers in progress, and what happens to those that no caller receives.
 
 use std::fmt;
 use std::future::Future;

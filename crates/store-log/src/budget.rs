@@ -9,7 +9,7 @@
 //! the other half during the flush: so a store whose flush does not end cannot stop the others.
 //!
 //! The two sums and `waits` are ordered (`SeqCst`): a store notes that it waits and looks at the sums again, and a store
-//! that makes a sum smaller looks for stores that wait afterwards. So one of both sees the other. The numbers of each
+//! that makes a sum smaller looks for stores that wait afterwards. So one of the two sees the other. The numbers of each
 //! store are relaxed: a store changes its own before it changes a sum, and they are read after the sums.
 
 use std::fmt;

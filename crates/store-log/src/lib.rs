@@ -13,9 +13,9 @@
 //!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs: all of it, and deltas
 //! ```
 //!
-//! Several shards are so many of these folders in one; see `shards.rs`.
-//! `docs/format.md` describes the bytes, `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions.
-//! [`duewheel_core::store::Store`] defines the guarantees; this store runs its conformance suite.
+//! A folder with several shards holds one such folder for each; see `shards.rs`. `docs/format.md` describes the bytes,
+//! `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions. [`duewheel_core::store::Store`] defines the
+//! guarantees; this store runs its conformance suite.
 
 mod background;
 mod backup;

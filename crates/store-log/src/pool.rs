@@ -1,11 +1,11 @@
 //! The threads that do the background work of one store, or of several that share them.
 //!
 //! Each store has a task for each kind of work, and each kind has a lane: a few threads, which serve the tasks in turn.
-//! A task is never served by two threads. One step of it is short, or is work that makes room for new messages: so the
-//! merges of one store do not keep another from flushing.
+//! A task is never served by two threads. One step of a task is short, or makes room for new messages: so the merges of
+//! one store do not keep another from flushing.
 //!
-//! A sync of the journal is no such task. Callers wait for it, and syncs of several journals go on at the same time: so
-//! each store has a thread of its own for it.
+//! A sync of the journal is not such a task. Callers wait for it, and several journals are synced at the same time: so
+//! each store has a thread of its own for syncs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The state: the books of all queues as of the last cut, and the removed rows of each run.
 //!
-//! It is in one or several files, which are never changed: the first one has all of it, each further one, a *delta*, what
-//! is different since the file before. Each flush and each merge writes a file ([`write`]). The manifest lists the files in
-//! this order. Head of a file:
+//! The state is in one or several files, which never change: the first file has all of it, each further file, a
+//! *delta*, what is different since the file before. Each flush and each merge writes a file ([`write`]). The manifest
+//! lists the files in this order. Head of a file:
 //!
 //! | at | bytes | |
 //! |---|---|---|

@@ -1,6 +1,6 @@
 //! The log store over a medium: a server that keeps pieces of files for the owner of a shard.
 //!
-//! * [`Medium`] is what a medium does, and what it must hold to.
+//! * [`Medium`] says what a medium does, and lists its obligations.
 //! * [`ReadOnlyFolder`] is a shard's folder to read, for checks and inspections.
 //! * [`MediumStore`] is the store of one shard over it.
 //! * [`RestoreTarget`] is a store to which a backup is restored.

@@ -9,7 +9,8 @@
 //! newer one. So a statement whose answer was lost is made again until it has one, or until the lease is over.
 //!
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
-//! journal requires the row of the write before it. If that is gone the store ends, and what is left is read again.
+//! journal requires the row of the write before it. If that row is gone the store ends, and the rows that are left are
+//! read again.
 
 use std::fmt;
 use std::future::Future;

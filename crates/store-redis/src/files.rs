@@ -1,14 +1,14 @@
 //! The files of a shard in Redis: the medium of its log store.
 //!
 //! A file is a row of blocks, each a string of its own: a write is `SETRANGE`, or `SET` where it completes a block of a
-//! run; a read is `GETRANGE`. Names are a hash. Every change is a script that looks at the owner first, so one that was
-//! replaced changes nothing.
+//! run; a read is `GETRANGE`. Names are a hash. Every change is a script that checks the owner first, so an owner that
+//! was replaced changes nothing.
 //!
 //! **No gap.** Each write to the journal has a number, and requires that the one before it is there. All keys of a shard
 //! are in one slot, and a replica has a prefix of its master's changes: so a name never comes without its bytes.
 //!
-//! **Nothing is sent twice.** A call without an answer ends the owner; what it was may have been done. The next owner,
-//! perhaps of the same process, reads what is there.
+//! **Nothing is sent twice.** A call without an answer ends the owner, although the call may have taken effect. The
+//! next owner, perhaps of the same process, reads what is there.
 
 use std::collections::BTreeMap;
 use std::fmt;

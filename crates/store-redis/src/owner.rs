@@ -1,4 +1,4 @@
-//! The owner of a shard: its connections, its fence, and what they count.
+//! The owner of a shard: its connections, its fence, and their counters.
 
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! The reconciler: a thread that renews the node's membership, reads who owns which shard, takes shards and gives them
 //! up.
 //!
-//! It is a thread and no task because the calls of the coordinator may block. Nothing else waits for it: owned shards
+//! It is a thread, not a task, because the calls of the coordinator may block. Nothing else waits for it: owned shards
 //! are served while it hangs, and the route to a shard that ends is removed without it.
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 //! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until enough messages are done |
 //! | a session has closed | the shard is told in the background, for a bounded time; leases end by themselves |
 //!
-//! A broadcast is no transaction: a read shows each shard at a different moment.
+//! A broadcast is not a transaction: a read shows each shard at a different moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

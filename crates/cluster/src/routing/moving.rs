@@ -1,8 +1,9 @@
 //! Moves new messages without a shard of their own to another shard when a quota is used up at the first one.
 //!
-//! Each shard has its own share of a quota, so one may refuse while others have some left. A message that belongs to no
-//! particular shard is offered to the other shards, one after the other, but not to those that have refused one of the
-//! same tenant lately: a tenant that keeps writing against its quota causes no multiple of its requests.
+//! Each shard has its own share of a quota, so one shard may refuse a message while others have some of the quota left.
+//! A message that belongs to no particular shard is offered to the other shards, one after the other, but not to those
+//! that have refused one of the same tenant lately: the requests of a tenant that keeps writing above its quota are not
+//! multiplied.
 
 use duewheel_core::engine::{EnqueueRefusal, Op, Reply};
 use duewheel_core::id::ShardId;

@@ -7,10 +7,11 @@
 //!   probe are left out, too: the answer takes no longer when many shards hang than when one does. A probe takes
 //!   nothing, so nothing has to be returned. If the reserve got nothing, its answer is empty when at least one shard
 //!   has said so, and an error when no shard has answered or when one may have granted something that did not arrive.
-//! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is asked for where messages are. One
-//!   that waits for less time than that takes is served as if it did not wait first, and then waits for the rest.
-//! * Once it has something and its consumer wants more, only those shards are asked that have announced more, and those
-//!   of this node if the reserve does not wait: no message waits for a round through the cluster.
+//! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is sent to shards that have
+//!   messages. A reserve whose wait is shorter than that takes is first served as if it did not wait, and then waits
+//!   for the rest of its time.
+//! * Once a reserve has something and its consumer wants more, only shards that have announced more are asked, and
+//!   those of this node if the reserve does not wait: no message waits for a round through the cluster.
 //!
 //! Everything that is granted is either answered or returned.
 

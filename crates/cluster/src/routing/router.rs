@@ -4,8 +4,8 @@
 //! An operation that concerns several shards waits for those before it, and those behind it wait for it. An error of
 //! one shard answers only its own operations.
 //!
-//! What concerns connections of this node is kept here: which consumers wait ([`crate::routing::demand`]), who holds a
-//! queue, which leases a session has ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of
+//! The router keeps the state of this node's connections: which consumers wait ([`crate::routing::demand`]), which hold
+//! a queue, which leases a session has ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of
 //! the node that is asked, and a hold keeps a queue visible at its node; its totals are those of the shards, which
 //! forget them when the queue is empty there.
 //!

@@ -1,6 +1,6 @@
 //! Refused connections at the nodes' port, and the limits of their log lines.
 //!
-//! Anybody who reaches the port can cause refusals, so the log has a line for the first one, and then at most one a
+//! Any client that reaches the port can cause refusals, so the log has a line for the first one, and then at most one a
 //! minute with the number of refusals since. Each reason has a quota of lines, and so has each named node for each
 //! reason: a flood of one kind hides no refusal of another kind, and no node hides another.
 

@@ -1,8 +1,8 @@
 //! TLS 1.3 between nodes, by rustls with ring. Without certificates each process generates a key of its own.
 //!
 //! A generated key does not identify its owner, and a certificate does not show that its node belongs to this cluster.
-//! So in both cases [`super::handshake`] follows. It is bound to the TLS session: nobody between two nodes can relay
-//! it.
+//! So in both cases [`super::handshake`] follows. The handshake is bound to the TLS session: a machine between two
+//! nodes cannot relay it.
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! Events: requests for pages, which the store answers, and messages that became due while a caller follows.
 //!
-//! Events of records come from the store, which has the durable ones. That a message has become due is no record: it is
-//! kept here for a moment, with the position of the record before it, while a caller has asked lately.
+//! Events of records come from the store, which has the durable ones. A message that becomes due makes no record: its
+//! event is kept here for a moment, with the position of the record before it, while a caller has asked lately.
 
 use crate::event::MessageEvent;
 use crate::id::{Lsn, ReplyTo};

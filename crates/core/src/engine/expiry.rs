@@ -1,4 +1,4 @@
-//! Messages that expire: looked at before each grant, and at no other time.
+//! Messages that expire: the expiry is checked before each grant, and at no other time.
 
 use crate::message::{DeadReason, Expiry, Life, MessageContent, Stage};
 use crate::mutant::{self, Mutant};

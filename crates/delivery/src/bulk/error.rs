@@ -1,4 +1,4 @@
-//! Why something was not done with a job.
+//! Errors of operations on jobs.
 
 use duewheel::CallError;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};

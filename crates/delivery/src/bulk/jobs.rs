@@ -1,4 +1,4 @@
-//! What people do with jobs: begin, look at, cancel.
+//! The users' operations on jobs: begin, look at, cancel.
 
 use duewheel::core::Policy;
 use duewheel::core::name::{BadName, QueueName};

@@ -1,4 +1,4 @@
-//! What a look at a schedule does: a pure function of its record, the present, and answers.
+//! The plan of a look at a schedule: a pure function of its record, the present, and answers.
 //!
 //! A worker that has a record for itself asks for a step, writes the record, does what the step says, and reports the
 //! answers. So what is about to happen is durable before it happens, and a crash in between repeats it: an enqueue

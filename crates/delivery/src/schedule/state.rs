@@ -1,4 +1,4 @@
-//! What is durable of the progress of a schedule.
+//! The durable progress of a schedule.
 
 use serde::{Deserialize, Serialize};
 

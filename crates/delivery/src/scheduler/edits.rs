@@ -1,4 +1,4 @@
-//! What people do with schedules: put, read, list, change, remove.
+//! The users' operations on schedules: put, read, list, change, remove.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Why something was not done with a schedule.
+//! Errors of operations on schedules.
 
 use duewheel::CallError;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};

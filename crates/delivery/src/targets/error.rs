@@ -1,4 +1,4 @@
-//! Why something was not done with a target.
+//! Errors of operations on targets.
 
 use duewheel::CallError;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};

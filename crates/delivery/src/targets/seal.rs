@@ -1,7 +1,7 @@
-//! Sealing: what a record of a target tells in the clear is no secret.
+//! Sealing: a record of a target has no secret in the clear.
 //!
-//! AES-256-GCM with a random nonce of 96 bits (NIST SP 800-38D, section 8.2.2), which holds for 2^32 edits with one key.
-//! The name of the target is authenticated with the text, so a sealed record is good for its own target only.
+//! AES-256-GCM with a random nonce of 96 bits (NIST SP 800-38D, section 8.2.2), which is safe for 2^32 edits with one
+//! key. The name of the target is authenticated with the text, so a sealed record is good for its own target only.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What people do with targets: put, read, list, pause, remove.
+//! The users' operations on targets: put, read, list, pause, remove.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What the node that pushes to a target sees of it, for people who ask another node.
+//! The state of a target at the node that pushes to it, for users who ask another node.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Tickets: who has the ticket of a target pushes to it, so that its limits hold over all nodes.
+//! Tickets: the node that has the ticket of a target pushes to it, so that its limits hold over all nodes.
 //!
 //! ```text
 //!                 reserved            renewed each 5 s

@@ -1,4 +1,4 @@
-//! The question before what cannot be undone.
+//! The question before an act that cannot be undone.
 
 use std::io::{self, IsTerminal};
 

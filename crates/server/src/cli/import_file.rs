@@ -2,8 +2,8 @@
 //!
 //! Each message gets a `dedupe_id` made of its id and its time of enqueue in the source, so that the same message, of the
 //! same file or of a later one, is taken once, as long as the queue remembers dedupe ids. So a request whose answer was
-//! lost is sent again, and so may people do with a file. How long a queue remembers dedupe ids is set last, because it may
-//! be less than the import takes.
+//! lost can be sent again, and a file can be imported again. How long a queue remembers dedupe ids is set last, because
+//! it may be less than the import takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,6 +1,6 @@
-//! The schedules of a file. Each is set before any message is sent, and puts its own occurrences from then on; the import
-//! leaves out messages of the source's occurrences that the schedule here puts itself, and sends those that were due before
-//! the schedule was there.
+//! The schedules of a file. Each schedule is set before any message is sent, and enqueues its own occurrences from then
+//! on. The import leaves out messages of occurrences that the schedule enqueues here itself, and sends those that were
+//! due before it was set.
 
 use std::collections::HashMap;
 

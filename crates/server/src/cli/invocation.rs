@@ -1,7 +1,7 @@
-//! The command line of this process: what its options were given, and how notes on that reach the caller.
+//! The command line of this process: the values of its options, and how notes on them reach the caller.
 //!
-//! Errors of the server name fields of a request. What people have typed is known only here: `in 2 days` has become an
-//! instant by then.
+//! Errors of the server name fields of a request. Only this process knows what the user has typed: the server gets an
+//! instant in place of `in 2 days`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

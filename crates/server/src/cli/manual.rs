@@ -1,4 +1,4 @@
-//! `duewheel completions SHELL` and `duewheel man DIR`: made of the description of the command line, so that they are true.
+//! `duewheel completions SHELL` and `duewheel man DIR`: made from the command line's description, so they match it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! `duewheel tail`: what happens to messages, live.
 //!
-//! The stream goes on over a restart of the server: the last `id` says where.
+//! The stream goes on over a restart of the server, from the last `id` on.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};

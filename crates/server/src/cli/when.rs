@@ -2,7 +2,7 @@
 //!
 //! HTTP stays strict; only the command line reads these. Civil times are those of the system's time zone (`TZ`), and
 //! the answer says which zone that is. A civil time that does not exist or comes twice, because the clocks change, is
-//! refused: nothing is delivered at a time that nobody has said.
+//! refused: no message is delivered at a time that the user has not stated.
 
 use std::str::FromStr;
 

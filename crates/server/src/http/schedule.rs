@@ -1,6 +1,6 @@
 //! `/v1/schedules`: put, look, change, remove, trigger, backfill, preview.
 //!
-//! A token that is limited to queues has the schedules whose queue it reaches; others do not exist for it, but that
+//! A token that is limited to queues has the schedules whose queue it reaches; others do not exist for it, except that
 //! their names are taken.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `target_url` of a message: who may give one, and which queues take one.
+//! `target_url` of a message: which tokens may give one, and which queues take one.
 
 use duewheel::core::QueueName;
 use duewheel::core::engine::Enqueue;

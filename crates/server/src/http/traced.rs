@@ -1,4 +1,4 @@
-//! Traces of requests: the context of the caller, and what is told of each operation.
+//! Traces of requests: the context of the caller, and what is reported about each operation.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What becomes of spans that have ended: a bounded number waits, everything else is counted.
+//! Spans that have ended: a bounded number of them waits for export, and all others are counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Log lines for operators about queues, each once a queue: a line in every round would help nobody.
+//! Log lines for operators about queues, each once for a queue: a line in every round would be of no use.
 
 use std::collections::VecDeque;
 

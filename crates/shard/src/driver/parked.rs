@@ -1,4 +1,4 @@
-//! Calls that wait for a slow medium, and what they keep others from.
+//! Calls that wait for a slow medium, and the calls that must wait for them.
 //!
 //! A look-up that must read a disk or a server delays the call that needs it, and the calls that name the same messages,
 //! keys or answers: these keep their order. All others go on. When the store has what it needs in memory, the call comes

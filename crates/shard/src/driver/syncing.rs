@@ -1,4 +1,4 @@
-//! Who syncs what a step has appended: the store's worker, or the driver's own thread.
+//! Chooses the thread that syncs what a step has appended: the store's worker, or the driver's own thread.
 
 use duewheel_core::store::{Store, StoreError};
 use duewheel_core::time::{EngineMs, Now};

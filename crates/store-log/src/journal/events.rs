@@ -1,10 +1,10 @@
 //! Reads events out of the journal, on a worker's thread, while it is written, cut and used again.
 //!
 //! The owner says which segments hold the durable records behind a position, as of the request ([`JournalRequest`]). By
-//! the time the worker reads, some of them may be in use again for other records. It sees that, because every frame
-//! names the incarnation of its segment and its position under one checksum: a frame that is read is the one that was
-//! written there, or it is none. So a frame that is missing means that its segment is no longer listed; the page then
-//! begins behind it.
+//! the time the worker reads, some of them may be in use again for other records. The worker detects this, because
+//! every frame names the incarnation of its segment and its position under one checksum: a frame that is read is either
+//! the one that was written there, or not valid. So a frame that is missing means that its segment is no longer listed;
+//! the page then begins behind it.
 
 use duewheel_core::Lsn;
 use duewheel_core::event::MessageEvent;

@@ -1,8 +1,8 @@
 //! The newest record of each message.
 //!
-//! Ids are given in ascending order, and a shard of several gives every n-th: those of a memtable's own time are a dense
-//! range of every n-th id, with four bytes for each. The others, older messages whose life has changed, are *strays* in a
-//! hash table.
+//! Ids are given in ascending order, and one of n shards gives every n-th id. The ids that were given in a memtable's
+//! own time are a dense range of these, with four bytes for each. The others, older messages whose life has changed,
+//! are *strays* in a hash table.
 
 use duewheel_core::growing::{PieceVec, SplitTable};
 

@@ -1,9 +1,9 @@
 //! Chooses the runs that are merged next: a pure function of their sizes.
 //!
 //! * A run without live rows is dropped.
-//! * A run of which less than half is live is rewritten, together with neighbours that are not larger than its live
-//!   part. So runs take at most twice the room of their live rows.
-//! * From 16 small runs on, neighbours are merged: those for which the least is written for each removed run, if the
+//! * A run that is less than half live is rewritten, together with neighbours that are not larger than its live part.
+//!   So runs take at most twice the room of their live rows.
+//! * From 16 small runs on, neighbours are merged: those with the fewest bytes written for each removed run, if the
 //!   result is four times as large as the largest of them. So a row is written only a few times on its way into a large
 //!   run. From 24 on, the cheapest ones are merged.
 

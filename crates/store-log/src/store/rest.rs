@@ -1,4 +1,4 @@
-//! A folder that holds little and rests.
+//! Gives back the space of a folder that holds little and is idle.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Nodes that come and go, and shards that nobody takes. How long a node has stayed is told by a clock that the tests
-//! move.
+//! Nodes that come and go, and shards that no node takes. The tests move the clock that says how long a node has
+//! stayed.
 
 use duewheel_shard::clock::VirtualClock;
 

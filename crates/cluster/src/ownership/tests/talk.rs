@@ -1,4 +1,4 @@
-//! What nodes say to each other while that changes: versions, secrets, limits.
+//! What nodes tell each other while versions, secrets and limits change.
 
 use duewheel_core::engine::{EnqueueRefusal, RefusedPart};
 

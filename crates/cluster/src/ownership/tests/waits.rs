@@ -1,4 +1,4 @@
-//! Reserves that wait, and what becomes of what nobody takes.
+//! Reserves that wait, and grants that no consumer takes.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! One engine and a router over four shards are asked the same, at random, under one clock that is moved: what they say
-//! must be the same, but for which of several messages comes first, for ids, tokens, and the totals of a queue that
+//! One engine and a router over four shards get the same random operations, under one clock that the test moves. Their
+//! answers must be the same, except for the order of several messages, ids, tokens, and the totals of a queue that
 //! nothing keeps.
 
 use std::collections::BTreeMap;

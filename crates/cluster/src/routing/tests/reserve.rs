@@ -1,4 +1,4 @@
-//! Consumers: who gets what, and what is never lost.
+//! Consumers: which grants they get, and which messages are never lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

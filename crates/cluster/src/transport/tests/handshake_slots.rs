@@ -1,4 +1,4 @@
-//! Those who say nothing take no place of a node.
+//! Clients that send nothing take no slot from a node.
 
 use tokio::io::AsyncReadExt;
 

@@ -1,4 +1,4 @@
-//! Who gets in over TLS, what others see of it, and which version is spoken.
+//! Which nodes are accepted over TLS, what others see of a connection, and which version is spoken.
 
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

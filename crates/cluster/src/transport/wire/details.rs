@@ -1,4 +1,4 @@
-//! Details of operations and answers that are beside them, because an earlier version does not have them.
+//! Details that are sent beside operations and answers, because an earlier version does not have them.
 //!
 //! | beside | bytes | from version |
 //! |---|---|--:|
@@ -12,10 +12,10 @@
 //! | an answer with messages | the number of each that has any of these, its spread and expiry, when it expires, whether it is late | 6 |
 //! | an answer with queues | the number of each that has any of these, its settings as above, how many of its messages are done, and its counts of expired ones | 6 |
 //!
-//! A node of an earlier version does not get what it would not do: an enqueue with a spread or an expiry, settings with
-//! limits of grants, done messages or traces, and a redrive with a delay are refused. A list that begins at a due time
-//! is asked for whole, and the caller leaves out what comes before. Answers to such a node leave these details and done
-//! messages out, and say what it knows instead of a word that it does not ([`in_dialect`]).
+//! A node of an earlier version is not sent what it cannot do: an enqueue with a spread or an expiry, settings with
+//! limits of grants, done messages or traces, and a redrive with a delay are refused. If a list shall begin at a due
+//! time, such a node is asked for all of it, and the caller leaves out what comes before. Answers to such a node leave
+//! out these details and done messages, and replace words that it does not know ([`in_dialect`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;

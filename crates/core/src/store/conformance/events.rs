@@ -1,4 +1,4 @@
-//! Reads events as one who follows does, and compares them with the records.
+//! Reads events as a reader that follows does, and compares them with the records.
 
 use crate::event::MessageEvent;
 use crate::id::Lsn;
