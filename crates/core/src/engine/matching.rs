@@ -1,4 +1,4 @@
-//! The queues that have ready messages and waiting consumers, by what keeps them apart.
+//! The queues that have ready messages and waiting consumers, by the reason why these are not matched yet.
 
 use std::collections::BTreeSet;
 
