@@ -233,9 +233,8 @@ impl Postgres {
         format!("postgres://{SUPERUSER}@127.0.0.1:{port}/postgres")
     }
 
-    fn spawn_and_wait(&mut self) -> io::Result<()> {
+    fn spawn(&self) -> io::Result<Child> {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log"))?;
-        let before = self.log().len();
         let mut server = program("postgres")?;
         server.arg("-D").arg(self.data());
         let sockets = self.folder.path().display().to_string();
@@ -252,8 +251,12 @@ impl Postgres {
         for (name, value) in own.into_iter().chain(given) {
             server.arg("-c").arg(format!("{name}={value}"));
         }
-        server.stdout(log.try_clone()?).stderr(log);
-        self.child = Some(server.spawn()?);
+        server.stdout(log.try_clone()?).stderr(log).spawn()
+    }
+
+    fn spawn_and_wait(&mut self) -> io::Result<()> {
+        let mut before = self.log().len();
+        self.child = Some(self.spawn()?);
         let deadline = Instant::now() + PATIENCE;
         while self.query("SELECT 1").is_err() {
             let said = self.log().split_off(before);
@@ -261,6 +264,13 @@ impl Postgres {
                 self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|end| end.is_some()));
             if ended && said.contains("could not bind") {
                 return Err(ErrorKind::AddrInUse.into());
+            }
+            if ended && said.contains("is still in use") && Instant::now() < deadline {
+                // Processes of a server that was killed have its memory until they have ended.
+                std::thread::sleep(STEP);
+                before = self.log().len();
+                self.child = Some(self.spawn()?);
+                continue;
             }
             if ended || Instant::now() >= deadline {
                 return Err(io::Error::other(format!("the server does not start: {said}")));
