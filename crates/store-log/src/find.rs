@@ -276,9 +276,8 @@ impl Finder<'_> {
             hashes.push(hash);
         }
         // Run by run: a filter stays in the processor's cache for all keys, and its look-ups overlap.
-        let short: Vec<u64> = hashes.iter().map(|hash| hash::short(*hash)).collect();
         for (part, wanted) in self.view.parts.iter().zip(&mut in_parts) {
-            part.run.probe(&short, |lookup| {
+            part.run.probe(&hashes, |lookup| {
                 let (queue, key) = keys[lookup].clone();
                 wanted.push(WantedKey { lookup, hash: hashes[lookup], queue, key });
                 count += 1;

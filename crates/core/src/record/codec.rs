@@ -47,6 +47,13 @@ pub struct Reader {
     at: usize,
 }
 
+fn class_byte(due: Due) -> u8 {
+    match due.class() {
+        Class::At => 0,
+        Class::After => 1,
+    }
+}
+
 impl Writer {
     /// An unsigned number, 1 to 10 bytes (LEB128).
     #[inline]
@@ -188,10 +195,7 @@ impl Writer {
     }
 
     fn life(&mut self, life: &Life) {
-        self.byte(match life.due.class() {
-            Class::At => 0,
-            Class::After => 1,
-        });
+        self.byte(class_byte(life.due));
         self.varint(life.due.raw());
         self.varint(u64::from(life.generation));
         self.varint(u64::from(life.attempt));
@@ -255,10 +259,7 @@ impl Writer {
     pub fn stored(&mut self, row: &Row) {
         let (m, life) = (&row.message, &row.life);
         self.varint(m.id.0);
-        let class = match life.due.class() {
-            Class::At => 0,
-            Class::After => 1,
-        };
+        let class = class_byte(life.due);
         let (stage, when) = match &life.stage {
             Stage::Waiting { token: None } => (0, None),
             Stage::Waiting { token: Some(_) } => (1, None),
@@ -296,10 +297,7 @@ impl Writer {
     /// more bytes than they need are copied as they are.
     pub fn stored_put(&mut self, put: &NewPut<'_>) {
         self.varint(put.id.0);
-        self.byte(match put.due.class() {
-            Class::At => 0,
-            Class::After => 1,
-        });
+        self.byte(class_byte(put.due));
         self.varint(put.due.raw());
         self.varint(put.weight);
         self.blob(put.key);

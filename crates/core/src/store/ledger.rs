@@ -144,8 +144,9 @@ impl Ledger {
             self.applied = lsn;
             self.next_id = self.next_id.max(put.id.0.saturating_add(1));
             books.totals.enqueued = books.totals.enqueued.saturating_add(1);
-            books.tally.add(Kind::Waiting, put.due, put.weight, columns);
-            self.due.add(put.due, ALL_COLUMNS);
+            let stands = put.state();
+            books.tally.add(stands.kind, stands.due, stands.weight, columns);
+            self.due.add(stands.due, ALL_COLUMNS);
             return Ok(());
         }
         let record = Reader::new(bytes::Bytes::copy_from_slice(bytes)).record()?;

@@ -1,4 +1,5 @@
-//! Times as users write them, and as the command line shows them: `in 2 days`, `1.5h`, `PT48H`, `tomorrow 9:00`, `2027-01-01`.
+//! Times as users write them, and as the command line shows them: `in 2 days`, `1.5h`, `PT48H`, `tomorrow 9:00`,
+//! `2027-01-01`.
 //!
 //! HTTP stays strict; only the command line reads these. Civil times are those of the system's time zone (`TZ`), and
 //! the answer says which zone that is. A civil time that does not exist or comes twice, because the clocks change, is

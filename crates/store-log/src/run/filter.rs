@@ -158,12 +158,12 @@ impl Filter {
 
     /// Calls `hit` with the position of each short hash of which the run may have a key. Between two probes there is
     /// little to compute, so that the processor waits for the memory of many at a time.
-    pub(crate) fn probe(&self, hashes: &[u64], mut hit: impl FnMut(usize)) {
+    pub(crate) fn probe(&self, hashes: impl ExactSizeIterator<Item = u64>, mut hit: impl FnMut(usize)) {
         let parts = 1 << self.bits;
         // To read the heads of all parts pays only if there are fewer of them.
         let parts: Vec<FilterPart<'_>> =
             if hashes.len() <= parts { Vec::new() } else { (0..parts).map(|part| self.part(part)).collect() };
-        for (i, &hash) in hashes.iter().enumerate() {
+        for (i, hash) in hashes.enumerate() {
             let known = usize::try_from(part(hash, self.bits)).ok().and_then(|part| parts.get(part));
             if known.map_or_else(|| self.may_have(hash), |part| part.may_have(hash)) {
                 hit(i);
@@ -253,7 +253,7 @@ mod tests {
         bytes.resize(8 + ENTRY, 0);
         let filter = Filter::read(bytes, 0, 1).expect("a filter");
         let mut hits = Vec::new();
-        filter.probe(&hashes(5), |i| hits.push(i));
+        filter.probe(hashes(5).into_iter(), |i| hits.push(i));
         assert_eq!(hits, [0, 1, 2, 3, 4]);
         assert!(filter.may_have(7));
     }
@@ -269,7 +269,7 @@ mod tests {
             let filter = filter(keys, parts_of);
             for asked in [&all[..], &odd, &all[..10], &[]] {
                 let mut hits = Vec::new();
-                filter.probe(asked, |i| hits.push(i));
+                filter.probe(asked.iter().copied(), |i| hits.push(i));
                 let alone: Vec<usize> = (0..asked.len()).filter(|i| filter.may_have(asked[*i])).collect();
                 assert_eq!(hits, alone, "{} of {}", asked.len(), keys.len());
                 assert!(keys.iter().all(|key| filter.may_have(*key)));

@@ -202,10 +202,9 @@ impl Run {
         self.filter.may_have(hash::short(hash))
     }
 
-    /// Calls `hit` with the position of each of these hashes, as [`hash::short`] makes them, of which there may be a
-    /// message with a key, or an answer.
-    pub(crate) fn probe(&self, short: &[u64], hit: impl FnMut(usize)) {
-        self.filter.probe(short, hit);
+    /// Calls `hit` with the position of each hash for which [`Run::may_have`] is true.
+    pub(crate) fn probe(&self, hashes: &[u64], hit: impl FnMut(usize)) {
+        self.filter.probe(hashes.iter().map(|hash| hash::short(*hash)), hit);
     }
 
     /// The name of a queue to which a row in the block at `at` refers.

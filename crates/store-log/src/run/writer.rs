@@ -223,62 +223,53 @@ impl RunWriter {
     /// Adds the next message.
     pub(crate) fn row(&mut self, row: &Row) -> Result<(), StoreError> {
         let queue = self.queue(&row.message.queue);
-        let from = self.bytes.len();
-        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
-        writer.stored(row);
-        self.bytes = writer.bytes;
         let stands = match &row.life.stage {
             message::Stage::Waiting { .. } => StageKind::Waiting,
             message::Stage::Leased(lease) => StageKind::Leased { until: lease.until },
             message::Stage::Dead { at, .. } => StageKind::Dead { at: *at },
         };
-        let hash = self.hashes[queue as usize];
-        let held = SpanRow {
-            queue,
-            id: row.message.id,
-            due: row.life.due,
-            stands,
-            key: row.message.key.as_ref().map(|key| hash.key(key.as_str().as_bytes())),
-            from,
-            length: self.bytes.len() - from,
-        };
-        self.hold(held, row.message.weight() as u64)
+        let (id, due, weight) = (row.message.id, row.life.due, row.message.weight() as u64);
+        let key = row.message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes());
+        self.add(queue, &RowHead { id, due, stands, weight, key }, |writer| writer.stored(row))
     }
 
     /// Adds the next message, as the record has it that puts it.
     pub(crate) fn new_put(&mut self, queue: &QueueName, put: &NewPut<'_>) -> Result<(), StoreError> {
         let queue = self.queue(queue);
-        let from = self.bytes.len();
-        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
-        writer.stored_put(put);
-        self.bytes = writer.bytes;
-        let held = SpanRow {
-            queue,
-            id: put.id,
-            due: put.due,
-            stands: StageKind::Waiting,
-            key: (!put.key.is_empty()).then(|| self.hashes[queue as usize].key(put.key)),
-            from,
-            length: self.bytes.len() - from,
-        };
-        self.hold(held, put.weight)
+        let NewPut { id, due, weight, key, .. } = *put;
+        let head = RowHead { id, due, stands: StageKind::Waiting, weight, key };
+        self.add(queue, &head, |writer| writer.stored_put(put))
     }
 
     /// Adds the next message, as another run has it; `queue` is its number in this one.
     pub(crate) fn raw(&mut self, queue: u32, row: &RawRow) -> Result<(), StoreError> {
-        let from = self.bytes.len();
-        self.bytes.extend_from_slice(&row.bytes);
         let key = RowHead::read(&row.bytes).map_or(&[][..], |head| head.key);
+        let RawRow { id, due, stands, weight, .. } = *row;
+        let head = RowHead { id, due, stands, weight, key };
+        self.add(queue, &head, |writer| writer.bytes.extend_from_slice(&row.bytes))
+    }
+
+    /// Adds the next message, which `write` writes.
+    fn add(
+        &mut self,
+        queue: u32,
+        head: &RowHead<'_>,
+        write: impl FnOnce(&mut Writer),
+    ) -> Result<(), StoreError> {
+        let from = self.bytes.len();
+        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
+        write(&mut writer);
+        self.bytes = writer.bytes;
         let held = SpanRow {
             queue,
-            id: row.id,
-            due: row.due,
-            stands: row.stands,
-            key: (!key.is_empty()).then(|| self.hashes[queue as usize].key(key)),
+            id: head.id,
+            due: head.due,
+            stands: head.stands,
+            key: (!head.key.is_empty()).then(|| self.hashes[queue as usize].key(head.key)),
             from,
-            length: row.bytes.len(),
+            length: self.bytes.len() - from,
         };
-        self.hold(held, row.weight)
+        self.hold(held, head.weight)
     }
 
     /// Adds a remembered answer; in any order. They are kept in memory until the end.

@@ -5,10 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use duewheel_core::message::{Life, MessageContent};
-use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Level, Store, StoreError};
-use duewheel_core::{Due, EngineMs, Epoch, Lsn, MessageId, QueueName, WallMs};
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{Capacity, Level, Store, StoreError};
+use duewheel_core::{Epoch, MessageId};
 use duewheel_store_log::{Options, WorkerPool};
 use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, MediumStore, NamedFile, Piece};
 use tempfile::TempDir;
@@ -16,7 +15,6 @@ use tempfile::TempDir;
 use crate::directory::Directory;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const CLOCK: ClockPair = ClockPair { engine: EngineMs(1), wall: WallMs(1) };
 
 /// Whether a medium answers, and whether a call waits for that.
 #[derive(Debug, Default)]
@@ -110,7 +108,7 @@ impl Medium for Gated {
 
 struct Shard {
     store: MediumStore,
-    next: Lsn,
+    history: History,
     gate: Arc<Gate>,
     _folder: TempDir,
 }
@@ -122,7 +120,7 @@ impl Shard {
         let gate: Arc<Gate> = Arc::default();
         let medium = Arc::new(Gated { directory, gate: Arc::clone(&gate) });
         let store = MediumStore::open(medium, Arc::default(), log, &acquired, Arc::new(|| {})).expect("open");
-        Shard { store, next: Lsn(1), gate, _folder: folder }
+        Shard { store, history: History::new(1), gate, _folder: folder }
     }
 
     /// Appends groups until `is_so`.
@@ -131,10 +129,8 @@ impl Shard {
         while !is_so(self) {
             assert!(begun.elapsed() < PATIENCE, "never: {what}");
             self.store.progress().expect("progress");
-            if self.store.room() == duewheel_core::store::Capacity::Enough {
-                let group = Group { first: self.next, clock: CLOCK, records: puts(self.next.0) };
-                self.next = group.last().next();
-                self.store.append(&group).expect("append");
+            if self.store.room() == Capacity::Enough {
+                self.store.append(&self.history.group(20)).expect("append");
                 self.store.sync().expect("sync");
             } else {
                 thread::sleep(Duration::from_millis(1));
@@ -153,26 +149,6 @@ impl Drop for Shard {
     fn drop(&mut self) {
         self.gate.set_shut(false);
     }
-}
-
-fn puts(first: u64) -> Vec<Record> {
-    let put = |id: u64| {
-        let message = MessageContent {
-            id: MessageId(id),
-            queue: QueueName::new("orders").expect("a good name"),
-            key: None,
-            body: vec![7; 100].into(),
-            headers: vec![],
-            options: Default::default(),
-            enqueued_at: WallMs(1),
-        };
-        Record::Put {
-            message: Arc::new(message),
-            life: Life::new(Due::At(WallMs(1_000_000)), None),
-            was: None,
-        }
-    };
-    (first..first + 50).map(put).collect()
 }
 
 /// Nodes open their shards with the same options, a pool of workers among them; servers fail one by one.
@@ -194,6 +170,6 @@ fn a_medium_that_does_not_answer_delays_no_shard_on_another_one() {
     hanging.gate.set_shut(false);
     hanging.append_until("the shard goes on once the medium answers", |shard| shard.flushes() > waited);
     for shard in [&mut hanging, &mut other] {
-        shard.store.close(CLOCK).expect("close");
+        shard.store.close(shard.history.clock()).expect("close");
     }
 }
