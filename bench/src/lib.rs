@@ -2,6 +2,7 @@
 
 pub mod instant;
 pub mod machine;
+pub mod medium;
 pub mod message;
 pub mod process;
 pub mod server;

@@ -6,15 +6,15 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use duewheel_bench::medium::{MediumKind, MediumServer};
 use duewheel_bench::process::resident_mib_of;
 use duewheel_bench::server::{ADDRESS, Connection, Server};
-use duewheel_postgres_rig::{Postgres, Settings};
-use duewheel_redis_rig::{Redis, Settings as RedisSettings, free_port};
+use duewheel_redis_rig::free_port;
 use serde_json::{Value, json};
 
 /// Measures how long a take-over lasts.
@@ -40,56 +40,15 @@ struct Args {
     lease: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MediumKind {
-    Redis,
-    Postgres,
-}
-
 /// Messages of one batch.
 const BATCH: u64 = 1_000;
 /// What a take-over may need besides the lease.
 const BEYOND: Duration = Duration::from_secs(2);
 /// The measurement gives up after this time.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the dead rows are counted.
+const SAMPLE: Duration = Duration::from_secs(5);
 const DAY_MS: u64 = 24 * 3_600_000;
-
-/// A server of a medium, which ends with it.
-enum MediumServer {
-    Redis(Redis),
-    Postgres(Postgres),
-}
-
-impl MediumServer {
-    fn start(kind: MediumKind) -> io::Result<Self> {
-        Ok(match kind {
-            MediumKind::Redis => MediumServer::Redis(Redis::start(RedisSettings::default())?),
-            MediumKind::Postgres => MediumServer::Postgres(Postgres::start(Settings::default())?),
-        })
-    }
-
-    fn url(&self) -> String {
-        match self {
-            MediumServer::Redis(redis) => redis.url(0),
-            MediumServer::Postgres(postgres) => postgres.url(),
-        }
-    }
-
-    /// What it keeps, in words.
-    fn kept(&self) -> io::Result<String> {
-        match self {
-            MediumServer::Redis(redis) => {
-                let info = redis.command(&["INFO", "memory"])?.text().unwrap_or_default();
-                let used = info.lines().find_map(|line| line.strip_prefix("used_memory_human:"));
-                Ok(format!("{} of memory", used.unwrap_or("?").trim()))
-            }
-            MediumServer::Postgres(postgres) => postgres.query(
-                "SELECT pg_size_pretty(pg_database_size('postgres')) || ', dead rows ' || sum(n_dead_tup) \
-                 FROM pg_stat_user_tables",
-            ),
-        }
-    }
-}
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -113,12 +72,12 @@ fn run(args: &Args) -> io::Result<bool> {
     println!("|---|--:|--:|--:|--:|");
     let both = [MediumKind::Redis, MediumKind::Postgres];
     let media = if args.medium.is_empty() { &both[..] } else { &args.medium };
-    let mut is_met = true;
+    let (mut is_met, mut dead_rows) = (true, Vec::new());
     for kind in media {
         let medium = MediumServer::start(*kind)?;
         let (mut first, _) = node(args, &medium, "a")?;
         let began = Instant::now();
-        enqueue(args, &first)?;
+        let dead = enqueue(args, &first, &medium)?;
         let rate = args.messages as f64 / began.elapsed().as_secs_f64();
         let (kept, memory) = (medium.kept()?, resident_mib_of(first.process()));
         first.kill();
@@ -132,12 +91,23 @@ fn run(args: &Args) -> io::Result<bool> {
         }
         let took = killed.elapsed();
         println!("| {kind:?} | {rate:.0} | {kept} | {memory} | {} |", took.as_millis());
+        dead_rows.extend((!dead.is_empty()).then(|| thinned(&dead)));
         if took > Duration::from_secs(args.lease) + BEYOND {
             eprintln!("missed: {kind:?}: {} ms, target: the lease and 2 s", took.as_millis());
             is_met = false;
         }
     }
+    for samples in dead_rows {
+        println!("\n| messages were taken for s | dead rows of PostgreSQL |\n|--:|--:|");
+        samples.iter().for_each(|(seconds, dead)| println!("| {seconds} | {dead} |"));
+    }
     Ok(is_met)
+}
+
+/// Twelve samples at most, the highest one and the last one among them.
+fn thinned(samples: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let of_each = samples.len().div_ceil(12).max(1);
+    samples.chunks(of_each).filter_map(|some| some.iter().max_by_key(|(_, dead)| *dead)).copied().collect()
 }
 
 /// Starts a node, which has all shards that no living node has.
@@ -153,11 +123,25 @@ fn node(args: &Args, medium: &MediumServer, name: &str) -> io::Result<(Server, D
     Server::start(words.iter().flat_map(|(option, value)| [*option, value.as_str()]), ADDRESS)
 }
 
-/// Enqueues all messages over several connections, into a queue for each.
-fn enqueue(args: &Args, node: &Server) -> io::Result<()> {
+/// Enqueues all messages over several connections, into a queue for each. Returns the seconds and the dead rows of
+/// PostgreSQL, sampled meanwhile.
+fn enqueue(args: &Args, node: &Server, medium: &MediumServer) -> io::Result<Vec<(u64, u64)>> {
     let line = json!({ "body": "x".repeat(args.body), "delay_ms": DAY_MS }).to_string() + "\n";
     let left = AtomicU64::new(args.messages);
+    let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let sampling = scope.spawn(|| -> io::Result<Vec<(u64, u64)>> {
+            let (began, mut samples) = (Instant::now(), Vec::new());
+            while !is_done.load(Ordering::Relaxed) {
+                let Some(dead) = medium.dead_rows()? else { break };
+                samples.push((began.elapsed().as_secs(), dead));
+                let next = Instant::now() + SAMPLE;
+                while !is_done.load(Ordering::Relaxed) && Instant::now() < next {
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+            Ok(samples)
+        });
         let enqueuing: Vec<_> = (0..args.connections)
             .map(|number| {
                 let (line, left) = (&line, &left);
@@ -175,7 +159,9 @@ fn enqueue(args: &Args, node: &Server) -> io::Result<()> {
                 })
             })
             .collect();
-        enqueuing.into_iter().try_for_each(|one| one.join().expect("no panic"))
+        let enqueued = enqueuing.into_iter().try_for_each(|one| one.join().expect("no panic"));
+        is_done.store(true, Ordering::Relaxed);
+        enqueued.and_then(|()| sampling.join().expect("no panic"))
     })
 }
 

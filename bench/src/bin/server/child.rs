@@ -39,6 +39,12 @@ impl Server {
         Server::start(command.arg(data))
     }
 
+    /// The real server on a store that is no folder.
+    pub(crate) fn on_medium(store: &str) -> io::Result<Self> {
+        let mut command = Command::new(duewheel_bench::server::binary()?);
+        Server::start(command.args(["serve", "--http", "127.0.0.1:0", "--log", "error", "--store", store]))
+    }
+
     /// Starts this binary as a server that answers every request with the same few bytes by the same HTTP library.
     pub(crate) fn hello() -> io::Result<Self> {
         Server::start(Command::new(std::env::current_exe()?).arg("--hello"))

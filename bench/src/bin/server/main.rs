@@ -15,6 +15,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::Parser;
+use duewheel_bench::medium::{MediumKind, MediumServer};
 
 use child::Server;
 use load::{Lateness, Outcome};
@@ -37,6 +38,9 @@ struct Args {
     /// Messages per second that come due in the lateness run
     #[arg(long, value_name = "N", default_value_t = 50_000)]
     due_rate: u64,
+    /// Where the store of the lateness run is [default: a folder]
+    #[arg(long, value_enum)]
+    medium: Option<MediumKind>,
     /// Consumers of the lateness run
     #[arg(long, value_name = "N", default_value_t = 4)]
     consumers: usize,
@@ -86,8 +90,13 @@ fn main() -> io::Result<()> {
     if wants("late") {
         let time = Duration::from_secs(if args.quick { 5 } else { 20 });
         let dir = tempfile::tempdir()?;
-        let server = Server::duewheel(&dir.path().join("data"), "fsync")?;
+        let medium = args.medium.map(MediumServer::start).transpose()?;
+        let server = match &medium {
+            None => Server::duewheel(&dir.path().join("data"), "fsync")?,
+            Some(medium) => Server::on_medium(&medium.url())?,
+        };
         let seen = load::come_due(server.address, args.due_rate, time, args.consumers)?;
+        drop(server);
         print_lateness(&args, time, &seen);
     }
     if wants("shards") {
@@ -152,7 +161,8 @@ fn print_lateness(args: &Args, time: Duration, seen: &Lateness) {
     println!("\n| lateness | messages | per reserve | p50 ms | p99 ms | p99.9 ms | max ms |");
     println!("|---|--:|--:|--:|--:|--:|--:|");
     println!(
-        "| {}/s due for {} s, {} consumers reserve up to 1000 and ack them, fsync | {} | {:.0} | {} | {} | {} | {} |",
+        "| {}{}/s due for {} s, {} consumers reserve up to 1000 and ack them, fsync | {} | {:.0} | {} | {} | {} | {} |",
+        args.medium.map_or(String::new(), |medium| format!("{medium:?}: ")),
         args.due_rate,
         time.as_secs(),
         args.consumers,
