@@ -240,6 +240,8 @@ impl Router {
         Ok(Reply::Queues(found))
     }
 
+    /// Queues that sessions of this node hold or wait for, behind this one. The server's own workers wait, too, for queues
+    /// that nobody else sees.
     fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, LocalQueue> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
@@ -253,6 +255,7 @@ impl Router {
                 (of.waiting, of.total) = (waiting, total);
             }
         });
+        own.retain(|name, _| !name.is_system());
         own
     }
 

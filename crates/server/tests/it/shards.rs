@@ -48,6 +48,29 @@ fn a_server_keeps_its_shards_and_refuses_another_number() {
     assert_eq!((&report["messages"], &report["problems"]), (&json!(30), &json!([])));
 }
 
+/// Story: with several shards the server's own queues, at which its workers wait, were listed among the others, and an
+/// export ended at the first of them.
+#[test]
+fn the_servers_own_queues_are_listed_nowhere() {
+    let dir = TempDir::new().expect("dir");
+    let server = Process::start(&dir.path().join("data"), &["--shards", "2"]);
+    let (status, _) =
+        server.call("POST", "/v1/queues/a/messages", &json!({"body": "x", "delay": "1h"}).to_string());
+    assert_eq!(status, 201);
+    let (_, listed) = server.call("GET", "/v1/queues", "");
+    let names: Vec<&str> = listed["queues"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|queue| queue["name"].as_str())
+        .collect();
+    assert_eq!(names, ["a"], "{listed}");
+    let exported = run(Command::new(BINARY).args(["export", "-", "--server", &server.url]));
+    let (lines, said) = (text(&exported.stdout), text(&exported.stderr));
+    assert!(exported.status.success(), "{said}");
+    assert_eq!(lines.lines().filter(|line| line.contains("\"type\":\"message\"")).count(), 1, "{lines}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_each_message_once_in_due_order() {
     let server = Server::start_shards(5).await;
