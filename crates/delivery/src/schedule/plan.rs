@@ -598,7 +598,7 @@ impl ScheduleState {
     }
 
     /// The next occurrences that have not entered, and those in the queue that are not due; without those of the
-    /// instants `gone`.
+    /// instants `gone`, and those whose messages were delivered or removed before an edit could take them back.
     pub fn upcoming(&self, table: &Timetable, now: u64, gone: &BTreeSet<u64>) -> Vec<Occurrence> {
         if table.paused || self.removing {
             return Vec::new();
@@ -614,7 +614,8 @@ impl ScheduleState {
             at > now || ahead.contains(&at)
         };
         let next = table.recurrence.upcoming(to_time(from)).filter(is_next).take(left);
-        let shown = next.filter(|occurrence| !gone.contains(&to_ms(occurrence.at)));
+        let is_over = |at: u64| gone.contains(&at) || (at > now && self.done_ahead.contains(&at));
+        let shown = next.filter(|occurrence| !is_over(to_ms(occurrence.at)));
         shown.take(SHOWN_OCCURRENCES).collect()
     }
 

@@ -86,7 +86,9 @@ impl ScheduleView {
             Ok(table) => (record.state.upcoming(&table, now, gone), None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        let ahead: BTreeSet<u64> = record.state.ahead(now).map(|entry| entry.at).collect();
+        let mut ahead: BTreeSet<u64> = record.state.ahead(now).map(|entry| entry.at).collect();
+        // An edit has found that their messages were gone.
+        ahead.extend(record.state.done_ahead.iter().filter(|at| **at > now));
         let latest = record.state.latest.iter().filter(|past| !ahead.contains(&past.at)).cloned().collect();
         let mut counts = record.state.counts.clone();
         counts.entered = counts.entered.saturating_sub(ahead.len() as u64);

@@ -170,6 +170,10 @@ async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
     rig.schedules.put("report", faster, None).await.unwrap();
     let found = rig.messages().await;
     assert_eq!(found[0].due_at.to_system_time(), rig.now() + 20 * MINUTE);
+    // Story: after the edit the one that was cancelled was to come, and had entered.
+    let view = rig.get("report").await;
+    assert!(!view.next.iter().any(|next| next.at == first.due_at.to_system_time()), "{:?}", view.next);
+    assert_eq!((view.latest.len(), view.counts.entered), (0, 0), "it was removed before it was due");
     for n in [3, 4, 4] {
         // At the full hour the occurrence was cancelled: it does not come again.
         rig.clock.advance(20 * MINUTE);
