@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use duewheel_core::Epoch;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod real;
 
 pub use real::RealDisk;
@@ -23,7 +25,10 @@ pub const SEGMENT_HEADER: usize = 4096;
 /// * bytes written survive a power loss only after [`DiskFile::sync_data`] has returned `Ok`; before, any subset may;
 /// * a created, renamed or removed name survives only after [`Disk::sync_dir`] of its folder; before, any subset may;
 /// * a rename replaces its target atomically;
+/// * a file that is open for reading stays readable when it is removed, until it is closed;
 /// * writing within [`DiskFile::allocate`]d bytes does not fail because the disk is full.
+///
+/// The suite in `conformance` checks them as far as a program can.
 ///
 /// By default every call that changes something is refused: a disk that is only read has [`Disk::list`] and
 /// [`Disk::open`], and its files [`DiskFile::size`] and [`DiskFile::read_at`].

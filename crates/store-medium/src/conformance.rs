@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
+use crate::disk::MediumDisk;
 use crate::medium::{FileId, FileKind, Medium, NamedFile, Piece};
 use crate::pieces::MAX_PIECE;
 
@@ -38,7 +39,7 @@ pub trait MediumFixture {
 /// An obligation is broken.
 pub fn run(fixture: &mut impl MediumFixture) {
     type Case<Fixture> = (&'static str, fn(&mut Fixture));
-    let cases: [Case<_>; 9] = [
+    let cases: [Case<_>; 10] = [
         ("what is written is read, and the rest is zero", written_is_read),
         ("a name replaces a name in one step", names_replace),
         ("names are listed by what they begin with", names_are_listed),
@@ -48,6 +49,7 @@ pub fn run(fixture: &mut impl MediumFixture) {
         ("an owner that was replaced changes nothing", replaced_changes_nothing),
         ("what was acknowledged survives a loss of power", power_loss),
         ("threads write side by side", side_by_side),
+        ("the disk of a store over it conforms", disk_conforms),
     ];
     for (what, case) in cases {
         println!("{what}");
@@ -305,4 +307,8 @@ fn side_by_side(fixture: &mut impl MediumFixture) {
     for no in 2..6 {
         assert_eq!(read(medium, file(medium, no), 0, 500_000), pattern(no, 500_000));
     }
+}
+
+fn disk_conforms(fixture: &mut impl MediumFixture) {
+    duewheel_store_log::disk::conformance::run(&MediumDisk::new(owner(fixture), Arc::default(), 0));
 }

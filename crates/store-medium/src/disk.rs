@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -46,9 +46,23 @@ struct MediumDiskInner {
     shard: u32,
     /// Files that have no name on the medium yet, by the name they have here.
     unnamed: Mutex<BTreeMap<String, Arc<MediumFile>>>,
+    names: Mutex<OpenNames>,
     /// Numbers of files: each is given once, in this epoch and over all epochs.
     given: AtomicU64,
     sent: Arc<JournalSent>,
+}
+
+/// Open files that never change. Others may still read one that is removed: it stays on the medium until they have ended,
+/// or until the next owner removes what the manifest does not list.
+#[derive(Default)]
+struct OpenNames {
+    open: BTreeMap<String, Vec<Weak<MediumFile>>>,
+    /// Those that have been removed.
+    removed: BTreeMap<String, Vec<Weak<MediumFile>>>,
+}
+
+fn is_open(files: &[Weak<MediumFile>]) -> bool {
+    files.iter().any(|file| file.strong_count() > 0)
 }
 
 /// How far the journal was sent, counted in writes to it.
@@ -167,8 +181,8 @@ fn kind_of(name: &str) -> FileKind {
 impl MediumDisk {
     pub(crate) fn new(medium: Arc<dyn Medium>, cache: Arc<BlockCache>, shard: u32) -> Self {
         let given = AtomicU64::new(u64::from(medium.epoch().0) << 31);
-        let (unnamed, sent) = (Mutex::default(), Arc::default());
-        MediumDisk(Arc::new(MediumDiskInner { medium, cache, shard, unnamed, given, sent }))
+        let (unnamed, names, sent) = (Mutex::default(), Mutex::default(), Arc::default());
+        MediumDisk(Arc::new(MediumDiskInner { medium, cache, shard, unnamed, names, given, sent }))
     }
 
     pub(crate) fn sent(&self) -> Arc<JournalSent> {
@@ -188,6 +202,30 @@ impl MediumDiskInner {
             KeptAs::Pieces(FileKind::Blob) | KeptAs::Whole | KeptAs::Here(_) => Pieces::default(),
         });
         Arc::new(MediumFile { files: Arc::clone(self), id, kept, bytes, waiting })
+    }
+
+    fn opened(&self, name: &str, file: &Arc<MediumFile>) {
+        let mut names = locked(&self.names);
+        let files = names.open.entry(name.to_owned()).or_default();
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(file));
+    }
+
+    /// Removes files from the medium that nobody reads any more.
+    fn sweep(&self) -> io::Result<()> {
+        let unread: Vec<String> = {
+            let names = locked(&self.names);
+            if names.removed.is_empty() {
+                return Ok(());
+            }
+            let unread = names.removed.iter().filter(|(_, files)| !is_open(files));
+            unread.map(|(name, _)| name.clone()).collect()
+        };
+        for name in unread {
+            self.medium.remove(&name).map_err(|error| io_error(&error))?;
+            locked(&self.names).removed.remove(&name);
+        }
+        Ok(())
     }
 
     /// Whether all blocks of these bytes are in memory.
@@ -227,7 +265,9 @@ impl Disk for MediumDisk {
         let inside = |name: &str| name.strip_prefix(&*folder).map(str::to_owned);
         let unnamed: Vec<String> = locked(&self.0.unnamed).keys().filter_map(|name| inside(name)).collect();
         let named = self.0.medium.list(&folder).map_err(|error| io_error(&error))?;
-        let mut names: Vec<String> = named.iter().filter_map(|name| inside(name)).chain(unnamed).collect();
+        let removed = &locked(&self.0.names).removed;
+        let named = named.iter().filter(|name| !removed.contains_key(*name));
+        let mut names: Vec<String> = named.filter_map(|name| inside(name)).chain(unnamed).collect();
         names.sort_unstable();
         Ok(names)
     }
@@ -241,19 +281,27 @@ impl Disk for MediumDisk {
         if let Some(file) = locked(&self.0.unnamed).get(name) {
             return Ok(Arc::clone(file) as Arc<dyn DiskFile>);
         }
+        if locked(&self.0.names).removed.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         match self.0.medium.find(name).map_err(|error| io_error(&error))? {
             Some(NamedFile { id, bytes }) => {
                 let kept = match kind_of(name) {
                     FileKind::Journal => KeptAs::Pieces(FileKind::Journal),
                     FileKind::Blob => KeptAs::Whole,
                 };
-                Ok(self.0.file(id, kept, bytes))
+                let file = self.0.file(id, kept, bytes);
+                if matches!(file.kept, KeptAs::Whole) {
+                    self.0.opened(name, &file);
+                }
+                Ok(file)
             }
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.sweep()?;
         let kept = match name.ends_with(SPILL) {
             true => KeptAs::Here(tempfile::tempfile()?),
             false => KeptAs::Pieces(kind_of(name)),
@@ -283,6 +331,17 @@ impl Disk for MediumDisk {
                     self.0.medium.discard(file.id).map_err(|error| io_error(&error))
                 }
             };
+        }
+        self.0.sweep()?;
+        {
+            let mut names = locked(&self.0.names);
+            if names.removed.contains_key(name) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            if let Some(files) = names.open.remove(name).filter(|files| is_open(files)) {
+                names.removed.insert(name.to_owned(), files);
+                return Ok(());
+            }
         }
         match self.0.medium.remove(name).map_err(|error| io_error(&error))? {
             true => Ok(()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{StoreError, Waker};
+use duewheel_store_log::disk::{self, RealDisk};
 use duewheel_store_log::{LogStore, Options, SyncMode};
 
 use crate::rig::small;
@@ -93,4 +94,14 @@ impl Fixture for Simulated {
 #[test]
 fn conforms_on_a_disk_that_loses_power_fails_and_fills_up() {
     conformance::run(&mut Simulated { disk: SimDisk::new(0), seed: 0 });
+}
+
+#[test]
+fn the_real_disk_conforms() {
+    disk::conformance::run(&RealDisk::new(tempfile::tempdir().expect("a folder").path()));
+}
+
+#[test]
+fn the_simulated_disk_conforms() {
+    disk::conformance::run(&SimDisk::new(1));
 }
