@@ -266,6 +266,20 @@ pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
 }
 
+/// Gives up what PostgreSQL has lost of shards that are refused for it. Returns their numbers.
+///
+/// # Errors
+/// [`ServeError`] when the options are invalid, or the server refuses or does not answer.
+pub(crate) fn give_up_lost(postgres: &PostgresSettings) -> Result<Vec<String>, ServeError> {
+    let failed = |error| ServeError::Open {
+        what: "the store in PostgreSQL".to_owned(),
+        why: OpenError::Node(FleetError::Store(error)),
+    };
+    let coordinator = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
+    let shards = coordinator.give_up_lost().map_err(failed)?;
+    Ok(shards.iter().map(ToString::to_string).collect())
+}
+
 /// Logs how safely Redis keeps changes, and refuses a Redis that does not meet the options.
 async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
     let redis = Arc::clone(redis);

@@ -72,8 +72,9 @@ impl LeaseFence {
         if self.left() > 0 {
             return Ok(());
         }
+        // For ever: what it was asked for may have been said to have no effect.
         let late = || StoreError::new(ErrorKind::Fenced, "the lease has run out before it could be renewed");
-        Err(self.lost.get().cloned().unwrap_or_else(late))
+        Err(self.lost.get_or_init(late).clone())
     }
 }
 

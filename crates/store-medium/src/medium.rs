@@ -141,6 +141,16 @@ pub trait Medium: MediumFiles {
     /// The medium does not answer; the lease then runs out.
     fn give_back(&self, next_id: Option<MessageId>) -> Result<(), StoreError>;
 
+    /// Keeps all from opening the shard, for this reason, until an operator has given up what is lost. A medium on which no
+    /// change is ever durable at [`Level::Quorum`] need not do anything.
+    ///
+    /// # Errors
+    /// See [`Medium::write`].
+    fn refuse(&self, why: &str) -> Result<(), StoreError> {
+        let _ = why;
+        Ok(())
+    }
+
     /// Told that this owner has ended: nothing that it still does is reported. [`Medium::check`] fails from then on, for
     /// this reason if there was none before.
     fn ended(&self, why: StoreError);

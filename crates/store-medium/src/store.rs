@@ -11,12 +11,13 @@ use duewheel_core::store::{
     Recovered, Store, StoreError, Waker,
 };
 use duewheel_core::time::WallMs;
-use duewheel_core::{Lsn, MessageId};
+use duewheel_core::{Epoch, Lsn, MessageId};
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{Hands, LogStore, Options as LogOptions, WorkerPool};
 
 use crate::cache::BlockCache;
 use crate::disk::{JournalSent, MediumDisk};
+use crate::ends::JournalEnds;
 use crate::fence::millis;
 use crate::medium::Medium;
 
@@ -30,6 +31,15 @@ pub type FillFolder<'a> = &'a mut dyn FnMut(&dyn Disk) -> Result<(), StoreError>
 /// The file that lists the others.
 const MANIFEST: &str = "MANIFEST";
 
+/// What the shards of a process share on a medium.
+#[derive(Clone, Debug, Default)]
+pub struct MediumShared {
+    /// Blocks of files that never change.
+    pub cache: Arc<BlockCache>,
+    /// What was durable when this process last had each shard.
+    pub ends: Arc<JournalEnds>,
+}
+
 /// What acquiring a shard has shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquired {
@@ -41,6 +51,8 @@ pub struct Acquired {
     pub first_id: u64,
     /// Lease tokens continue from here.
     pub tokens: u64,
+    /// An operator has given up what owners up to this epoch have lost.
+    pub given_up: Epoch,
     /// The time since the journal was written last, by the clock of the medium, which all nodes share.
     pub noted_ago: Option<Duration>,
     /// The time of that answer, by this node's wall clock.
@@ -59,6 +71,8 @@ pub struct MediumStore {
     medium: Arc<dyn Medium>,
     store: LogStore,
     sent: Arc<JournalSent>,
+    ends: Arc<JournalEnds>,
+    shard: u32,
     recovered: Recovered,
     /// Groups that are not known to be durable, with the writes to the journal before them.
     under_way: VecDeque<(u64, Lsn)>,
@@ -80,13 +94,13 @@ impl MediumStore {
     /// As of a [`LogStore`] that is opened; the medium is told that this owner has ended.
     pub fn open(
         medium: Arc<dyn Medium>,
-        cache: Arc<BlockCache>,
+        shared: &MediumShared,
         log: LogOptions,
         acquired: &Acquired,
         waker: Waker,
     ) -> Result<Self, StoreError> {
-        let disk = MediumDisk::new(Arc::clone(&medium), cache, acquired.shard);
-        Self::open_on(disk, medium, log, acquired, waker)
+        let disk = MediumDisk::new(Arc::clone(&medium), Arc::clone(&shared.cache), acquired.shard);
+        Self::open_on(disk, medium, &shared.ends, log, acquired, waker)
     }
 
     /// Opens a shard without files, as [`MediumStore::open`] does, after `fill` has copied those of another folder to it.
@@ -96,24 +110,25 @@ impl MediumStore {
     /// that this owner has ended.
     pub fn restore(
         medium: Arc<dyn Medium>,
-        cache: Arc<BlockCache>,
+        shared: &MediumShared,
         log: LogOptions,
         acquired: &Acquired,
         waker: Waker,
         fill: FillFolder<'_>,
     ) -> Result<Self, StoreError> {
-        let disk = MediumDisk::new(Arc::clone(&medium), cache, acquired.shard);
+        let disk = MediumDisk::new(Arc::clone(&medium), Arc::clone(&shared.cache), acquired.shard);
         fill_empty(&disk, acquired.shard, fill).inspect_err(|error| {
             // The next owner need not wait for the lease to end. If this fails, it runs out.
             let _ = medium.give_back(None);
             medium.ended(error.clone());
         })?;
-        Self::open_on(disk, medium, log, acquired, waker)
+        Self::open_on(disk, medium, &shared.ends, log, acquired, waker)
     }
 
     fn open_on(
         disk: MediumDisk,
         medium: Arc<dyn Medium>,
+        ends: &Arc<JournalEnds>,
         log: LogOptions,
         acquired: &Acquired,
         waker: Waker,
@@ -140,10 +155,13 @@ impl MediumStore {
         }
         let level = medium.level();
         let appended = Lsn(recovered.next_lsn.0.saturating_sub(1));
+        note_lost(&*medium, ends, acquired, appended).inspect_err(|error| medium.ended(error.clone()))?;
         Ok(MediumStore {
             medium,
             store,
             sent,
+            ends: Arc::clone(ends),
+            shard: acquired.shard,
             under_way: VecDeque::new(),
             next_id: recovered.next_id,
             recovered,
@@ -195,6 +213,43 @@ fn check_manifest(medium: &dyn Medium, acquired: &Acquired) -> Result<(), StoreE
         acquired.shard
     );
     Err(StoreError::new(ErrorKind::Corrupt, what))
+}
+
+/// Logs and counts what was durable when this process had the shard last, and is no longer there.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if some of it was on a majority of machines: nobody opens the shard until an operator has
+/// decided.
+fn note_lost(
+    medium: &dyn Medium,
+    ends: &JournalEnds,
+    acquired: &Acquired,
+    last: Lsn,
+) -> Result<(), StoreError> {
+    let shard = acquired.shard;
+    let Some(lost) = ends.lost(shard, last) else { return Ok(()) };
+    if lost.of_quorum > 0 && lost.epoch > acquired.given_up {
+        let why = quorum_lost(format_args!("{} changes", lost.of_quorum));
+        medium.refuse(&why)?;
+        tracing::error!(shard, changes = lost.changes, of_quorum = lost.of_quorum, "{why}");
+        return Err(StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why}")));
+    }
+    ends.count(shard, last);
+    tracing::warn!(
+        shard,
+        changes = lost.changes,
+        "changes that were durable are lost: the server was restored, or another one took its place; the shard goes on \
+         without them"
+    );
+    Ok(())
+}
+
+/// Says that changes are lost although they were durable at [`Level::Quorum`].
+pub fn quorum_lost(what: impl fmt::Display) -> String {
+    format!(
+        "{what} were durable at the level quorum and are lost: the server was restored, or one took its place that was not \
+         among the synchronous ones. Give the store its data back, or give up what is lost by `duewheel cluster reset`"
+    )
 }
 
 /// Copies files to the folder of a shard, which must have none.
@@ -282,6 +337,7 @@ impl Store for MediumStore {
         if let Some(level) = self.sent.level_before(before) {
             self.level = level;
         }
+        self.ends.note(self.shard, self.medium.epoch(), self.durable, self.level);
         Ok(Progress { written: progress.durable, level: self.level, ..progress })
     }
 
@@ -314,14 +370,15 @@ impl Store for MediumStore {
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.check()?;
-        self.store.find_many(lookups, found)?;
-        self.check()
+        let found = self.store.find_many(lookups, found);
+        // What the next owner has removed meanwhile is no damage.
+        self.check().and(found)
     }
 
     fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         self.check()?;
-        let at_hand = self.store.find_at_hand(lookups, found)?;
-        self.check().map(|()| at_hand)
+        let at_hand = self.store.find_at_hand(lookups, found);
+        self.check().and(at_hand)
     }
 
     fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
@@ -376,6 +433,7 @@ impl Store for MediumStore {
         let given = self.medium.give_back(closed.is_ok().then_some(MessageId(self.next_id)));
         self.end();
         let progress = closed?;
+        self.ends.note(self.shard, self.medium.epoch(), progress.durable, level);
         // The lease that could not be given back runs out.
         match given {
             Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
@@ -392,6 +450,7 @@ impl Store for MediumStore {
         figures.push(("lease_left_ms", millis(self.medium.lease_left())));
         figures.push(("unsent_records", self.appended.0.saturating_sub(self.durable.0)));
         figures.push(("clock_disagreements_total", self.disagreements));
+        figures.push(("lost_changes_total", self.ends.lost_total(self.shard)));
         figures.extend(self.medium.figures());
         figures
     }

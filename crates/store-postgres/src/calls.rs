@@ -7,8 +7,9 @@ use std::time::Duration;
 use deadpool::managed::{Object, PoolError};
 use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
-use tokio_postgres::Row;
+use duewheel_store_medium::millis;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row, Transaction};
 
 use crate::fault::CallFailure;
 use crate::options::Options;
@@ -20,22 +21,72 @@ pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 /// The pause before a call is repeated.
 const PAUSES_MS: [u64; 5] = [20, 50, 100, 200, 400];
 
+/// Connections for calls that say that this process is alive: renewals of leases and of the membership.
+const HEARTBEATS: usize = 2;
+
+/// See [`Database::clamp`].
+const CLAMPS: [&str; 2] = [
+    "UPDATE {s}.lease SET until = clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000) \
+     WHERE until > clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000)",
+    "UPDATE {s}.node SET until = clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000) \
+     WHERE until > clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000)",
+];
+
+/// A connection that is lent for some statements.
+pub(crate) struct Lent {
+    connection: Option<Object<PgManager>>,
+    limit: Duration,
+}
+
+impl Lent {
+    fn client(&mut self) -> Result<&mut Client, CallFailure> {
+        let client = self.connection.as_mut().map(|connection| &mut connection.client);
+        client.ok_or_else(|| CallFailure::passing("the connection was given back"))
+    }
+
+    /// Whether the server has warned since the last call.
+    pub(crate) fn has_warned(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.has_warned())
+    }
+
+    /// Lets others use the connection: each of its statements had its answer.
+    pub(crate) fn give_back(mut self) {
+        drop(self.connection.take());
+    }
+}
+
+impl Drop for Lent {
+    /// What the server still does for it is cancelled.
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            Object::take(connection).give_up(self.limit);
+        }
+    }
+}
+
 /// The database of this process.
 pub(crate) struct Database {
     pub(crate) options: Options,
     pool: PgPool,
-    level: Mutex<Level>,
+    /// For calls that say that this process is alive. They must not wait behind others.
+    heartbeats: PgPool,
+    level: Mutex<Option<Level>>,
 }
 
 impl Database {
     pub(crate) fn new(options: Options) -> Result<Arc<Self>, StoreError> {
-        let pool = pool::pool(&options)?;
-        Ok(Arc::new(Database { options, pool, level: Mutex::new(Level::Fsync) }))
+        let pool = pool::pool(&options, options.connections)?;
+        let heartbeats = pool::pool(&options, HEARTBEATS)?;
+        Ok(Arc::new(Database { options, pool, heartbeats, level: Mutex::default() }))
     }
 
-    /// The level of the connection that was used last.
+    /// The level of the last write to a journal, or, before the first one, of the first connection.
     pub(crate) fn level(&self) -> Level {
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner)
+        self.level.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(Level::Fsync)
+    }
+
+    pub(crate) fn note_level(&self, level: Level) {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
     }
 
     /// The time limit of a call: an answer after the end of a lease is useless.
@@ -48,37 +99,65 @@ impl Database {
         statement.replace("{s}", &self.options.schema)
     }
 
-    pub(crate) async fn connection(&self) -> Result<Object<PgManager>, CallFailure> {
-        let got = tokio::time::timeout(self.time_limit(), self.pool.get()).await;
+    async fn connection_of(&self, pool: &PgPool) -> Result<Object<PgManager>, CallFailure> {
+        let got = tokio::time::timeout(self.time_limit(), pool.get()).await;
         let connection = match got {
             Ok(Ok(connection)) => connection,
             Ok(Err(PoolError::Backend(failure))) => return Err(failure),
             Ok(Err(error)) => return Err(CallFailure::passing(format_args!("PostgreSQL: {error}"))),
             Err(_) => return Err(CallFailure::passing("PostgreSQL cannot be reached in time")),
         };
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = connection.settings.level();
+        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        level.get_or_insert_with(|| connection.settings.level());
+        drop(level);
         Ok(connection)
+    }
+
+    /// A connection for several statements. It is not used again unless [`Lent::give_back`] is called, so nobody waits
+    /// behind a statement whose answer was not awaited.
+    pub(crate) async fn connection(&self) -> Result<Lent, CallFailure> {
+        Ok(Lent { connection: Some(self.connection_of(&self.pool).await?), limit: self.time_limit() })
+    }
+
+    /// Begins a transaction that the server ends when this process does not go on with it, so that no lock of it stays.
+    pub(crate) async fn begin<'a>(&self, lent: &'a mut Lent) -> Result<Transaction<'a>, CallFailure> {
+        let transaction = lent.client()?.transaction().await?;
+        let limit = millis(self.time_limit());
+        let limits = format!(
+            "SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}; \
+             SET LOCAL idle_in_transaction_session_timeout = {limit}"
+        );
+        transaction.batch_execute(&limits).await?;
+        Ok(transaction)
     }
 
     /// Makes one statement, which is a transaction of its own.
     pub(crate) async fn call(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, CallFailure> {
-        let connection = self.connection().await?;
-        let answer =
-            tokio::time::timeout(self.time_limit(), connection.client.query_typed(sql, params)).await;
+        self.call_on(&self.pool, sql, params).await
+    }
+
+    /// Makes a statement that says that this process is alive, on a connection of its own.
+    pub(crate) async fn heartbeat(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, CallFailure> {
+        self.call_on(&self.heartbeats, sql, params).await
+    }
+
+    async fn call_on(&self, pool: &PgPool, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, CallFailure> {
+        let mut lent = Lent { connection: Some(self.connection_of(pool).await?), limit: self.time_limit() };
+        let asked = lent.client()?.query_typed(sql, params);
+        let answer = tokio::time::timeout(self.time_limit(), asked).await;
         match answer {
-            Ok(Ok(rows)) if connection.has_warned() => {
-                drop(rows);
-                // It is repeated: once a later commit has reached the standby, this one has, too.
-                Err(CallFailure::passing(
-                    "the commit returned with a warning: it may not have reached its level",
-                ))
-            }
-            Ok(Ok(rows)) => Ok(rows),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => {
-                // The statement may go on in the server; its connection is not used again.
-                drop(Object::take(connection));
-                Err(CallFailure::passing("PostgreSQL does not answer in time"))
+            // The statement may go on in the server; its connection is not used again.
+            Err(_) => Err(CallFailure::passing("PostgreSQL does not answer in time")),
+            Ok(answer) => {
+                let has_warned = lent.has_warned();
+                lent.give_back();
+                let rows = answer?;
+                if has_warned {
+                    // It is repeated: once a later commit has reached the standby, this one has, too.
+                    let what = "the commit returned with a warning: it may not have reached its level";
+                    return Err(CallFailure::passing(what));
+                }
+                Ok(rows)
             }
         }
     }
@@ -110,23 +189,37 @@ impl Database {
         }
     }
 
+    /// Bounds the ends of all leases of shards and nodes. After a backward step of the server's clock, or at a standby whose
+    /// clock is behind, they lie further in the future than a lease lasts.
+    pub(crate) async fn clamp(&self) -> Result<(), CallFailure> {
+        for clamp in CLAMPS {
+            self.heartbeat(&self.sql(clamp), &[]).await?;
+        }
+        Ok(())
+    }
+
     /// How safely the server keeps changes, in a sentence for its operator; `None`: as safely as one server can.
     pub(crate) async fn inspect(&self) -> Result<Option<String>, StoreError> {
-        let connection = self.connection().await?;
-        Ok(connection.settings.warning())
+        let lent = self.connection().await?;
+        let warning = lent.connection.as_ref().and_then(|connection| connection.settings.warning());
+        lent.give_back();
+        Ok(warning)
     }
 
     /// Makes the tables.
     pub(crate) async fn init(&self) -> Result<(), StoreError> {
-        let connection = self.connection().await?;
-        let made = connection.client.batch_execute(&crate::schema::schema(&self.options.schema)).await;
+        let mut lent = self.connection().await?;
+        let made = lent.client()?.batch_execute(&crate::schema::schema(&self.options.schema)).await;
+        lent.give_back();
         Ok(made.map_err(CallFailure::from)?)
     }
 
-    /// Whether the tables are there.
+    /// Whether the tables are there, with all columns: those of an earlier version may lack the newest.
     pub(crate) async fn has_tables(&self) -> Result<bool, StoreError> {
-        let name = format!("{}.piece", self.options.schema);
-        let rows = self.call("SELECT to_regclass($1) IS NOT NULL", &[(&name, Type::TEXT)]).await?;
+        let [piece, shard] = ["piece", "shard"].map(|table| format!("{}.{table}", self.options.schema));
+        let sql = "SELECT to_regclass($1) IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute \
+                   WHERE attrelid = to_regclass($2) AND attname = 'given_up' AND NOT attisdropped)";
+        let rows = self.call(sql, &[(&piece, Type::TEXT), (&shard, Type::TEXT)]).await?;
         let there = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
         there.ok_or_else(|| {
             StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not say whether the tables are there")

@@ -11,7 +11,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{
-    Acquired, BlockCache, EndedOwners, Medium, MediumFiles, MediumStore, millis, random,
+    Acquired, EndedOwners, Medium, MediumFiles, MediumShared, MediumStore, millis, random,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
@@ -53,6 +53,8 @@ const OWNERS: &str = "SELECT s.shard, s.epoch, l.node, l.number, l.advertise, \
     COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false), (SELECT format FROM {s}.cluster) \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard ORDER BY s.shard";
 const OWNED: &str = "SELECT epoch > 0 FROM {s}.shard WHERE shard = $1";
+const GIVE_UP: &str =
+    "UPDATE {s}.shard SET refused = NULL, given_up = epoch WHERE refused IS NOT NULL RETURNING shard";
 const BEGIN_ROTATION: &str =
     "UPDATE {s}.cluster SET former_secret = secret, secret = $1 WHERE former_secret IS NULL RETURNING 1";
 const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNING 1";
@@ -116,8 +118,12 @@ impl PostgresCoordinator {
         let database = Database::new(options)?;
         let leases = Arc::new(PgLeases::default());
         leases.start(&database)?;
-        let of_process =
-            OfProcess { database, cache: Arc::default(), leases, ended: Arc::new(EndedOwners::default()) };
+        let of_process = OfProcess {
+            database,
+            shared: MediumShared::default(),
+            leases,
+            ended: Arc::new(EndedOwners::default()),
+        };
         Ok(PostgresCoordinator { of_process, joined: Mutex::default(), epochs: Mutex::default() })
     }
 
@@ -231,12 +237,28 @@ impl PostgresCoordinator {
         column(rows.first().ok_or_else(missing)?, 0)
     }
 
+    /// Gives up the changes for which shards are refused: these are opened again, without them. Returns their numbers,
+    /// ascending.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server does not answer, or refuses.
+    pub fn give_up_lost(&self) -> Result<Vec<ShardId>, StoreError> {
+        let rows =
+            self.bounded(|database| async move { Ok(database.call(&database.sql(GIVE_UP), &[]).await?) })?;
+        let mut shards: Vec<ShardId> = Vec::new();
+        for row in &rows {
+            shards.push(ShardId(column::<i32>(row, 0)?.unsigned_abs()));
+        }
+        shards.sort_unstable();
+        Ok(shards)
+    }
+
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.of_process.database
     }
 
-    pub(crate) fn cache(&self) -> Arc<BlockCache> {
-        Arc::clone(&self.of_process.cache)
+    pub(crate) fn shared(&self) -> &MediumShared {
+        &self.of_process.shared
     }
 
     /// The id of the cluster that this process has joined.
@@ -326,8 +348,9 @@ fn read_node(row: &Row, from: usize) -> Result<Node, StoreError> {
 
 /// Makes the cluster if there is none, and takes part in it.
 async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, String), StoreError> {
-    let mut connection = database.connection().await?;
-    let transaction = connection.client.transaction().await.map_err(failed)?;
+    database.clamp().await?;
+    let mut lent = database.connection().await?;
+    let transaction = database.begin(&mut lent).await?;
     let cluster = existing_or_new(database, &transaction, candidate).await?;
     let lease = i64::try_from(millis(database.options.lease)).unwrap_or(i64::MAX);
     let settle = i64::try_from(millis(candidate.settle_delay)).unwrap_or(i64::MAX);
@@ -364,6 +387,7 @@ async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, Str
     ];
     transaction.query_typed(&database.sql(JOIN), &params).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
+    lent.give_back();
     let number = u32::try_from(number).map_err(|_| odd("a number"))?;
     let node = Node { name: candidate.name.clone(), advertise: candidate.advertise.clone(), number };
     let StoredCluster { id, shards, secrets } = cluster;
@@ -411,8 +435,9 @@ impl Coordinator for PostgresCoordinator {
         let (name, number) = (node.name.clone(), i64::from(node.number));
         let joined = self.joined();
         self.bounded(|database| async move {
+            database.clamp().await?;
             let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
-            let rows = database.call(&database.sql(BEAT), &params).await?;
+            let rows = database.heartbeat(&database.sql(BEAT), &params).await?;
             let Some(first) = rows.first() else {
                 let what = "there is no cluster in the database any more: it was emptied, or restored to an earlier time";
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
@@ -472,8 +497,8 @@ impl Coordinator for PostgresCoordinator {
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
-        let (cache, log) = (self.cache(), self.options().log.clone());
-        Ok(Box::new(MediumStore::open(medium, cache, log, &acquired, waker)?))
+        let log = self.options().log.clone();
+        Ok(Box::new(MediumStore::open(medium, self.shared(), log, &acquired, waker)?))
     }
 
     fn lease(&self) -> Duration {

@@ -5,8 +5,8 @@
 //! lock makes no new version of the row, so nothing accumulates behind a long transaction of others. Pieces of other files
 //! are checked without a lock: nothing reads them before they have a name.
 //!
-//! **Lost answers.** Each statement may be repeated: what it writes is the same, and an older piece never replaces a
-//! newer one. So a statement whose answer was lost is made again until it has one, or until the lease is over.
+//! **Lost answers.** Each statement may be repeated: what it writes is the same, and an older piece or name never replaces
+//! a newer one, however late the server comes to it. (Numbers of files and of pieces only grow.) So a statement whose answer was lost is made again until it has one, or until the lease is over.
 //!
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
 //! journal requires the row of the write before it. If that row is gone the store ends, and the rows that are left are
@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, boot_ms};
+use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, boot_ms, quorum_lost};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::calls::{Database, Param};
 use crate::fault::odd;
+use crate::level::{CommitSettings, SETTINGS};
 use crate::pool;
 use crate::process::OfProcess;
 use crate::reading::{self, ReadStatements, RowsAsked, signed};
@@ -42,7 +43,7 @@ const WRITE_JOURNAL: &str = ", before AS MATERIALIZED (SELECT 1 WHERE $3 = 0 OR 
       FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before \
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body, noted = excluded.noted \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
-    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM before), (SELECT count(*) FROM put)";
+    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM before), (SELECT count(*) FROM put), ";
 const WRITE_BLOB: &str = "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WHERE shard = $1 AND mark = $2), \
     put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $3, u.at, u.seq, u.body \
       FROM unnest($4::int8[], $5::int8[], $6::bytea[]) AS u(at, seq, body), fence \
@@ -50,14 +51,18 @@ const WRITE_BLOB: &str = "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WH
       WHERE piece.seq <= excluded.seq RETURNING 1) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM put)";
 const NAME: &str = ", old AS (SELECT id FROM {s}.file WHERE shard = $1 AND name = $3), \
-    put AS (INSERT INTO {s}.file (shard, name, id, bytes) SELECT $1, $3, $4, $5 FROM fence \
-      ON CONFLICT (shard, name) DO UPDATE SET id = excluded.id, bytes = excluded.bytes RETURNING 1), \
-    gone AS (DELETE FROM {s}.piece p USING old, fence WHERE p.shard = $1 AND p.file = old.id AND old.id <> $4) \
+    put AS (INSERT INTO {s}.file AS f (shard, name, id, bytes) SELECT $1, $3, $4, $5 FROM fence \
+      ON CONFLICT (shard, name) DO UPDATE SET id = excluded.id, bytes = excluded.bytes WHERE f.id <= excluded.id \
+      RETURNING 1), \
+    gone AS (DELETE FROM {s}.piece p USING old, put WHERE p.shard = $1 AND p.file = old.id AND old.id < $4) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM put)";
 const REMOVE: &str = ", gone AS (DELETE FROM {s}.file USING fence WHERE file.shard = $1 AND file.name = $3 RETURNING id), \
     pieces AS (DELETE FROM {s}.piece p USING gone WHERE p.shard = $1 AND p.file = gone.id \
       AND NOT (p.file = $4 AND p.at = $5)) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM gone)";
+/// The first reason stays.
+const REFUSE: &str =
+    "UPDATE {s}.shard SET refused = COALESCE(refused, $3) WHERE shard = $1 AND mark = $2 RETURNING 1";
 const FORGET: &str = "DELETE FROM {s}.piece WHERE shard = $1 AND file = ANY($2)";
 /// What the calls of an owner share.
 struct PgFiles {
@@ -68,12 +73,20 @@ struct PgFiles {
     reign: Arc<PgReign>,
     /// Numbers of pieces: each is given once, in this epoch and over all epochs.
     given: AtomicI64,
-    /// File and offset of the last row of the journal.
-    last: Mutex<Option<(i64, i64)>>,
+    /// The last row of the journal.
+    last: Mutex<Option<LastRow>>,
     /// Files that are gone but for their last row, which the next write to the journal requires.
     leftovers: Mutex<Vec<i64>>,
     /// When the server's disk was found full, by the boot clock.
     full_at: AtomicU64,
+}
+
+/// The last row of the journal, which the next write requires.
+#[derive(Clone, Copy, Debug)]
+struct LastRow {
+    file: i64,
+    at: i64,
+    level: Level,
 }
 
 /// The statements with the names of the tables, made once: some are made for each group.
@@ -89,7 +102,7 @@ impl FileStatements {
     fn of(database: &Database) -> Self {
         let fenced = |change: &str| database.sql(&[FENCE, change].concat());
         FileStatements {
-            write_journal: fenced(WRITE_JOURNAL),
+            write_journal: fenced(&[WRITE_JOURNAL, SETTINGS].concat()),
             write_blob: database.sql(WRITE_BLOB),
             name: fenced(NAME),
             remove: fenced(REMOVE),
@@ -124,9 +137,11 @@ impl PgFiles {
         Ok(counts)
     }
 
-    async fn write_journal(&self, file: i64, pieces: Vec<Piece>) -> Result<(), StoreError> {
+    /// Writes to the journal. Returns the level that this very commit has reached.
+    async fn write_journal(&self, file: i64, pieces: Vec<Piece>) -> Result<Level, StoreError> {
         let (at, seq, body) = self.columns(pieces);
-        let (last_file, last_at) = locked(&self.last).unwrap_or((0, 0));
+        let last = *locked(&self.last);
+        let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
         let params: [Param<'_>; 8] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
@@ -138,20 +153,48 @@ impl PgFiles {
             (&body, Type::BYTEA_ARRAY),
         ];
         let sql = &self.statements.write_journal;
-        let [_, before, _] = self.counts(&self.insist(sql, &params).await?)?;
+        let rows = self.insist(sql, &params).await?;
+        let [_, before, _] = self.counts(&rows)?;
+        let settings = rows.first().map(|row| CommitSettings::read(row, 3));
+        let level = settings.and_then(Result::ok).ok_or_else(|| odd("its settings"))?.level();
+        self.database.note_level(level);
         if before == 0 {
-            let what = "the server has lost the newest changes of the journal: it was restored, or a standby took its place";
-            let lost = StoreError::new(ErrorKind::Unavailable, what);
+            let lost = self.lost(last.is_some_and(|last| last.level == Level::Quorum)).await;
             self.reign.fence.lose(lost.clone());
             return Err(lost);
         }
         if let Some(last) = at.last() {
-            *locked(&self.last) = Some((file, *last));
+            *locked(&self.last) = Some(LastRow { file, at: *last, level });
+        }
+        Ok(level)
+    }
+
+    /// What it means that the row of the write before is gone.
+    async fn lost(&self, of_quorum: bool) -> StoreError {
+        if !of_quorum {
+            let what = "the server has lost the newest changes of the journal: it was restored, or a standby took its place";
+            return StoreError::new(ErrorKind::Unavailable, what);
+        }
+        let why = quorum_lost("the newest changes of the journal");
+        let shard = self.reign.shard;
+        match self.refuse(why.clone()).await {
+            Ok(()) => StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why}")),
+            Err(error) => StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why} ({error})")),
+        }
+    }
+
+    /// Keeps everybody from opening the shard.
+    async fn refuse(&self, why: String) -> Result<(), StoreError> {
+        let params: [Param<'_>; 3] =
+            [(&self.reign.shard, Type::INT4), (&self.reign.mark, Type::INT8), (&why, Type::TEXT)];
+        let refused = self.database.call(&self.database.sql(REFUSE), &params).await?;
+        if refused.is_empty() {
+            return Err(StoreError::new(ErrorKind::Fenced, "another node has the shard by now"));
         }
         Ok(())
     }
 
-    async fn write_blob(&self, file: i64, pieces: Vec<Piece>) -> Result<(), StoreError> {
+    async fn write_blob(&self, file: i64, pieces: Vec<Piece>) -> Result<Level, StoreError> {
         let (at, seq, body) = self.columns(pieces);
         let params: [Param<'_>; 6] = [
             (&self.reign.shard, Type::INT4),
@@ -162,7 +205,7 @@ impl PgFiles {
             (&body, Type::BYTEA_ARRAY),
         ];
         let [_, _] = self.counts(&self.insist(&self.statements.write_blob, &params).await?)?;
-        Ok(())
+        Ok(self.database.level())
     }
 
     fn columns(&self, pieces: Vec<Piece>) -> (Vec<i64>, Vec<i64>, Vec<Vec<u8>>) {
@@ -191,7 +234,7 @@ impl PgFiles {
 
     /// Removes a name and its file. False if there was none.
     async fn remove(&self, name: String) -> Result<bool, StoreError> {
-        let last = locked(&self.last).unwrap_or((0, 0));
+        let last = locked(&self.last).map_or((0, 0), |last| (last.file, last.at));
         let params: [Param<'_>; 5] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
@@ -209,7 +252,7 @@ impl PgFiles {
 
     /// Removes what is left of files that are gone, but of the one with the journal's last row.
     async fn forget(&self, another: Option<i64>) -> Result<(), StoreError> {
-        let last = locked(&self.last).map(|(file, _)| file);
+        let last = locked(&self.last).map(|last| last.file);
         let gone: Vec<i64> = {
             let mut leftovers = locked(&self.leftovers);
             leftovers.extend(another);
@@ -311,8 +354,7 @@ impl Medium for PgMedium {
         match kind {
             FileKind::Journal => self.wait(|files| async move { files.write_journal(file, pieces).await }),
             FileKind::Blob => self.wait(|files| async move { files.write_blob(file, pieces).await }),
-        }?;
-        Ok(self.0.database.level())
+        }
     }
 
     fn give_name(&self, name: &str, file: FileId, _kind: FileKind, bytes: u64) -> Result<(), StoreError> {
@@ -342,6 +384,11 @@ impl Medium for PgMedium {
     fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {
         self.0.of_process.leases.remove(self.0.reign.mark);
         self.wait(|files| async move { reign::give_back(&files.database, &files.reign).await })
+    }
+
+    fn refuse(&self, why: &str) -> Result<(), StoreError> {
+        let why = why.to_owned();
+        self.wait(|files| async move { files.refuse(why).await })
     }
 
     fn ended(&self, why: StoreError) {

@@ -60,7 +60,7 @@ impl PgLeases {
         let marks: Vec<i64> = held.iter().map(|reign| reign.mark).collect();
         let asked = boot_ms();
         let params = [(&shards as _, Type::INT4_ARRAY), (&marks as _, Type::INT8_ARRAY)];
-        match database.call(&database.sql(RENEW), &params).await {
+        match database.heartbeat(&database.sql(RENEW), &params).await {
             Ok(rows) => {
                 let renewed: Vec<i64> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
                 for reign in &held {
@@ -74,7 +74,7 @@ impl PgLeases {
             }
             Err(failure) => tracing::debug!(error = %failure.error, "leases could not be renewed"),
         }
-        let over = |reign: &PgReign| reign.fence.left() == 0;
+        let over = |reign: &PgReign| reign.fence.check().is_err();
         let wakers: Vec<Waker> = {
             let held = self.held();
             held.values().filter(|(reign, _)| over(reign)).map(|(_, waker)| Arc::clone(waker)).collect()

@@ -1,6 +1,11 @@
 //! The durability level that a server's settings reach.
 
 use duewheel_core::store::Level;
+use tokio_postgres::Row;
+
+/// The columns of [`CommitSettings`]: the settings of the session in which the statement runs.
+pub(crate) const SETTINGS: &str = "current_setting('fsync'), current_setting('synchronous_commit'), \
+    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)";
 
 /// The settings of a server that decide the level of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +21,16 @@ pub(crate) struct CommitSettings {
 }
 
 impl CommitSettings {
+    /// Reads [`SETTINGS`], from this column on.
+    pub(crate) fn read(row: &Row, from: usize) -> Result<Self, tokio_postgres::Error> {
+        Ok(CommitSettings {
+            fsync: row.try_get(from)?,
+            synchronous_commit: row.try_get(from + 1)?,
+            standby_names: row.try_get(from + 2)?,
+            standbys: row.try_get(from + 3)?,
+        })
+    }
+
     /// The level of a commit that returned without a warning.
     pub(crate) fn level(&self) -> Level {
         if self.fsync != "on" || self.synchronous_commit == "off" {

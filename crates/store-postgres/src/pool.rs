@@ -11,11 +11,11 @@ use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use duewheel_core::store::{ErrorKind, StoreError};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::Severity;
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Connection, NoTls, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fault::CallFailure;
-use crate::level::CommitSettings;
+use crate::level::{CommitSettings, SETTINGS};
 use crate::options::Options;
 
 const THREADS: usize = 2;
@@ -54,10 +54,31 @@ pub(crate) struct PgConnection {
     pub(crate) client: Client,
     /// Whether the server has warned. A commit whose wait for a standby was cancelled returns with a warning.
     warned: Arc<AtomicBool>,
+    /// As they were when the connection was made.
     pub(crate) settings: CommitSettings,
+    cancel: CancelToken,
+    tls: Option<MakeRustlsConnect>,
 }
 
 impl PgConnection {
+    /// Asks the server to end what it still does for this connection, which is not used again. If that fails it goes on:
+    /// each statement may come late.
+    pub(crate) fn give_up(self, limit: Duration) {
+        let PgConnection { client, cancel, tls, .. } = self;
+        drop(client);
+        tokio::spawn(async move {
+            let asked = async {
+                match tls {
+                    Some(tls) => cancel.cancel_query(tls).await,
+                    None => cancel.cancel_query(NoTls).await,
+                }
+            };
+            if let Ok(Err(error)) = tokio::time::timeout(limit, asked).await {
+                tracing::debug!(%error, "a statement could not be cancelled");
+            }
+        });
+    }
+
     /// Whether the server has warned since the last call.
     pub(crate) fn has_warned(&self) -> bool {
         self.warned.swap(false, SeqCst)
@@ -73,12 +94,10 @@ pub(crate) struct PgManager {
 pub(crate) type PgPool = managed::Pool<PgManager>;
 
 /// The pool of a process, which makes connections on demand.
-pub(crate) fn pool(options: &Options) -> Result<PgPool, StoreError> {
+pub(crate) fn pool(options: &Options, connections: usize) -> Result<PgPool, StoreError> {
     let manager = PgManager { options: options.clone() };
-    let pool = managed::Pool::builder(manager)
-        .max_size(options.connections)
-        .runtime(deadpool::Runtime::Tokio1)
-        .build();
+    let pool =
+        managed::Pool::builder(manager).max_size(connections).runtime(deadpool::Runtime::Tokio1).build();
     pool.map_err(|error| StoreError::new(ErrorKind::Unavailable, error))
 }
 
@@ -89,20 +108,21 @@ impl managed::Manager for PgManager {
     async fn create(&self) -> Result<PgConnection, CallFailure> {
         let warned = Arc::new(AtomicBool::new(false));
         let config = &self.options.config;
-        let client = if self.options.is_encrypted {
+        let (client, tls) = if self.options.is_encrypted {
             let tls = self.options.tls().map_err(|error| CallFailure::lasting(ErrorKind::Corrupt, error))?;
             let tls = MakeRustlsConnect::new(rustls::ClientConfig::clone(&tls));
-            let (client, connection) = config.connect(tls).await?;
+            let (client, connection) = config.connect(tls.clone()).await?;
             tokio::spawn(listen(connection, Arc::clone(&warned)));
-            client
+            (client, Some(tls))
         } else {
             let (client, connection) = config.connect(NoTls).await?;
             tokio::spawn(listen(connection, Arc::clone(&warned)));
-            client
+            (client, None)
         };
         let settings = settings(&client).await?;
         warned.store(false, SeqCst);
-        Ok(PgConnection { client, warned, settings })
+        let cancel = client.cancel_token();
+        Ok(PgConnection { client, warned, settings, cancel, tls })
     }
 
     async fn recycle(&self, connection: &mut PgConnection, _: &Metrics) -> RecycleResult<CallFailure> {
@@ -132,19 +152,12 @@ where
 
 /// The settings that decide the level, and whether the server takes changes at all.
 async fn settings(client: &Client) -> Result<CommitSettings, CallFailure> {
-    let asked = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
-                 current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
-                 (SELECT count(*) FROM pg_stat_replication)";
-    let row = tokio::time::timeout(Duration::from_secs(5), client.query_typed(asked, &[])).await;
+    let asked = format!("SELECT pg_is_in_recovery(), {SETTINGS}");
+    let row = tokio::time::timeout(Duration::from_secs(5), client.query_typed(&asked, &[])).await;
     let rows = row.map_err(|_| CallFailure::passing("PostgreSQL does not answer in time"))??;
     let row = rows.first().ok_or_else(|| CallFailure::passing("PostgreSQL gives no settings"))?;
-    if row.try_get::<_, bool>(3)? {
+    if row.try_get::<_, bool>(0)? {
         return Err(CallFailure::passing("the server is a standby, which takes no changes"));
     }
-    Ok(CommitSettings {
-        fsync: row.try_get(0)?,
-        synchronous_commit: row.try_get(1)?,
-        standby_names: row.try_get(2)?,
-        standbys: row.try_get(4)?,
-    })
+    Ok(CommitSettings::read(row, 1)?)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duewheel_store_medium::{BlockCache, EndedOwners};
+use duewheel_store_medium::{EndedOwners, MediumShared};
 
 use crate::calls::Database;
 use crate::leases::PgLeases;
@@ -11,7 +11,7 @@ use crate::leases::PgLeases;
 #[derive(Clone, Debug)]
 pub(crate) struct OfProcess {
     pub(crate) database: Arc<Database>,
-    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) shared: MediumShared,
     pub(crate) leases: Arc<PgLeases>,
     pub(crate) ended: Arc<EndedOwners<i64>>,
 }

@@ -34,7 +34,7 @@ pub(crate) struct PgReign {
 const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
     CASE WHEN l.shard IS NULL OR l.mark = ANY($2) THEN 0 \
       ELSE LEAST(EXTRACT(EPOCH FROM l.until - clock_timestamp()) * 1000, l.lease_ms)::float8 END, \
-    (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint, (SELECT shards FROM {s}.cluster) \
+    (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint, (SELECT shards FROM {s}.cluster), s.refused, s.given_up \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard WHERE s.shard = $1 FOR UPDATE OF s";
 /// How long ago the journal was written last. A file of the journal is known by its name.
 const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::bigint FROM {s}.piece p \
@@ -44,8 +44,9 @@ const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise,
     VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6::float8 / 1000), $6) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, node = excluded.node, number = excluded.number, \
     advertise = excluded.advertise, until = excluded.until, lease_ms = excluded.lease_ms";
-/// What an earlier owner has left without a name.
-const CLEAN: &str = "DELETE FROM {s}.piece p WHERE p.shard = $1 \
+/// What earlier owners have left without a name. Files of this owner, and of later ones, have higher numbers: a server that
+/// comes to the statement late removes nothing of theirs.
+const CLEAN: &str = "DELETE FROM {s}.piece p WHERE p.shard = $1 AND p.file < $2 \
     AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
 const GIVE_BACK: &str = "UPDATE {s}.lease SET until = 'epoch' WHERE shard = $1 AND mark = $2";
 
@@ -85,9 +86,9 @@ async fn take(
     cluster: &str,
     (mark, known, ended): (i64, u32, Vec<i64>),
 ) -> Result<(Epoch, Acquired), StoreError> {
-    let mut connection = database.connection().await?;
+    let mut lent = database.connection().await?;
     let failed = |error: tokio_postgres::Error| StoreError::from(CallFailure::from(error));
-    let transaction = connection.client.transaction().await.map_err(failed)?;
+    let transaction = database.begin(&mut lent).await?;
     let of_shard = (&shard as _, Type::INT4);
     let look = database.sql(LOOK);
     let rows = transaction.query_typed(&look, &[of_shard.clone(), (&ended, Type::INT8_ARRAY)]).await;
@@ -100,11 +101,15 @@ async fn take(
     let (of, epoch): (String, i64) = (row.get(0), row.get(1));
     let (holder, left): (Option<String>, f64) = (row.get(3), row.get(4));
     let (micros, shards): (i64, Option<i32>) = (row.get(5), row.get(6));
+    let given_up = u32::try_from(row.get::<_, i64>(8)).map_err(|_| odd("an epoch"))?;
     if of != cluster {
         let what = format_args!(
             "shard {shard} belongs to cluster {of:?}, and not to {cluster:?}, which this node has joined"
         );
         return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    if let Some(why) = row.get::<_, Option<String>>(7) {
+        return Err(StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why}")));
     }
     if left > 0.0 {
         let holder = holder.unwrap_or_default();
@@ -137,12 +142,14 @@ async fn take(
     ];
     transaction.query_typed(&database.sql(HOLD), &holding).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
-    if connection.has_warned() {
+    let has_warned = lent.has_warned();
+    lent.give_back();
+    if has_warned {
         let what = "the commit returned with a warning: a standby may not know the new owner";
         return Err(StoreError::new(ErrorKind::Unavailable, what));
     }
-    drop(connection);
-    database.call(&database.sql(CLEAN), &[of_shard]).await?;
+    let first_file = epoch << 31;
+    database.call(&database.sql(CLEAN), &[of_shard, (&first_file as _, Type::INT8)]).await?;
     Ok((
         Epoch(given),
         Acquired {
@@ -150,6 +157,7 @@ async fn take(
             first_id: if is_new { 0 } else { since / 1_000_000 * IDS_A_SECOND },
             tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
             noted_ago: noted.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            given_up: Epoch(given_up),
             taken,
             shards: shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1),
         },

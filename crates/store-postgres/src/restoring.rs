@@ -52,7 +52,7 @@ impl RestoreTarget for PostgresCoordinator {
     ) -> Result<MediumStore, StoreError> {
         let node = Node { name: "duewheel restore".into(), advertise: "".into(), number: 0 };
         let (medium, acquired) = self.acquire(&node, shard, Arc::clone(&waker))?;
-        MediumStore::restore(medium, self.cache(), self.options().log.clone(), &acquired, waker, fill)
+        MediumStore::restore(medium, self.shared(), self.options().log.clone(), &acquired, waker, fill)
     }
 
     fn end_restore(&self) -> Result<(), StoreError> {
@@ -74,8 +74,9 @@ async fn begin(database: &Database, shards: u32) -> Result<String, StoreError> {
     if !database.has_tables().await? {
         database.init().await?;
     }
-    let mut connection = database.connection().await?;
-    let transaction = connection.client.transaction().await.map_err(failed)?;
+    database.clamp().await?;
+    let mut lent = database.connection().await?;
+    let transaction = database.begin(&mut lent).await?;
     let ask = async |sql: &str, params: &[Param<'_>]| {
         transaction.query_typed(&database.sql(sql), params).await.map_err(failed)
     };
@@ -123,7 +124,9 @@ async fn begin(database: &Database, shards: u32) -> Result<String, StoreError> {
     let params: [Param<'_>; 3] = [(&id, Type::TEXT), (&shards, Type::INT4), (&epoch, Type::INT8)];
     ask(CREATE_SHARDS, &params).await?;
     transaction.commit().await.map_err(failed)?;
-    if connection.has_warned() {
+    let has_warned = lent.has_warned();
+    lent.give_back();
+    if has_warned {
         let what = "the commit returned with a warning: a standby may not know that the restore has begun";
         return Err(StoreError::new(ErrorKind::Unavailable, what));
     }

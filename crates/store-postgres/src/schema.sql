@@ -29,8 +29,13 @@ CREATE TABLE IF NOT EXISTS {schema}.shard (
   shard   integer PRIMARY KEY,
   cluster text    NOT NULL,
   epoch   bigint  NOT NULL,
-  mark    bigint  NOT NULL
+  mark    bigint  NOT NULL,
+  refused  text,
+  given_up bigint NOT NULL DEFAULT 0
 );
+-- Why nobody may open the shard, until an operator has given up what it has lost; and the last epoch for which one has.
+ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS refused text;
+ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS given_up bigint NOT NULL DEFAULT 0;
 
 -- How long a shard's owner has it. It is apart from the fence, because it is changed every second.
 CREATE TABLE IF NOT EXISTS {schema}.lease (

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use duewheel_core::ShardId;
 use duewheel_core::store::{StoreError, Waker};
+use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{Acquired, FileKind, LeaseFence, MediumStore};
 use redis::Pipeline;
 
@@ -50,9 +50,9 @@ pub(crate) fn open_as(
     claimant: Claimant,
     waker: Waker,
 ) -> Result<MediumStore, StoreError> {
-    let (cache, log) = (Arc::clone(&servers.0.cache), servers.0.log.clone());
+    let (shared, log) = (servers.0.shared.clone(), servers.0.log.clone());
     let (files, acquired) = acquire(servers, shard, claimant, Arc::clone(&waker))?;
-    MediumStore::open(Arc::new(files), cache, log, &acquired, waker)
+    MediumStore::open(Arc::new(files), &shared, log, &acquired, waker)
 }
 
 /// Acquires a shard, without opening its store.
@@ -71,6 +71,7 @@ pub(crate) fn acquire(
             shards,
             first_id: reign.first_id,
             tokens: reign.tokens,
+            given_up: Epoch(0),
             noted_ago: reign.noted_ago,
             taken: reign.taken,
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use duewheel_core::percent;
 use duewheel_store_log::{Options as LogOptions, SyncMode};
-use duewheel_store_medium::BlockCache;
+use duewheel_store_medium::MediumShared;
 
 use crate::address::HostPort;
 use crate::remembered::RememberedShards;
@@ -59,7 +59,7 @@ pub struct Options {
     pub(crate) response_timeout: Duration,
     pub(crate) log: LogOptions,
     /// Blocks of files of all its shards.
-    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) shared: MediumShared,
     pub(crate) create: Create,
     pub(crate) remembered: Arc<RememberedShards>,
 }
@@ -213,7 +213,7 @@ impl Options {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(10),
             log: fitting(LogOptions { max_group_bytes: GROUP, ..LogOptions::default() }),
-            cache: Arc::default(),
+            shared: MediumShared::default(),
             create: Create::Always,
             remembered: Arc::default(),
         })

@@ -33,7 +33,7 @@ impl RestoreTarget for RedisCoordinator {
         let node = Node { name: "duewheel restore".into(), advertise: "".into(), number: 0 };
         let (medium, acquired) = self.acquire(&node, shard, Arc::clone(&waker))?;
         let options = self.options();
-        MediumStore::restore(medium, Arc::clone(&options.cache), options.log.clone(), &acquired, waker, fill)
+        MediumStore::restore(medium, &options.shared, options.log.clone(), &acquired, waker, fill)
     }
 
     fn end_restore(&self) -> Result<(), StoreError> {

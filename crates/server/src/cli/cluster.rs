@@ -9,7 +9,7 @@ use super::remote::Remote;
 use super::table::{self, cell};
 use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client};
 use crate::config::{Options, StoreChoice};
-use crate::store::{SecretRotation, reset, rotate_secret};
+use crate::store::{SecretRotation, give_up_lost, reset, rotate_secret};
 
 #[derive(Args, Debug)]
 pub(super) struct ClusterArgs {
@@ -39,7 +39,7 @@ struct RotateSecretArgs {
     options: Options,
 }
 
-/// The options of `serve` for the address of Redis, which alone is reset; the others are not used.
+/// The options of `serve` for the address of the store; the others are not used.
 #[derive(Args, Debug)]
 struct ResetArgs {
     /// Confirm that missing shards are given up permanently
@@ -106,16 +106,23 @@ impl ClientCommand for ShowArgs {
 impl ResetArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let store = shared_store(self.config, self.options, "reset")?;
-        let StoreChoice::Redis(redis) = store else {
-            let what = "cluster reset is for Redis; PostgreSQL is given its data back from a backup";
-            return Err(CommandFailure::Usage(what.to_owned()));
-        };
         if !self.yes {
             let what =
-                "cluster reset gives up what Redis has lost; say --yes if its data cannot be given back";
+                "cluster reset gives up what the store has lost; say --yes if its data cannot be given back";
             return Err(CommandFailure::Usage(what.to_owned()));
         }
-        let done = reset(&redis).map_err(CommandFailure::failed)?;
+        let done = match store {
+            StoreChoice::Redis(redis) => reset(&redis).map_err(CommandFailure::failed)?.to_string(),
+            StoreChoice::Postgres(postgres) => {
+                match &*give_up_lost(&postgres).map_err(CommandFailure::failed)? {
+                    [] => "no shard is refused for what it has lost".to_owned(),
+                    shards => {
+                        format!("shards that are opened without what they have lost: {}", shards.join(", "))
+                    }
+                }
+            }
+            StoreChoice::Log { .. } => return Ok(()),
+        };
         writeln!(stdout(), "{done}")?;
         Ok(())
     }

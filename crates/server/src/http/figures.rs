@@ -73,7 +73,7 @@ pub(super) fn of_cluster(name: &str) -> &'static str {
 }
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 36] = [
+const COUNTERS: [(&str, &str); 37] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -118,6 +118,10 @@ const COUNTERS: [(&str, &str); 36] = [
     ),
     ("fences_total", "Reigns that ended because the shard was not this node's any more, by reason."),
     ("wait_failures_total", "Writes to the journal that too few replicas had in time (--redis-wait)."),
+    (
+        "lost_changes_total",
+        "Durable changes that a server of the store had lost when this node opened the shard again.",
+    ),
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 

@@ -59,6 +59,7 @@ impl Directory {
             shards: 1,
             first_id: 0, // nothing that was acknowledged is ever lost here, so the journal knows all ids
             tokens: 0,
+            given_up: Epoch(0),
             noted_ago: noted.map(|noted| now.duration_since(noted).unwrap_or_default()),
             taken: now,
         };

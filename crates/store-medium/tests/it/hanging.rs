@@ -9,7 +9,9 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Capacity, Level, Store, StoreError};
 use duewheel_core::{Epoch, MessageId};
 use duewheel_store_log::{Options, WorkerPool};
-use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, MediumStore, NamedFile, Piece};
+use duewheel_store_medium::{
+    FileId, FileKind, Medium, MediumFiles, MediumShared, MediumStore, NamedFile, Piece,
+};
 use tempfile::TempDir;
 
 use crate::directory::Directory;
@@ -119,7 +121,8 @@ impl Shard {
         let (directory, acquired) = Directory::acquire(folder.path()).expect("acquire");
         let gate: Arc<Gate> = Arc::default();
         let medium = Arc::new(Gated { directory, gate: Arc::clone(&gate) });
-        let store = MediumStore::open(medium, Arc::default(), log, &acquired, Arc::new(|| {})).expect("open");
+        let store = MediumStore::open(medium, &MediumShared::default(), log, &acquired, Arc::new(|| {}))
+            .expect("open");
         Shard { store, history: History::new(1), gate, _folder: folder }
     }
 

@@ -10,7 +10,7 @@ use duewheel_core::store::conformance::{self, Fixture, Hook};
 use duewheel_core::store::{StoreError, Waker};
 use duewheel_store_log::Options;
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
-use duewheel_store_medium::{Medium, MediumStore};
+use duewheel_store_medium::{Medium, MediumShared, MediumStore};
 use tempfile::TempDir;
 
 use directory::Directory;
@@ -63,7 +63,7 @@ impl Fixture for Place {
             segment_bytes: 1 << 20,
             ..Options::default()
         };
-        MediumStore::open(Arc::new(medium), Arc::default(), log, &acquired, waker)
+        MediumStore::open(Arc::new(medium), &MediumShared::default(), log, &acquired, waker)
     }
 
     fn damage(&mut self) -> Hook {

@@ -36,33 +36,116 @@ fn nothing_durable_is_lost_when_the_server_is_killed() {
     }
 }
 
-/// A standby that is promoted lacks what had not reached it.
+/// A standby that is promoted lacks what had not reached it. The owner goes on to write, to the standby, and is refused.
 #[test]
 fn a_promoted_standby_that_lacks_the_end_is_noticed_before_anything_is_acknowledged() {
     let primary = server();
-    let a = node(&primary.url(), "a", 1);
+    let mut standby = None;
     let mut history = History::new(4);
+    let first = {
+        let a = node(&primary.url(), "a", 1);
+        let mut store = open(&a);
+        append(&mut *store, &mut history, 20).expect("append");
+        standby.replace(Postgres::standby(&primary, "s", Settings::default()).expect("a standby"));
+        store.recovered()
+    };
+    let mut standby = standby.expect("it was made");
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+        primary.port(),
+        standby.port()
+    );
+    let a = until("it joins", || {
+        let nodes = PostgresCoordinator::new(options(&url).lease(Duration::from_secs(20)).expect("a lease"))?;
+        let joined = nodes.join(&candidate("b", 1))?;
+        Ok((nodes, joined))
+    });
     let mut store = open(&a);
-    let first = store.recovered();
+    store.recovered();
     append(&mut *store, &mut history, 20).expect("append");
-    let mut standby = Postgres::standby(&primary, "s", Settings::default()).expect("a standby");
+    assert_eq!(a.0.level(), Level::BestEffortReplicated, "an asynchronous standby may be promoted");
     let kept = history.model().applied();
-    // The connection of another call finds the standby.
-    let asked = node(&primary.url(), "c", 1);
-    assert_eq!(asked.0.level(), Level::BestEffortReplicated, "an asynchronous standby may be promoted");
+    until("the standby has it", || {
+        let behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn < pg_current_wal_lsn()";
+        match primary.query(behind).expect("a count").as_str() {
+            "0" => Ok(()),
+            _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+        }
+    });
     // From here on it gets nothing.
     standby.stop().expect("stop");
-    append(&mut *store, &mut history, 20).expect("append");
-    drop(store);
+    for _ in 0..5 {
+        append(&mut *store, &mut history, 20).expect("append");
+    }
+    let durable = history.model().applied();
     drop(primary);
     standby.start_again().expect("start");
     standby.promote().expect("promote");
-    let b = node(&standby.url(), "b", 1);
-    let mut store = open(&b);
+    let refused = append(&mut *store, &mut history, 20).expect_err("what is before it is lost");
+    assert!(refused.to_string().contains("lost the newest changes"), "{refused}");
+    drop(store);
+    // The process that had it knows what is lost, and goes on without it.
+    let mut store = open(&a);
     let recovered = store.recovered();
     assert_eq!(recovered.next_lsn, kept.next(), "what it had");
     assert!(recovered.epoch > first.epoch && recovered.tokens > first.tokens);
     assert!(recovered.next_id > first.next_id + (1 << 20), "no id is given again");
+    assert_eq!(figure(&*store, "lost_changes_total"), durable.0 - kept.0);
+}
+
+/// A figure of a store by its name.
+fn figure(store: &dyn Store, name: &str) -> u64 {
+    store.figures().into_iter().find(|(named, _)| *named == name).expect("it has it").1
+}
+
+/// What was durable at a quorum is lost only when somebody has promoted the wrong server, or has restored an old copy: an
+/// operator decides.
+#[test]
+fn what_a_quorum_had_is_not_given_up_without_an_operator() {
+    let primary = server();
+    let _standby = Postgres::standby(&primary, "s", Settings::default()).expect("a standby");
+    primary.query("ALTER SYSTEM SET synchronous_standby_names = 's'").expect("set");
+    primary.query("SELECT pg_reload_conf()").expect("reload");
+    let (a, b) = (node(&primary.url(), "a", 1), node(&primary.url(), "b", 1));
+    let mut history = History::new(12);
+    let newest = "DELETE FROM duewheel.piece WHERE seq = (SELECT max(p.seq) FROM duewheel.piece p JOIN duewheel.file f \
+                  ON f.id = p.file WHERE f.name LIKE 'journal/%')";
+    for is_noticed_by_its_owner in [true, false] {
+        let mut store = open(&a);
+        store.recovered();
+        until("a quorum", || {
+            append(&mut *store, &mut history, 5)?;
+            match store.progress()?.level {
+                Level::Quorum => Ok(()),
+                _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+            }
+        });
+        append(&mut *store, &mut history, 5).expect("append");
+        let kept = history.model().applied();
+        if is_noticed_by_its_owner {
+            primary.query(newest).expect("delete");
+            let refused = append(&mut *store, &mut history, 5).expect_err("the row before is gone");
+            assert!(refused.to_string().contains("level quorum"), "{refused}");
+            drop(store);
+        } else {
+            drop(store);
+            primary.query(newest).expect("delete");
+            let refused = a.0.open(&a.1.node, SHARD, Arc::new(|| {})).err().expect("it knows what is lost");
+            assert!(refused.to_string().contains("5 changes were durable at the level quorum"), "{refused}");
+        }
+        // Nor does a node that did not have it.
+        let refused = until("its lease is over", || match b.0.open(&b.1.node, SHARD, Arc::new(|| {})) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(error),
+            Err(error) => Err(error),
+            Ok(_) => panic!("it is opened"),
+        });
+        assert!(refused.to_string().contains("duewheel cluster reset"), "{refused}");
+        assert_eq!(b.0.give_up_lost().expect("an answer"), [SHARD]);
+        assert_eq!(b.0.give_up_lost().expect("an answer"), [], "once");
+        let last = open(&b).recovered().next_lsn;
+        assert!(last <= kept.next(), "{last:?}");
+        history.forget_after(duewheel_core::Lsn(last.0 - 1));
+    }
 }
 
 /// The journal of an owner goes on behind a gap: what it acknowledges then would be lost at the next start.

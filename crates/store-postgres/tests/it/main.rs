@@ -2,5 +2,6 @@
 
 mod conformance;
 mod fence;
+mod late;
 mod lost;
 mod place;

@@ -47,14 +47,21 @@ pub struct ClusterFacts {
     pub unknown_of_living: u64,
     /// Nodes whose wall clock is wrong.
     pub skewed: u64,
+    /// Times that the store was set back.
+    pub set_backs: u64,
+    /// Writes to journals that it lost by that.
+    pub writes_lost: u64,
+    /// Changes that a node has found to be lost.
+    pub lost_noticed: u64,
 }
 
 impl ClusterFacts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 22] {
+    fn all(&mut self) -> [(&'static str, &mut u64); 25] {
         let ClusterFacts { kills, leaves, pauses, pauses_beyond, cuts, lossy, splits, resets, .. } = self;
         let ClusterFacts { bytes_lost, reigns, takeovers, leases_run_out, stale_writes_refused, .. } = self;
         let ClusterFacts { stale_renewals_refused, late_writes, unanswered_writes, answers_lost, .. } = self;
         let ClusterFacts { forwards, sent_again, unknown, unknown_of_living, skewed, .. } = self;
+        let ClusterFacts { set_backs, writes_lost, lost_noticed, .. } = self;
         [
             ("nodes killed", kills),
             ("nodes that left", leaves),
@@ -78,6 +85,9 @@ impl ClusterFacts {
             ("unknown outcomes", unknown),
             ("unknown outcomes of living nodes", unknown_of_living),
             ("wrong wall clocks", skewed),
+            ("times that the store was set back", set_backs),
+            ("writes to journals that it lost", writes_lost),
+            ("lost changes that a node noticed", lost_noticed),
         ]
     }
 

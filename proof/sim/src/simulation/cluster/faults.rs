@@ -29,6 +29,8 @@ enum Kind {
     Split,
     /// The connections between two nodes break.
     Reset,
+    /// The store fails over to a copy that lacks the newest changes of a shard.
+    SetBack,
 }
 
 /// A fault that ends later.
@@ -40,13 +42,18 @@ pub(super) enum FaultKind {
 
 impl Blows {
     pub(super) fn of(rng: &mut Rng) -> Self {
-        use Kind::{Cut, Kill, Leave, Lossy, Pause, Reset, Split};
-        let all = [Kill, Leave, Pause, Cut, Lossy, Split, Reset];
+        use Kind::{Cut, Kill, Leave, Lossy, Pause, Reset, SetBack, Split};
+        let all = [Kill, Leave, Pause, Cut, Lossy, Split, Reset, SetBack];
         let mut kinds: Vec<Kind> = all.into_iter().filter(|_| rng.percent(50)).collect();
         if kinds.is_empty() {
             kinds.push(Pause);
         }
         Blows { kinds, mean_ns: rng.range(300, 1_500) * MS }
+    }
+
+    /// Whether the store may be set back.
+    pub(super) fn set_back(&self) -> bool {
+        self.kinds.contains(&Kind::SetBack)
     }
 }
 
@@ -60,7 +67,8 @@ impl Cluster {
 
     pub(super) fn do_fault(&mut self) {
         self.plan_fault();
-        if self.stage != Stage::Work {
+        // What a failover may forget is told by the last fault before it.
+        if self.stage != Stage::Work || self.recipe.world.is_set_back() {
             return;
         }
         let drawn = self.below(self.faults.kinds.len());
@@ -116,6 +124,13 @@ impl Cluster {
             Kind::Reset => {
                 self.strike(Blow::NodeCut);
                 self.facts.resets += self.recipe.net.reset(place, other);
+            }
+            Kind::SetBack => {
+                let shard = self.below(SHARDS as usize);
+                if self.recipe.world.set_back(shard) {
+                    self.strike(Blow::StoreSetBack);
+                    self.failing_over = true;
+                }
             }
         }
     }

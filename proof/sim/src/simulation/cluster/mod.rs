@@ -60,6 +60,8 @@ const PATIENCE_NS: u64 = 120_000 * MS;
 /// The longest pause of a node, and the longest time that it is cut off.
 const LONGEST_MS: u64 = 2_500;
 
+/// A store that is set back has lost the changes of at most so long a time.
+const FORGOTTEN_MS: u64 = 700;
 /// How often the clocks of a shard are noted at rest.
 const NOTED_MS: u64 = 1_000;
 
@@ -68,6 +70,7 @@ const OF_CLUSTER: Rules = Rules {
     shards: Shards::Many,
     // A node may have to wait for another one that was paused, and for the store.
     unanswered: Unanswered::ForMs(2 * LONGEST_MS + 3_000),
+    failover_ms: FORGOTTEN_MS,
     // Clients reserve few messages at a time, and a reserve that waits for a shorter time than a message takes to
     // arrive gets nothing.
     offer_ms: 11_000,
@@ -90,7 +93,7 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 8] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 9] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
@@ -99,6 +102,7 @@ pub const CLUSTER_BUGS: [(&str, ClusterBug); 8] = [
     ("lost pieces of a run taken for written", ClusterBug(Inside::World(WorldBug::LostBlobAcked))),
     ("a name before its bytes", ClusterBug(Inside::World(WorldBug::NameFirst))),
     ("a name that shows what it had before", ClusterBug(Inside::World(WorldBug::StaleNames))),
+    ("a journal with a gap", ClusterBug(Inside::World(WorldBug::GapAccepted))),
 ];
 
 /// The result of a run of a cluster.
@@ -191,6 +195,8 @@ struct Cluster {
     stage: Stage,
     /// Set while a part of the cluster may be missing.
     struck: bool,
+    /// Set while an owner does not know yet that its shard was set back.
+    failing_over: bool,
     done: bool,
     facts: ClusterFacts,
     broken: Option<String>,
@@ -227,9 +233,10 @@ impl Cluster {
             Some(ClusterBug(Inside::World(bug))) => Some(bug),
             Some(ClusterBug(Inside::Code(_))) | None => None,
         };
+        let sets_back = faults.set_back();
         let (slow, slow_store) = (rng.range(1, 12), rng.range(1, 20));
         let recipe = Recipe {
-            world: World::new(rng.bits(), SHARDS, slow_store, of_world),
+            world: World::new(rng.bits(), SHARDS, slow_store, of_world, sets_back),
             net: Net::new(rng.bits(), slow),
             // Each shard has a part of its node's limits.
             policy: Policy {
@@ -260,6 +267,7 @@ impl Cluster {
             survey: Survey::default(),
             stage: Stage::Work,
             struck: false,
+            failing_over: false,
             done: false,
             facts,
             broken: None,
@@ -319,7 +327,11 @@ impl Cluster {
         }
         self.poll();
         self.look_over();
-        if self.struck && self.is_whole() {
+        if self.failing_over && !self.recipe.world.is_set_back() {
+            self.failing_over = false;
+            self.fault(Fault::FailedOver);
+        }
+        if self.struck && !self.failing_over && self.is_whole() {
             self.struck = false;
             self.fault(Fault::Healed);
         }

@@ -13,6 +13,7 @@ use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::Admission;
 use duewheel_shard::shared::ThreadCommand;
 use duewheel_store_log::Options as LogOptions;
+use duewheel_store_medium::MediumShared;
 use tokio::runtime::{Builder, Runtime};
 
 use super::network::{Caller, End, Net, address, lock};
@@ -123,7 +124,8 @@ impl Process {
             .expect("a runtime without I/O");
         let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
         let (world, log) = (recipe.world.clone(), recipe.log.clone());
-        let coordinator = Way { world, place, clock: Arc::new(clock.clone()), log };
+        let coordinator =
+            Way { world, place, clock: Arc::new(clock.clone()), log, shared: MediumShared::default() };
         let mut options = FleetOptions::new(format!("node-{place}"));
         options.advertise = Some(address(place));
         options.shards_if_new = super::SHARDS;

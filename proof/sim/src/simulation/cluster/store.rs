@@ -20,17 +20,23 @@ use duewheel_core::store::{
 use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Hands, Options as LogOptions};
-use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, MediumStore, NamedFile, Piece};
+use duewheel_store_medium::{
+    Acquired, FileId, FileKind, Medium, MediumFiles, MediumShared, MediumStore, NamedFile, Piece,
+};
 
 use super::super::process::HANDS;
 use super::facts::ClusterFacts;
 use super::network::lock;
-use super::{MS, NODES};
+use super::{FORGOTTEN_MS, MS, NODES};
 pub(super) use medium::SimMedium;
 
 /// Length of a lease of a shard.
 pub(super) const LEASE: Duration = Duration::from_millis(1_000);
 const LEASE_NS: u64 = 1_000 * MS;
+/// Fewer ids and tokens of a shard are given in a ms.
+const IDS_A_MS: u64 = 1 << 10;
+/// Number of earlier states of a shard that are kept.
+const EARLIER: usize = 24;
 /// Percent of its chances to work that a hand of a store takes.
 const WORKS: u64 = 60;
 
@@ -55,6 +61,8 @@ pub(super) enum WorldBug {
     NameFirst,
     /// A name shows the file that it had before.
     StaleNames,
+    /// The journal is written although the write before was lost.
+    GapAccepted,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -74,6 +82,12 @@ struct State {
     reigns: Vec<Arc<Mutex<Reign>>>,
     facts: ClusterFacts,
     broken: Option<String>,
+    /// Whether it may be set back.
+    sets_back: bool,
+    /// Earlier states of the shards, since their owners have acquired them, and their times.
+    earlier: Vec<VecDeque<(u64, Files)>>,
+    /// The owner that may not know yet that its shard was set back.
+    unaware: Option<Weak<Mutex<Reign>>>,
 }
 
 /// The connection between a node and the server.
@@ -93,9 +107,9 @@ struct Member {
     heard: u64,
 }
 
-/// A shard in the server.
-#[derive(Debug, Default)]
-struct Kept {
+/// The files of a shard.
+#[derive(Clone, Debug, Default)]
+struct Files {
     names: BTreeMap<String, NamedFile>,
     /// What names had before.
     former: BTreeMap<String, NamedFile>,
@@ -103,6 +117,12 @@ struct Kept {
     /// The number of the last write to the journal, and the time of its arrival.
     journal: u64,
     noted: Option<u64>,
+}
+
+/// A shard in the server.
+#[derive(Debug, Default)]
+struct Kept {
+    files: Files,
     epoch: u32,
     lease: Option<Lease>,
     /// The last node that owned it.
@@ -188,7 +208,13 @@ impl fmt::Debug for Wakes {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, shards: u32, latency_ms: u64, bug: Option<WorldBug>) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        shards: u32,
+        latency_ms: u64,
+        bug: Option<WorldBug>,
+        sets_back: bool,
+    ) -> Self {
         World(Arc::new(Mutex::new(State {
             now: 0,
             rng: Rng::new(seed),
@@ -201,11 +227,44 @@ impl World {
             reigns: Vec::new(),
             facts: ClusterFacts::default(),
             broken: None,
+            sets_back,
+            earlier: (0..shards).map(|_| VecDeque::new()).collect(),
+            unaware: None,
         })))
     }
 
     pub(super) fn link(&self, node: usize, link: Link) {
         self.state().links[node] = link;
+    }
+
+    /// Takes the newest changes of a shard back, as a copy does that takes the place of the server. False if there are none
+    /// since its owner has acquired it. The owner finds it out at its next write.
+    pub(super) fn set_back(&self, shard: usize) -> bool {
+        let mut state = self.state();
+        let state = &mut *state;
+        let since = state.now.saturating_sub(FORGOTTEN_MS * MS);
+        let known: Vec<&(u64, Files)> = state.earlier[shard].iter().filter(|(at, _)| *at > since).collect();
+        let kept = &mut state.shards[shard];
+        let (Some((_, files)), Some(lease)) = (state.rng.pick(&known).copied(), &kept.lease) else {
+            return false;
+        };
+        state.facts.set_backs += 1;
+        state.facts.writes_lost += kept.files.journal - files.journal;
+        state.unaware = Some(lease.reign.clone());
+        kept.files = files.clone();
+        state.earlier[shard].clear();
+        true
+    }
+
+    /// Whether a shard was set back, and its owner does not know.
+    pub(super) fn is_set_back(&self) -> bool {
+        let mut state = self.state();
+        let reign = state.unaware.as_ref().and_then(Weak::upgrade);
+        let is_unaware = reign.is_some_and(|reign| lock(&reign).over.is_none());
+        if !is_unaware {
+            state.unaware = None;
+        }
+        is_unaware
     }
 
     /// Whether all nodes reach the server.
@@ -365,10 +424,19 @@ impl State {
         let (now, bug) = (self.now, self.bug);
         let kept = &mut self.shards[reign.shard.0 as usize];
         let is_owner = kept.is_of(reign);
+        if self.sets_back && is_owner && matches!(change, Change::Write { journal: Some(_), .. }) {
+            let earlier = &mut self.earlier[reign.shard.0 as usize];
+            earlier.push_back((now, kept.files.clone()));
+            if earlier.len() > EARLIER {
+                earlier.pop_front();
+            }
+        }
+        let kept = &mut kept.files;
         match change {
             Change::Write { file, journal, pieces } => {
                 if let Some(before) = journal {
-                    let is_next = is_owner && before == kept.journal;
+                    let follows = before == kept.journal || bug == Some(WorldBug::GapAccepted);
+                    let is_next = is_owner && follows;
                     if !is_next && bug != Some(WorldBug::JournalUnfenced) {
                         return Met::Fenced;
                     }
@@ -477,6 +545,8 @@ pub(super) struct Way {
     pub(super) place: usize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) log: LogOptions,
+    /// The memory of the node's process.
+    pub(super) shared: MediumShared,
 }
 
 impl Way {
@@ -491,6 +561,8 @@ impl Way {
         let mut state = self.world.state();
         state.reaches(self.place)?;
         let (now, bug, shards) = (state.now, state.bug, state.shards.len());
+        let sets_back = state.sets_back;
+        state.earlier[shard.0 as usize].clear();
         let kept = &mut state.shards[shard.0 as usize];
         if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
             // A process knows that an ended reign of its own answers no calls any more.
@@ -507,18 +579,20 @@ impl Way {
         }
         let owner = Owner { node: node.clone(), epoch: Epoch(kept.epoch) };
         let moved = kept.last.replace(node.number).is_some_and(|last| last != node.number);
-        let named: Vec<FileId> = kept.names.values().map(|file| file.id).collect();
-        kept.bytes.retain(|file, _| named.contains(file));
+        let named: Vec<FileId> = kept.files.names.values().map(|file| file.id).collect();
+        kept.files.bytes.retain(|file, _| named.contains(file));
         let wall = Duration::from_nanos(self.clock.read().wall_ns);
         let acquired = Acquired {
             shard: shard.0,
             shards: u32::try_from(shards).unwrap_or(u32::MAX),
-            first_id: 0,
-            tokens: 0,
-            noted_ago: kept.noted.map(|noted| Duration::from_nanos(now - noted)),
+            // What is lost has given no such id and token.
+            first_id: if sets_back { now / MS * IDS_A_MS } else { 0 },
+            given_up: Epoch(0),
+            tokens: if sets_back { now / MS * IDS_A_MS } else { 0 },
+            noted_ago: kept.files.noted.map(|noted| Duration::from_nanos(now - noted)),
             taken: SystemTime::UNIX_EPOCH + wall,
         };
-        let journal = kept.journal;
+        let journal = kept.files.journal;
         let reign = Arc::new_cyclic(|me| {
             Mutex::new(Reign {
                 me: me.clone(),
@@ -605,7 +679,9 @@ impl Coordinator for Way {
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
         let reign = Arc::clone(&medium.reign);
-        let store = MediumStore::open(Arc::new(medium), Arc::default(), self.log.clone(), &acquired, waker)?;
+        let lost_before = self.shared.ends.lost_total(shard.0);
+        let store = MediumStore::open(Arc::new(medium), &self.shared, self.log.clone(), &acquired, waker)?;
+        self.world.state().facts.lost_noticed += self.shared.ends.lost_total(shard.0) - lost_before;
         lock(&reign).hands = Some(store.hands());
         Ok(Box::new(store))
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use duewheel_core::ShardId;
 use duewheel_core::store::{Node, StoreError};
 use duewheel_store_log::Options;
-use duewheel_store_medium::Medium;
 use duewheel_store_medium::conformance::{self, Able, MediumFixture};
+use duewheel_store_medium::{Medium, MediumShared};
 
 use super::place::MachineClock;
 use super::store::{LEASE, Way, World, WorldBug};
@@ -30,7 +30,7 @@ pub fn suite_of_media(bug: Option<ClusterBug>) {
         Some(ClusterBug(Inside::World(bug))) => Some(bug),
         Some(ClusterBug(Inside::Code(_))) | None => None,
     };
-    conformance::run(&mut Simulated { world: World::new(1, 1, 1, bug), bug, now: 0, owners: 0 });
+    conformance::run(&mut Simulated { world: World::new(1, 1, 1, bug, false), bug, now: 0, owners: 0 });
 }
 
 struct Simulated {
@@ -42,7 +42,7 @@ struct Simulated {
 
 impl MediumFixture for Simulated {
     fn clear(&mut self) {
-        (self.world, self.now) = (World::new(1, 1, 1, self.bug), 0);
+        (self.world, self.now) = (World::new(1, 1, 1, self.bug, false), 0);
     }
 
     /// Each owner has a clock of its own, which stands: it does not know that its lease is over.
@@ -52,8 +52,13 @@ impl MediumFixture for Simulated {
         self.world.advance(self.now, &|_| true);
         let clock = MachineClock::new(0, 0);
         clock.set(self.now);
-        let way =
-            Way { world: self.world.clone(), place: 0, clock: Arc::new(clock), log: Options::default() };
+        let way = Way {
+            world: self.world.clone(),
+            place: 0,
+            clock: Arc::new(clock),
+            log: Options::default(),
+            shared: MediumShared::default(),
+        };
         let node = Node { name: "a".into(), advertise: "a:1".into(), number: self.owners };
         let (medium, _) = way.acquire(&node, ShardId(0), Arc::new(|| {}))?;
         Ok(Arc::new(medium))

@@ -52,7 +52,7 @@ impl SimMedium {
         }
         if let (Change::Write { file, journal: None, .. }, Some(WorldBug::NameFirst)) = (&change, state.bug) {
             // Its pieces come a little later.
-            state.shards[reign.shard.0 as usize].bytes.entry(*file).or_default();
+            state.shards[reign.shard.0 as usize].files.bytes.entry(*file).or_default();
             drop(state);
             reign.send(&self.world, Ask::Change(change));
             return Ok(Met::Done);
@@ -76,7 +76,7 @@ impl SimMedium {
     }
 
     /// Reads what the server has.
-    fn look<T>(&self, read: impl FnOnce(&Kept, Option<WorldBug>) -> T) -> Result<T, StoreError> {
+    fn look<T>(&self, read: impl FnOnce(&Files, Option<WorldBug>) -> T) -> Result<T, StoreError> {
         let mut reign = self.reign()?;
         let mut state = self.world.state();
         if let Err(error) = state.reaches(reign.place) {
@@ -84,7 +84,7 @@ impl SimMedium {
             reign.end(error.clone());
             return Err(error);
         }
-        Ok(read(&state.shards[reign.shard.0 as usize], state.bug))
+        Ok(read(&state.shards[reign.shard.0 as usize].files, state.bug))
     }
 }
 
