@@ -59,7 +59,7 @@ const MAGIC: [u8; 8] = *b"dw-state";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-enum Kind {
+enum StateBlockKind {
     Books = 1,
     Queues = 2,
     Runs = 3,

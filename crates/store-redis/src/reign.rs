@@ -59,7 +59,7 @@ impl fmt::Debug for ClusterIdentity {
     /// Does not show the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ClusterIdentity { id, shards, secret: _, made } = self;
-        f.debug_struct("Cluster")
+        f.debug_struct("ClusterIdentity")
             .field("id", id)
             .field("shards", shards)
             .field("made", made)

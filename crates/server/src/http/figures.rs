@@ -2,17 +2,17 @@
 
 /// The kind of a figure: a counter only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     /// The word of Prometheus' text format.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         }
     }
 }
@@ -46,13 +46,17 @@ pub(super) const HISTOGRAMS: [StoreHistogram; 2] = [
 
 /// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described
 /// by its name alone.
-pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
-    let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (Kind::Counter, *help));
+pub(super) fn of_store(name: &str) -> (MetricKind, &'static str) {
+    let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (MetricKind::Counter, *help));
     let found = found.or_else(|| {
         let gauge = GAUGES.iter().find(|(n, _)| *n == name);
-        gauge.map(|(_, help)| (Kind::Gauge, *help))
+        gauge.map(|(_, help)| (MetricKind::Gauge, *help))
     });
-    found.unwrap_or(if name.ends_with("_total") { (Kind::Counter, UNNAMED) } else { (Kind::Gauge, UNNAMED) })
+    found.unwrap_or(if name.ends_with("_total") {
+        (MetricKind::Counter, UNNAMED)
+    } else {
+        (MetricKind::Gauge, UNNAMED)
+    })
 }
 
 const UNNAMED: &str = "A figure of the store.";
@@ -171,7 +175,7 @@ mod tests {
             }
             let (kind, help) = of_store(name);
             assert_ne!(help, UNNAMED, "{name}");
-            assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
         }
     }
 

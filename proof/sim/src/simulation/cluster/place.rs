@@ -16,7 +16,7 @@ use duewheel_store_log::Options as LogOptions;
 use tokio::runtime::{Builder, Runtime};
 
 use super::network::{Caller, End, Net, address, lock};
-use super::store::{Way, World};
+use super::store::{NodeCoordinator, World};
 use super::{BEGIN_MS, MS};
 
 /// The clocks of a machine. Clones share them.
@@ -123,7 +123,7 @@ impl Process {
             .expect("a runtime without I/O");
         let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
         let (world, log) = (recipe.world.clone(), recipe.log.clone());
-        let coordinator = Way { world, place, clock: Arc::new(clock.clone()), log };
+        let coordinator = NodeCoordinator { world, place, clock: Arc::new(clock.clone()), log };
         let mut options = FleetOptions::new(format!("node-{place}"));
         options.advertise = Some(address(place));
         options.shards_if_new = super::SHARDS;

@@ -9,7 +9,7 @@ use duewheel_store_medium::Medium;
 use duewheel_store_medium::conformance::{self, Able, MediumFixture};
 
 use super::place::MachineClock;
-use super::store::{LEASE, Way, World, WorldBug};
+use super::store::{LEASE, NodeCoordinator, World, WorldBug};
 use super::{ClusterBug, Inside};
 
 /// The bugs of a medium that its suite finds, by name. Of the fences, the nodes of a simulated cluster notice nothing: a
@@ -52,8 +52,12 @@ impl MediumFixture for Simulated {
         self.world.advance(self.now, &|_| true);
         let clock = MachineClock::new(0, 0);
         clock.set(self.now);
-        let way =
-            Way { world: self.world.clone(), place: 0, clock: Arc::new(clock), log: Options::default() };
+        let way = NodeCoordinator {
+            world: self.world.clone(),
+            place: 0,
+            clock: Arc::new(clock),
+            log: Options::default(),
+        };
         let node = Node { name: "a".into(), advertise: "a:1".into(), number: self.owners };
         let (medium, _) = way.acquire(&node, ShardId(0), Arc::new(|| {}))?;
         Ok(Arc::new(medium))
