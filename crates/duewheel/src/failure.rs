@@ -116,7 +116,9 @@ impl HandlerFailure {
     ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         match self.kind {
             FailureKind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
-            FailureKind::NotYet { delay_ms } => Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note),
+            FailureKind::NotYet { delay_ms } => {
+                Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note)
+            }
             FailureKind::Dead => Op::bury(id, token, &self.note),
         }
     }

@@ -538,7 +538,8 @@ impl Arguments<'_> {
         self.is_empty().then_some(Command::Bury { id, priority })
     }
 
-    /// A key, percent-encoded, up to a space.
+    /// A key, percent-encoded, up to a space. A `%` without two hexadecimal digits stands for itself: the body of a put that
+    /// is refused for its key would be read as commands.
     fn key(&mut self) -> Option<Key> {
         self.skip_spaces();
         let end = self.0.iter().position(|b| *b == b' ').unwrap_or(self.0.len());
@@ -599,6 +600,8 @@ mod tests {
         ok("use a-b", CommandKind::Use, Command::Use(name("a-b")));
         ok("stats-tube (x)", CommandKind::StatsTube, Command::StatsTube(name("(x)")));
         ok("delete-key a%20b", CommandKind::Other, Command::DeleteKey(Key::new("a b").unwrap()));
+        ok("delete-key %zz", CommandKind::Other, Command::DeleteKey(Key::new("%zz").unwrap()));
+        ok("peek-key 100%", CommandKind::Other, Command::PeekKey(Key::new("100%").unwrap()));
         ok(&format!("watch {}", "x".repeat(200)), CommandKind::Watch, Command::Watch(name(&"x".repeat(200))));
     }
 
@@ -627,6 +630,7 @@ mod tests {
             "pause-tube a",
             "put-key  1 2 3 4",
             "peek-key ",
+            "delete-key %ff",
             "delete 7\0",
         ] {
             assert_eq!(one(line), refused(None, ErrorReply::BadFormat), "{line}");

@@ -222,8 +222,8 @@ impl Run {
             }
             let at = block.wrapping_mul(8);
             self.check_place(at, self.footer.messages_end, self.footer.answers_end)?;
-            let head =
-                self.file.block_within(BlockKind::Answers, at, self.footer.answers_end, &mut buffer, blocking)?;
+            let end = self.footer.answers_end;
+            let head = self.file.block_within(BlockKind::Answers, at, end, &mut buffer, blocking)?;
             let mut rest = payload(&buffer, head);
             while !rest.is_empty() {
                 let entry =

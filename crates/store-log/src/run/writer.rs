@@ -350,9 +350,15 @@ impl RunWriter {
                         Some(fences) => {
                             finishing.fences.push(fences);
                             let (next, kind, sorter) = match which {
-                                OtherIndex::Spans => (OtherIndex::Leased, BlockKind::LeasedLeaf, &mut self.leased),
-                                OtherIndex::Leased => (OtherIndex::Dead, BlockKind::DeadLeaf, &mut self.dead),
-                                OtherIndex::Dead => (OtherIndex::Graves, BlockKind::GraveLeaf, &mut self.graves),
+                                OtherIndex::Spans => {
+                                    (OtherIndex::Leased, BlockKind::LeasedLeaf, &mut self.leased)
+                                }
+                                OtherIndex::Leased => {
+                                    (OtherIndex::Dead, BlockKind::DeadLeaf, &mut self.dead)
+                                }
+                                OtherIndex::Dead => {
+                                    (OtherIndex::Graves, BlockKind::GraveLeaf, &mut self.graves)
+                                }
                                 OtherIndex::Graves => continue, // the tail is next
                             };
                             WriterStage::Others(next, Leaves::new(kind, sorter.take(), spill)?)
