@@ -10,6 +10,8 @@
 mod arrows;
 #[cfg(test)]
 mod documents;
+#[cfg(test)]
+mod hashes;
 mod lengths;
 mod limits;
 mod names;
@@ -117,6 +119,13 @@ mod tests {
         within("upward arrows".into(), arrows::upward(&house).len(), 0);
         within("type names in more than one file".into(), names::twice(&house).len(), limits::NAMES_TWICE);
         assert!(worse.is_empty(), "{}\n{}", worse.join("\n"), report(&house, false));
+    }
+
+    /// Guards against answers and records that depend on the order of a hash table.
+    #[test]
+    fn pure_crates_show_no_order_of_a_hash_table() {
+        let ordered = hashes::ordered(&House::read(&root()).expect("the source"));
+        assert!(ordered.is_empty(), "{}", ordered.join("\n"));
     }
 
     /// Guards against comments that only their author understands.

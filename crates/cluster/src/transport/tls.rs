@@ -168,6 +168,7 @@ impl PeerTls {
     /// # Errors
     /// The system provides no random numbers.
     pub(crate) fn generate() -> io::Result<Self> {
+        #[expect(clippy::disallowed_types, reason = "a key must be unpredictable, whatever the seed")]
         let random = ring::rand::SystemRandom::new();
         let key = Ed25519KeyPair::generate_pkcs8(&random)
             .map_err(|_| io::Error::other("the system gives no random numbers"))?;

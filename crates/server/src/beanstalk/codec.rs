@@ -538,8 +538,8 @@ impl Arguments<'_> {
         self.is_empty().then_some(Command::Bury { id, priority })
     }
 
-    /// A key, percent-encoded, up to a space. A `%` without two hexadecimal digits stands for itself: the body of a put that
-    /// is refused for its key would be read as commands.
+    /// A key, percent-encoded, up to a space. A `%` without two hexadecimal digits stands for itself: the body of a put
+    /// that is refused for its key would be read as commands.
     fn key(&mut self) -> Option<Key> {
         self.skip_spaces();
         let end = self.0.iter().position(|b| *b == b' ').unwrap_or(self.0.len());
