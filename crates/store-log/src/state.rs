@@ -92,7 +92,7 @@ pub(crate) struct StateFile {
 /// How much of the state a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateScope {
-    /// All of it.
+    /// The whole state.
     Whole,
     /// What is different since the file before.
     Delta,

@@ -266,7 +266,7 @@ impl CoordinatorInner {
             return Ok(());
         }
         let what =
-            "a replica is behind: the node cannot take part before as many know of it as --redis-wait says";
+            "a replica is behind: the node takes part once --redis-wait replicas have its entry";
         Err(StoreError::new(ErrorKind::Unavailable, what))
     }
 

@@ -76,7 +76,7 @@ pub(crate) fn list_messages() -> OperationDoc {
         json!("status_500"),
     )
     .query("after", AFTER, |_| cursor(), json!("-_-"))
-    .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
+    .query("limit", "The most messages of a page.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
     .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
 }
 

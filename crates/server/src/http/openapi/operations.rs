@@ -318,12 +318,12 @@ pub(crate) fn list_queues() -> OperationDoc {
             |g| g.subschema_for::<QueueSchema>(),
             json!("close-review"),
         )
-        .query("limit", "At most so many.", |_| limit(listing::QUEUES, "max_page"), json!(1000))
+        .query("limit", "The most queues of a page.", |_| limit(listing::QUEUES, "max_page"), json!(1000))
         .gives(200, "The page.", &QueuesAnswer { queues: vec![queue()], next: None })
 }
 
 pub(crate) fn get_queue() -> OperationDoc {
-    OperationDoc::new(Tag::Look, "get_queue", "A queue; one that nobody uses is empty").gives(
+    OperationDoc::new(Tag::Look, "get_queue", "A queue; one that does not exist is shown as empty").gives(
         200,
         "The queue.",
         &queue(),
@@ -471,7 +471,7 @@ pub(crate) fn cluster() -> OperationDoc {
         shards_without_owner: 0,
         shards: Elements::Made(vec![shard]),
     };
-    OperationDoc::new(Tag::Look, "cluster", "The nodes, and who owns what")
+    OperationDoc::new(Tag::Look, "cluster", "The nodes, and the owners of the shards")
         .gives(200, "The cluster as the node that answers sees it.", &example)
         .refuses(&[NotFound])
 }
