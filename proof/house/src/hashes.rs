@@ -1,8 +1,8 @@
 //! Uses of hash tables in the pure crates that depend on the order of their entries.
 //!
-//! Clippy's `iter_over_hash_type` knows the tables of the standard library alone, and not hashbrown's or our own. So this
-//! rule lists the methods that do not depend on the order, and refuses every other use of a table: an iteration, and a
-//! table that is passed on whole, returned, renamed by an alias or visible to other files.
+//! Clippy's `iter_over_hash_type` knows the tables of the standard library alone, and not hashbrown's or our own. So
+//! this rule lists the methods that do not depend on the order, and refuses every other use of a table: an iteration,
+//! and a table that is passed on whole, returned, renamed by an alias or visible to other files.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,8 @@ const ORDERLESS: [&str; 15] = [
 ];
 
 /// The functions that make a table.
-const CONSTRUCTORS: [&str; 5] = ["default", "new", "with_capacity", "with_capacity_and_hasher", "with_hasher"];
+const CONSTRUCTORS: [&str; 5] =
+    ["default", "new", "with_capacity", "with_capacity_and_hasher", "with_hasher"];
 
 /// The file that implements a table by others. The rule looks at the users of that table instead.
 const TABLE: &str = "core/growing";
@@ -57,9 +58,8 @@ pub(crate) fn ordered(house: &House) -> Vec<String> {
             if place == TABLE {
                 continue;
             }
-            let is_permitted = |it: &TableUse| {
-                PERMITTED.contains(&(place.as_str(), it.table.as_str(), it.method.as_str()))
-            };
+            let is_permitted =
+                |it: &TableUse| PERMITTED.contains(&(place.as_str(), it.table.as_str(), it.method.as_str()));
             let uses = uses(&file.syntax).into_iter().filter(|it| !is_permitted(it));
             found.extend(uses.map(|it| format!("{place}:{}: {} {}", it.line, it.table, it.method)));
         }

@@ -128,9 +128,9 @@ mod tests {
         assert!(ordered.is_empty(), "{}", ordered.join("\n"));
     }
 
-    /// Guards against comments that only their author understands.
+    /// Guards against comments and texts that only their author understands.
     #[test]
-    fn comments_are_plain_english() {
+    fn comments_and_texts_are_plain_english() {
         let unclear = prose::unclear(&root()).expect("the source");
         assert!(unclear.is_empty(), "{}", unclear.join("\n"));
     }

@@ -38,8 +38,13 @@ impl AnswerScan {
             }
             let mut buffer = Vec::new();
             self.at = self.next;
-            let head =
-                self.run.file.block_within(BlockKind::Answers, self.at, end, &mut buffer, Blocking::Allowed)?;
+            let head = self.run.file.block_within(
+                BlockKind::Answers,
+                self.at,
+                end,
+                &mut buffer,
+                Blocking::Allowed,
+            )?;
             self.next += head.length as u64;
             self.block = Bytes::copy_from_slice(payload(&buffer, head));
         }

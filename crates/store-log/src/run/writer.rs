@@ -353,9 +353,7 @@ impl RunWriter {
                                 OtherIndex::Spans => {
                                     (OtherIndex::Leased, BlockKind::LeasedLeaf, &mut self.leased)
                                 }
-                                OtherIndex::Leased => {
-                                    (OtherIndex::Dead, BlockKind::DeadLeaf, &mut self.dead)
-                                }
+                                OtherIndex::Leased => (OtherIndex::Dead, BlockKind::DeadLeaf, &mut self.dead),
                                 OtherIndex::Dead => {
                                     (OtherIndex::Graves, BlockKind::GraveLeaf, &mut self.graves)
                                 }

@@ -39,7 +39,7 @@ impl Tag {
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Tag::Produce => ("produce", "Schedule messages, change them, and take them back."),
-            Tag::Consume => ("consume", "Lease messages, and say what became of them."),
+            Tag::Consume => ("consume", "Lease messages, and report their outcomes."),
             Tag::Look => ("look", "See what is pending, and how the server is."),
             Tag::Operate => ("operate", "Set, pause and empty queues; make copies."),
         }
