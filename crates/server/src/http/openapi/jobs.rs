@@ -103,7 +103,7 @@ pub(crate) fn bulk() -> OperationDoc {
         .takes::<BulkFields<'_>>(
             r#"{"action": "cancel", "filter": {"key_prefix": "order-"}, "dry_run": true}"#,
         )
-        .gives(200, "They are counted.", &BulkCountAnswer { matched: 1_200, leased: 3 })
+        .gives(200, "The messages are counted.", &BulkCountAnswer { matched: 1_200, leased: 3 })
         .gives(202, "The job has begun.", &job("collecting", 0))
         .refuses(&[OverQuota, DiskFull])
 }

@@ -40,7 +40,7 @@ impl Tag {
         match self {
             Tag::Produce => ("produce", "Schedule messages, change them, and take them back."),
             Tag::Consume => ("consume", "Lease messages, and report their outcomes."),
-            Tag::Look => ("look", "See what is pending, and how the server is."),
+            Tag::Look => ("look", "See what is pending, and the state of the server."),
             Tag::Operate => ("operate", "Set, pause and empty queues; make copies."),
         }
     }
