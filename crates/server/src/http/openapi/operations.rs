@@ -391,7 +391,7 @@ pub(crate) fn stats() -> OperationDoc {
 
 pub(crate) fn stats_stream() -> OperationDoc {
     let example = serde_json::to_string(&stats_example()).unwrap_or_default();
-    OperationDoc::new(Tag::Look, "stats_stream", "Figures of the whole server every second, as server-sent events").gives_other(
+    OperationDoc::new(Tag::Look, "stats_stream", "The figures every second, as server-sent events").gives_other(
         200,
         "An event `stats` every second, with the figures in JSON, until the reader ends the connection or the server stops.",
         "text/event-stream",
