@@ -43,11 +43,11 @@ struct Args {
     queues: u64,
     /// One part alone, on a folder that is there.
     #[arg(long)]
-    only: Option<Part>,
+    only: Option<BacklogPhase>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum BacklogPhase {
     /// Puts the messages.
     Load,
     /// Cancels by random key and by random id, then waits to be killed.
@@ -88,18 +88,18 @@ fn all(args: &Args) {
         "{} messages of {BODY} bytes, due within 30 days, half with a key, {} queue(s), fsync",
         args.messages, args.queues
     );
-    finish(start(args, &dir, Part::Load));
+    finish(start(args, &dir, BacklogPhase::Load));
     println!("on disk: {:.1} bytes a message", bytes_in(&dir) as f64 / args.messages as f64);
     // Killed while all its changes are only in the journal.
-    let mut cancels = start(args, &dir, Part::Cancel);
+    let mut cancels = start(args, &dir, BacklogPhase::Cancel);
     echo_until(&mut cancels, "READY");
     cancels.kill().expect("killed");
     cancels.wait().expect("gone");
-    finish(start(args, &dir, Part::First));
-    finish(start(args, &dir, Part::Drain));
+    finish(start(args, &dir, BacklogPhase::First));
+    finish(start(args, &dir, BacklogPhase::Drain));
 }
 
-fn start(args: &Args, dir: &Path, part: Part) -> Child {
+fn start(args: &Args, dir: &Path, part: BacklogPhase) -> Child {
     let part = part.to_possible_value().expect("a name").get_name().to_owned();
     Command::new(std::env::current_exe().expect("a name"))
         .args(["--only", &part, "--messages", &args.messages.to_string()])
@@ -126,13 +126,13 @@ fn finish(mut child: Child) {
     assert!(child.wait().expect("ended").success(), "a part failed");
 }
 
-async fn run(part: Part, args: &Args, dir: &Path) {
+async fn run(part: BacklogPhase, args: &Args, dir: &Path) {
     let began = Instant::now();
     match part {
-        Part::Load => load(args, dir).await,
-        Part::Cancel => cancel(args, dir).await,
-        Part::First => first(dir, began).await,
-        Part::Drain => drain(args, dir).await,
+        BacklogPhase::Load => load(args, dir).await,
+        BacklogPhase::Cancel => cancel(args, dir).await,
+        BacklogPhase::First => first(dir, began).await,
+        BacklogPhase::Drain => drain(args, dir).await,
     }
 }
 

@@ -352,7 +352,7 @@ impl State {
 }
 
 impl DoneOutcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [DoneOutcome; 4] =
         [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
 
@@ -423,7 +423,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 3] = [Kind::Waiting, Kind::Leased, Kind::Dead];
 }
 

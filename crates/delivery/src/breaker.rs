@@ -338,7 +338,7 @@ impl Breaker {
             && failing.lasts_ms(now) >= ceil_ms(limit)
         {
             let days = limit.as_secs() / 86_400;
-            self.pause(format!("nothing but failures for {days} days, the last: {}", outcome.class));
+            self.pause(format!("all requests failed for {days} days, the last: {}", outcome.class));
         }
         charge
     }
@@ -659,7 +659,7 @@ mod tests {
         it.fails(9 * DAY);
         assert_eq!(it.permit(9 * DAY), Permit::Paused);
         let BreakerStage::Paused { reason } = it.0.stage() else { panic!("{:?}", it.0) };
-        assert_eq!(reason, "nothing but failures for 5 days, the last: status_500");
+        assert_eq!(reason, "all requests failed for 5 days, the last: status_500");
         assert_eq!(it.fails(9 * DAY), Charge::Forgiven);
         it.0.resume();
         assert_eq!(it.permit(9 * DAY), Permit::Many);

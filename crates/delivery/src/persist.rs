@@ -4,6 +4,7 @@ use std::future::Future;
 
 use duewheel::CallError;
 use duewheel::core::time::EngineMs;
+use duewheel_shard::backoff::doubled;
 
 use crate::limits::{FIRST_SETTLE, LONGEST_SETTLE};
 
@@ -20,12 +21,12 @@ pub(crate) async fn while_leased<T, F>(
 where
     F: Future<Output = Result<T, CallError>>,
 {
-    let mut pause = FIRST_SETTLE;
+    let mut failures = 0;
     loop {
         match call().await {
             Err(error) if may_succeed(&error) && now() < until => {
-                tokio::time::sleep(pause).await;
-                pause = pause.saturating_mul(2).min(LONGEST_SETTLE);
+                tokio::time::sleep(doubled(FIRST_SETTLE, LONGEST_SETTLE, failures)).await;
+                failures = failures.saturating_add(1);
             }
             answer => return answer,
         }

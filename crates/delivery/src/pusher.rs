@@ -102,10 +102,10 @@ pub enum PusherError {
 /// Whether all requests had ended when a pusher was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// All of them.
+    /// All requests had ended.
     Complete,
-    /// Some were dropped; their messages are released, and will be delivered again, but for those whose last attempt it
-    /// was: these are dead.
+    /// Some requests were dropped; their messages are released, and will be delivered again, but for those whose last
+    /// attempt it was: these are dead.
     Interrupted,
 }
 
@@ -431,7 +431,7 @@ impl PushWorker {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
                 reason = &mut ended => {
-                    tracing::debug!(queues = ?self.job().queues, %reason, "no more messages for a target");
+                    tracing::debug!(queues = ?self.job().queues, %reason, "the wheel ended; a pusher stops");
                     // Nobody could be told how they end.
                     pushes.abort_all();
                     break;
@@ -550,7 +550,7 @@ impl PushWorker {
                 | Reserved::HeldBack(_),
             ) => Turn::Unavailable,
             Err(error) => {
-                tracing::debug!(queues = ?job.queues, %error, "no messages for now");
+                tracing::debug!(queues = ?job.queues, %error, "could not reserve messages for a target");
                 Turn::Unavailable
             }
         }

@@ -52,7 +52,7 @@ pub struct RecurrenceSettings {
 pub struct BadRecurrence {
     /// The name of the field in [`RecurrenceSettings`], with the place in it, such as `at[3]`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem of the field.
     pub what: String,
 }
 

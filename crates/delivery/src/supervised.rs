@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use duewheel_shard::backoff::doubled;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -31,8 +32,9 @@ impl Supervised {
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let task = tokio::spawn(async move {
-            let mut pause = FIRST_RESTART;
+            let mut bugs = 0;
             loop {
+                let pause = doubled(FIRST_RESTART, LONGEST_RESTART, bugs);
                 match tokio::spawn(work(stopped.clone())).await {
                     Err(error) if error.is_panic() => {
                         restarts.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +46,7 @@ impl Supervised {
                     _ = stopped.wait_for(|stop| *stop) => return,
                     () = tokio::time::sleep(pause) => {}
                 }
-                pause = pause.saturating_mul(2).min(LONGEST_RESTART);
+                bugs = bugs.saturating_add(1);
             }
         });
         Supervised { stop, task: Some(task) }

@@ -115,7 +115,7 @@ pub enum NetworkSettings {
 pub struct BadTarget {
     /// The name of the field in [`TargetSettings`], with the place in it, such as `secrets[1]`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem of the field.
     pub what: String,
 }
 

@@ -30,11 +30,11 @@ pub enum BackupError {
     Folder {
         /// The requested folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The problem of the folder.
         what: FolderProblem,
     },
     /// The wheel was shut down before or during the copy.
-    #[error("closed; there is nobody to make a backup any more")]
+    #[error("the wheel was shut down and makes no backup")]
     Closed,
     /// A disk is full or failing, or the data is damaged: see [`StoreError::kind`].
     #[error("{0}")]

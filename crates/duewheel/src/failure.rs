@@ -69,12 +69,12 @@ impl Error for NotYet {}
 /// How an unsuccessful run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HandlerFailure {
-    kind: Kind,
+    kind: FailureKind,
     note: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FailureKind {
     Failed,
     NotYet { delay_ms: u64 },
     Dead,
@@ -83,20 +83,20 @@ enum Kind {
 impl HandlerFailure {
     /// A failed attempt.
     pub(crate) fn failed(note: String) -> Self {
-        HandlerFailure { kind: Kind::Failed, note }
+        HandlerFailure { kind: FailureKind::Failed, note }
     }
 
     /// The failure that a handler's error means.
     pub(crate) fn of(error: &(dyn Error + Send + Sync + 'static)) -> Self {
         let mut next: Option<&(dyn Error + 'static)> = Some(error);
-        let mut kind = Kind::Failed;
+        let mut kind = FailureKind::Failed;
         while let Some(error) = next {
             if error.is::<DeadLetter>() {
-                kind = Kind::Dead;
+                kind = FailureKind::Dead;
                 break;
             }
             if let Some(not_yet) = error.downcast_ref::<NotYet>() {
-                kind = Kind::NotYet { delay_ms: ceil_ms(not_yet.delay) };
+                kind = FailureKind::NotYet { delay_ms: ceil_ms(not_yet.delay) };
                 break;
             }
             next = error.source();
@@ -115,9 +115,11 @@ impl HandlerFailure {
         token: LeaseToken,
     ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         match self.kind {
-            Kind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
-            Kind::NotYet { delay_ms } => Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note),
-            Kind::Dead => Op::bury(id, token, &self.note),
+            FailureKind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
+            FailureKind::NotYet { delay_ms } => {
+                Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note)
+            }
+            FailureKind::Dead => Op::bury(id, token, &self.note),
         }
     }
 }

@@ -233,7 +233,7 @@ where
                 ) => tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await,
                 Err(_) if this.life.has_ended() => return,
                 Err(error) => {
-                    tracing::debug!(queue = %this.queue, %error, "no messages for now");
+                    tracing::debug!(queue = %this.queue, %error, "could not reserve messages for a handler");
                     tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
                     failures = failures.saturating_add(1);
                 }

@@ -84,7 +84,7 @@ pub enum OpenError {
     #[error("no thread could be started: {0}")]
     Thread(std::io::Error),
     /// The async runtime has stopped.
-    #[error("the async runtime was shut down while opening")]
+    #[error("the async runtime was shut down while the wheel was opened")]
     Runtime,
 }
 

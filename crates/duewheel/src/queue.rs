@@ -59,7 +59,7 @@ pub enum QueueError {
         min: u32,
     },
     /// The lease is not the message's latest, or the message is gone.
-    #[error("the lease is lost: somebody else may have the message")]
+    #[error("the lease is lost: another consumer may have the message")]
     LeaseLost,
     /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]

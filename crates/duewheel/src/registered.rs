@@ -18,7 +18,7 @@ pub enum HandlerError {
     #[error("queue {0} has a handler already")]
     Taken(QueueName),
     /// The wheel is shutting down.
-    #[error("shutting down; no handler is taken")]
+    #[error("the wheel is shutting down and registers no handler")]
     ShuttingDown,
     /// Handlers run on a tokio runtime, and the caller is not on one.
     #[error("no tokio runtime here to run handlers on")]

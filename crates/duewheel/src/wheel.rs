@@ -264,7 +264,7 @@ impl Duewheel {
     /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
         match self.inner.life.ended().await {
-            DriverEnd::Stopped => "it was shut down".to_owned(),
+            DriverEnd::Stopped => "the wheel was shut down".to_owned(),
             DriverEnd::Fenced(why) | DriverEnd::Failed(why) => why,
         }
     }

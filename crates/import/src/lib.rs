@@ -294,7 +294,7 @@ impl ImportRun {
         }
         if not_found > 0 {
             left.push(format!(
-                "the source counts {} more than were found: run it again when nobody puts or takes jobs",
+                "the source counts {} more than were found: run it again while no client puts or takes jobs",
                 jobs(not_found)
             ));
         }

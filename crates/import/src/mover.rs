@@ -323,7 +323,7 @@ impl Mover {
             }
             if outcomes.iter().any(Option::is_none) {
                 if since.elapsed() >= TIME_LIMIT {
-                    return Err(ImportError::failed("the server takes nothing more at present"));
+                    return Err(ImportError::failed("the server accepts no more messages at present"));
                 }
                 std::thread::sleep(REST);
             }

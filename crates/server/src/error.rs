@@ -174,7 +174,7 @@ impl ErrorCode {
             ErrorCode::NotDead => "The message is not dead.",
             ErrorCode::NotDone => "The message is neither done nor dead.",
             ErrorCode::LeaseLost => {
-                "The lease is over: the message was settled, or somebody else has it or had it since."
+                "The lease is over: the message was settled, or another consumer has it or had it since."
             }
             ErrorCode::GenerationMismatch => "The message was changed meanwhile.",
             ErrorCode::DedupeMismatch => "The `dedupe_id` was used for another content in this queue.",
@@ -195,7 +195,7 @@ impl ErrorCode {
             ErrorCode::StorageUnavailable => {
                 "The store does not work; `outcome` says whether the request may have been applied."
             }
-            ErrorCode::Unknown => "Nobody knows whether this line was applied.",
+            ErrorCode::Unknown => "It is unknown whether this line was applied.",
             ErrorCode::DiskFull => "The disk has no room for new or changed messages.",
         }
     }
@@ -383,7 +383,7 @@ impl Problem {
             }
             EnqueueRefusal::Leased(id) => Problem::new(
                 ErrorCode::Leased,
-                "the message that has this key is in a consumer's hands and cannot be replaced",
+                "the message that has this key is leased to a consumer and cannot be replaced",
             )
             .with(Extra::Existing(id)),
             EnqueueRefusal::InThePast => in_the_past(),
@@ -410,7 +410,7 @@ impl Problem {
         match refusal {
             ChangeRefusal::NotFound => Problem::message_not_found(),
             ChangeRefusal::Leased => {
-                Problem::new(ErrorCode::Leased, "the message is in a consumer's hands; it was too late")
+                Problem::new(ErrorCode::Leased, "the message is leased to a consumer; it is too late")
             }
             ChangeRefusal::Dead => Problem::new(ErrorCode::Dead, "the message is dead; redrive or cancel it"),
             ChangeRefusal::NotDead => Problem::new(ErrorCode::NotDead, "the message is not dead"),
@@ -445,7 +445,7 @@ impl Problem {
         match refusal {
             SettleRefusal::LeaseLost => Problem::new(
                 ErrorCode::LeaseLost,
-                "this lease is over: the message was settled, or somebody else has it or had it since",
+                "this lease is over: the message was settled, or another consumer has it or had it since",
             ),
             SettleRefusal::NeverIssued => {
                 Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
@@ -462,7 +462,7 @@ impl Problem {
             }
             SettingsRefusal::BelowShards(field, least) => Problem::field(
                 field,
-                format_args!("must be at least {least}, the number of shards: each keeps to its part of it"),
+                format_args!("must be at least {least}, the number of shards: each allows an even part"),
             ),
             SettingsRefusal::Overloaded => overloaded(
                 "as many queues exist as are allowed; use one that exists, or let others become empty",

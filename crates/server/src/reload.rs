@@ -68,9 +68,9 @@ impl Reload {
             match certificates(files) {
                 Ok(fresh) => {
                     peers.replace(&fresh);
-                    tracing::info!("what this node shows to others was read again; new connections use it");
+                    tracing::info!("the certificate for other nodes was read again; new connections use it");
                 }
-                Err(error) => tracing::error!(%error, "what this node shows to others stays as it was"),
+                Err(error) => tracing::error!(%error, "the certificate for other nodes stays as it was"),
             }
         }
         self.reload_quotas();

@@ -149,7 +149,7 @@ pub async fn serve(
             if asks && beanstalk_tls.is_none() {
                 tracing::warn!(
                     %address,
-                    "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
+                    "beanstalkd's protocol has no tokens: each client of this address may use all commands"
                 );
             }
             let app = beanstalk::BeanstalkApp::new(&wheel, max_body, max_connections, drain.clone())
@@ -274,7 +274,7 @@ impl RunningServer {
         if delay.is_zero() {
             return StopReason::Told;
         }
-        tracing::info!(?delay, "told to stop: not ready any more; the drain begins later");
+        tracing::info!(?delay, "a stop was requested: the server is no longer ready; the drain begins later");
         self.app.set_leaving();
         tokio::select! {
             () = tokio::time::sleep(delay) => StopReason::Told,

@@ -396,6 +396,10 @@ impl<S: Store> Driver<S> {
     }
 
     /// Closes the driver: everything appended becomes durable, and all answers are sent.
+    ///
+    /// # Errors
+    /// The store failed to append, or to close. Answers that have not been sent then say that their outcome is unknown,
+    /// or that the operation was not applied.
     pub fn close(mut self, now: Now) -> Result<(), StoreError> {
         let undecided =
             mem::take(&mut self.undecided).into_iter().chain(self.parked.drain()).map(|(to, _)| to);

@@ -11,7 +11,7 @@ pub enum CallError {
     #[error("too many requests are waiting; try again shortly")]
     Overloaded,
     /// The wheel is shutting down; nothing was applied.
-    #[error("shutting down; no new work is taken")]
+    #[error("the shard is shutting down and accepts no new operations")]
     Draining,
     /// The store failed. See [`CallError::outcome`].
     #[error("the store is unavailable: {error}")]
@@ -44,7 +44,7 @@ pub enum Outcome {
 
 impl CallError {
     /// The driver answered with another operation's answer, which is a bug.
-    pub(crate) const WRONG_ANSWER: CallError = CallError::Bug("the driver gave another answer");
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Bug("the driver answered another operation");
 
     /// The channel of the answer is closed and empty.
     pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
@@ -100,7 +100,7 @@ impl CallError {
             CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
             CallError::Bug(_) => self,
             CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
-                CallError::Lost("a shard has refused what others may have done")
+                CallError::Lost("a shard has failed, and others may have applied the operation")
             }
         }
     }

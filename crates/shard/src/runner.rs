@@ -342,7 +342,7 @@ impl Runner {
             tracing::warn!(
                 wanted,
                 largest,
-                "the store takes no bodies as large as is wanted; larger ones are refused"
+                "the store cannot hold bodies of the wanted size; bodies above its largest are refused"
             );
         }
         if before.is_some() {

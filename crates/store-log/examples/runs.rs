@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duewheel_core::message::{Life, MessageContent, Options, Row};
+use duewheel_core::random::SplitMix64;
 use duewheel_core::store::{Sequence, Which};
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
@@ -91,25 +92,25 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let run = Arc::new(run?);
     let live = Arc::new(Live::all(&run));
 
-    let mut dice = 7;
+    let mut dice = SplitMix64::new(7);
     let asked: u64 = 100_000.min(rows);
     let all = ReadAllowance::new(usize::MAX, Blocking::Allowed);
     let mut found = Vec::new();
     let mut ids = Duration::ZERO;
     for _ in 0..asked / 1_000 {
-        let mut batch: Vec<MessageId> = (0..1_000).map(|_| MessageId(1 + random(&mut dice) % rows)).collect();
+        let mut batch: Vec<MessageId> = (0..1_000).map(|_| MessageId(1 + dice.next() % rows)).collect();
         batch.sort_unstable();
         let ((), time) = timed_ok(|| run.find_ids(&batch, &all, &mut found))?;
         ids += time;
         found.clear();
     }
-    let singles: Vec<MessageId> = (0..asked / 10).map(|_| MessageId(1 + random(&mut dice) % rows)).collect();
+    let singles: Vec<MessageId> = (0..asked / 10).map(|_| MessageId(1 + dice.next() % rows)).collect();
     let ((), single) = timed_ok(|| singles.iter().try_for_each(|id| run.find_ids(&[*id], &all, &mut found)))?;
     assert_eq!(found.len(), singles.len());
 
     let wanted: Vec<(QueueName, Key)> = (0..asked / 10)
         .map(|_| {
-            let message = &input[usize::try_from(random(&mut dice) % rows).expect("a row")].message;
+            let message = &input[usize::try_from(dice.next() % rows).expect("a row")].message;
             (message.queue.clone(), message.key.clone().expect("every row has one"))
         })
         .collect();
@@ -128,7 +129,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
         })
     })?;
     assert_eq!(by_key.len(), wanted.len());
-    let (may, absent) = timed(|| (0..asked).filter(|_| run.may_have(random(&mut dice))).count());
+    let (may, absent) = timed(|| (0..asked).filter(|_| run.may_have(dice.next())).count());
     assert!(may < 1_000);
 
     let (count, scan) = timed_ok(|| scan_all(&run, &live))?;
@@ -226,15 +227,15 @@ fn write(disk: &Arc<dyn Disk>, no: u64, rows: &[Row], span: usize) -> Result<Run
 /// Rows in order of their due times.
 fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
     let names: Vec<QueueName> = (0..queues).map(queue).collect();
-    let mut dice = first;
+    let mut dice = SplitMix64::new(first);
     let mut made: Vec<Row> = (first..first + rows)
         .map(|id| {
             let mut body = Vec::with_capacity(BODY + 8);
             while body.len() < BODY {
-                body.extend_from_slice(&random(&mut dice).to_le_bytes());
+                body.extend_from_slice(&dice.next().to_le_bytes());
             }
             body.truncate(BODY);
-            let of = random(&mut dice) % queues;
+            let of = dice.next() % queues;
             let message = MessageContent {
                 id: MessageId(id),
                 queue: names[usize::try_from(of).expect("a queue")].clone(),
@@ -244,7 +245,7 @@ fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
                 options: Options::default(),
                 enqueued_at: WallMs(1_800_000_000_000 + id / 10),
             };
-            let due = Due::At(WallMs(1_800_000_000_000 + random(&mut dice) % 864_000_000));
+            let due = Due::At(WallMs(1_800_000_000_000 + dice.next() % 864_000_000));
             Row { message: Arc::new(message), life: Life::new(due, None) }
         })
         .collect();
@@ -269,13 +270,4 @@ fn timed_ok<T>(work: impl FnOnce() -> Result<T, ReadFault>) -> Result<(T, Durati
 
 fn each(time: Duration, count: u64) -> u128 {
     time.as_nanos() / u128::from(count.max(1))
-}
-
-/// Steele, Lea and Flood's SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut n = *state;
-    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
 }

@@ -79,7 +79,7 @@ impl From<ReadFault> for StoreError {
             ReadFault::Damaged(problem) => StoreError::new(ErrorKind::Corrupt, problem),
             ReadFault::Failed(error) => error,
             ReadFault::TooMuch => {
-                let what = "a bug: a look-up without a bound has reached it";
+                let what = "a bug: a look-up without a limit of bytes has reached one";
                 StoreError::new(ErrorKind::Closed, what)
             }
             ReadFault::NotAtHand => StoreError::new(

@@ -713,7 +713,7 @@ fn life_of(record: Record) -> Option<Life> {
 fn full() -> StoreError {
     StoreError::new(
         ErrorKind::Unavailable,
-        "there is more in memory than can be numbered: cuts have not kept up",
+        "the memtable has more entries than it can number: it was not cut off in time",
     )
 }
 

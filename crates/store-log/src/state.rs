@@ -59,7 +59,7 @@ const MAGIC: [u8; 8] = *b"dw-state";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-enum Kind {
+enum StateBlockKind {
     Books = 1,
     Queues = 2,
     Runs = 3,
@@ -92,7 +92,7 @@ pub(crate) struct StateFile {
 /// How much of the state a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateScope {
-    /// All of it.
+    /// The whole state.
     Whole,
     /// What is different since the file before.
     Delta,

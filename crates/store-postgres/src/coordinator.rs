@@ -448,7 +448,7 @@ impl Coordinator for PostgresCoordinator {
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
             if beats == 0 {
-                let what = format_args!("another node is called {name:?} by now");
+                let what = format_args!("another node has taken the name {name:?}");
                 return Err(StoreError::new(ErrorKind::Fenced, what));
             }
             rows.iter().map(|row| read_node(row, 2)).collect()

@@ -265,8 +265,7 @@ impl CoordinatorInner {
         if have.unwrap_or(0) >= u64::from(options.wait) {
             return Ok(());
         }
-        let what =
-            "a replica is behind: the node cannot take part before as many know of it as --redis-wait says";
+        let what = "a replica is behind: the node takes part once --redis-wait replicas have its entry";
         Err(StoreError::new(ErrorKind::Unavailable, what))
     }
 

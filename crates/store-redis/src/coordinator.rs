@@ -256,7 +256,7 @@ impl Coordinator for RedisCoordinator {
         match words.next().transpose()?.flatten().as_deref() {
             Some("OK") => {}
             Some("FENCED") => {
-                let what = format_args!("another node is called {:?} by now", node.name).to_string();
+                let what = format_args!("another node has taken the name {:?}", node.name).to_string();
                 return Err(StoreError::new(ErrorKind::Fenced, what));
             }
             Some("OTHER") => {

@@ -227,7 +227,7 @@ impl Keeping {
                 ),
             );
         } else if n == 0 {
-            say(Weight::Note, "no replica follows: what is lost with its disk is lost");
+            say(Weight::Note, "no replica follows: what its disk loses is lost for ever");
         } else if options.wait == 0 {
             say(
                 Weight::Note,

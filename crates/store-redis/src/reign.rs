@@ -59,7 +59,7 @@ impl fmt::Debug for ClusterIdentity {
     /// Does not show the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ClusterIdentity { id, shards, secret: _, made } = self;
-        f.debug_struct("Cluster")
+        f.debug_struct("ClusterIdentity")
             .field("id", id)
             .field("shards", shards)
             .field("made", made)
@@ -233,7 +233,7 @@ async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
     if know.unwrap_or(0) >= replicas {
         return Ok(());
     }
-    let what = "a replica is behind: the shard cannot be taken before all know of it";
+    let what = "a replica is behind: the shard cannot be acquired before all replicas have the new owner";
     Err(StoreError::new(ErrorKind::Unavailable, what))
 }
 

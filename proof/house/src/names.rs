@@ -7,7 +7,7 @@ use syn::visit::Visit;
 use crate::source::{House, for_tests};
 
 /// Names that every file may use: an idiom of the language, not a word of the field.
-const IDIOMS: [&str; 3] = ["Error", "Options", "Kind"];
+const IDIOMS: [&str; 2] = ["Error", "Options"];
 
 /// Names that more than one file defines, with the files.
 pub(crate) fn twice(house: &House) -> Vec<(String, Vec<String>)> {

@@ -1,5 +1,5 @@
-//! Comments of the product in plain English: phrases that say less than a plain sentence, and summaries that do not stand
-//! alone.
+//! Comments and texts of the product in plain English: phrases that say less than a plain sentence, and summaries that
+//! do not stand alone.
 //!
 //! Only phrases are listed that have no good use in a comment, so a finding is never a matter of taste. `docs` and tests
 //! are free of the rule: a test's story may quote anybody.
@@ -24,6 +24,9 @@ const PHRASES: [&str; 11] = [
     "whoever",
 ];
 
+/// Words that no text of an error, a log line or a help has either: a stranger does not know whom they mean.
+const WORDS: [&str; 5] = ["at most so many", "everybody", "needed no more", "nobody", "takes part no more"];
+
 /// Beginnings of summaries that refer to another line: rustdoc shows a summary alone.
 const OPENINGS: [&str; 6] = ["As [`", "As above", "The same,", "The same;", "Those of them", "Whose"];
 
@@ -41,7 +44,7 @@ pub(crate) fn unclear(root: &Path) -> Result<Vec<String>, String> {
             continue;
         }
         let text = fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
-        let unclear = unclear_in(&text, &openings).into_iter();
+        let unclear = unclear_in(&text, &openings).into_iter().chain(unclear_texts_in(&text));
         found.extend(unclear.map(|(line, what)| format!("{name}:{line}: {what}")));
     }
     found.sort();
@@ -72,9 +75,34 @@ fn unclear_in(text: &str, openings: &[&str]) -> Vec<(usize, String)> {
     found
 }
 
+/// The string literals of one file with such a phrase, by the number of the line. Those of tests at its end are free.
+fn unclear_texts_in(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    for (line, number) in product.lines().zip(1..) {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        let line = line.replace("\\\"", "").to_lowercase();
+        let literals: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+        let phrases = PHRASES.iter().chain(&WORDS);
+        let phrases = phrases.filter(|phrase| literals.iter().any(|literal| literal.contains(**phrase)));
+        found.extend(phrases.map(|phrase| (number, format!("a text with \"{phrase}\""))));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn phrases_in_texts_of_the_product_are_found() {
+        let text = "fail(\"nobody owns it\");\nlet nobody = \"it has no owner\";\n// \"nobody\"\n\
+                    log(\"a \\\"b\\\" of somebody\");\n#[cfg(test)]\nmod tests {\nassert!(x, \"nobody\");\n}\n";
+        let found: Vec<usize> = unclear_texts_in(text).into_iter().map(|(line, _)| line).collect();
+        assert_eq!(found, [1, 4]);
+    }
 
     #[test]
     fn phrases_and_summaries_that_do_not_stand_alone_are_found() {

@@ -20,5 +20,5 @@ pub use port::free_port;
 pub use proxy::{Mode, Proxy};
 pub use resp::{Value, Wire};
 pub use server::{Redis, answers};
-pub use settings::{Appendonly, Login, Place, Settings, Transport, program};
+pub use settings::{Appendonly, DataMedium, Login, Settings, Transport, program};
 pub use tls::Certificates;

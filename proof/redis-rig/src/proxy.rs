@@ -28,9 +28,9 @@ pub enum Mode {
 
 /// One direction of a connection. Both directions share the mark that the next reply is to be lost.
 #[derive(Debug)]
-enum Way {
-    There(Arc<AtomicBool>),
-    Back(Arc<AtomicBool>),
+enum Direction {
+    ToServer(Arc<AtomicBool>),
+    ToClient(Arc<AtomicBool>),
 }
 
 #[derive(Debug)]
@@ -163,12 +163,12 @@ impl Shared {
             }
         }
         let (shared, lose) = (self.clone(), Arc::new(AtomicBool::new(false)));
-        let back = Way::Back(lose.clone());
+        let back = Direction::ToClient(lose.clone());
         std::thread::spawn(move || shared.copy(far2, near2, &back));
-        self.copy(near, far, &Way::There(lose));
+        self.copy(near, far, &Direction::ToServer(lose));
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream, way: &Way) {
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, way: &Direction) {
         let mut buffer = vec![0; 64 * 1024];
         // The end of the data that was forwarded before: a text may come in two pieces.
         let mut before = Vec::new();
@@ -177,7 +177,7 @@ impl Shared {
                 break;
             }
             match way {
-                Way::There(lose) => {
+                Direction::ToServer(lose) => {
                     if let Mode::LoseReply(text) = self.mode() {
                         before.extend_from_slice(&buffer[..n]);
                         let is_there = before.windows(text.len().max(1)).any(|part| part == text.as_bytes());
@@ -185,8 +185,8 @@ impl Shared {
                         before.drain(..before.len().saturating_sub(text.len().saturating_sub(1)));
                     }
                 }
-                Way::Back(lose) if lose.load(SeqCst) => break,
-                Way::Back(_) => {}
+                Direction::ToClient(lose) if lose.load(SeqCst) => break,
+                Direction::ToClient(_) => {}
             }
             if to.write_all(&buffer[..n]).is_err() {
                 break;

@@ -59,7 +59,7 @@ impl Redis {
                 None => None,
             };
             let folder =
-                tempfile::Builder::new().prefix("duewheel-redis-").tempdir_in(settings.place.above())?;
+                tempfile::Builder::new().prefix("duewheel-redis-").tempdir_in(settings.medium.above())?;
             let certificates = match (settings.transport, certificates) {
                 (Transport::Plain, _) => None,
                 (Transport::Tls | Transport::TlsBothWays, None) => Some(Certificates::make(folder.path())?),
@@ -238,7 +238,7 @@ impl Redis {
     pub fn copy(&self) -> io::Result<TempDir> {
         let to = tempfile::Builder::new()
             .prefix("duewheel-redis-copy-")
-            .tempdir_in(self.settings.place.above())?;
+            .tempdir_in(self.settings.medium.above())?;
         copy_files(&self.folder.path().join(APPENDONLY), to.path())?;
         Ok(to)
     }

@@ -55,7 +55,7 @@ pub enum Transport {
 
 /// Where a server has its folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum DataMedium {
     /// In memory (`/dev/shm`) if there is room, else on the disk. The disk of a busy machine stands still for seconds, and
     /// leases run out meanwhile; what a power loss takes is no question of a test.
     #[default]
@@ -67,7 +67,7 @@ pub enum Place {
 /// The room that a folder in memory needs, in bytes.
 const ROOM: u64 = 1 << 30;
 
-impl Place {
+impl DataMedium {
     /// The folder above.
     pub(crate) fn above(self) -> PathBuf {
         let memory = Path::new("/dev/shm");
@@ -76,8 +76,8 @@ impl Place {
             figures.f_bavail.checked_mul(figures.f_frsize)
         };
         match self {
-            Place::Memory if room().is_some_and(|room| room >= ROOM) => memory.to_owned(),
-            Place::Memory | Place::Disk => std::env::temp_dir(),
+            DataMedium::Memory if room().is_some_and(|room| room >= ROOM) => memory.to_owned(),
+            DataMedium::Memory | DataMedium::Disk => std::env::temp_dir(),
         }
     }
 }
@@ -98,7 +98,7 @@ pub struct Settings {
     /// A binary other than that of [`program`].
     pub program: Option<OsString>,
     /// Where its folder is.
-    pub place: Place,
+    pub medium: DataMedium,
 }
 
 /// Further settings of a node of a cluster.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Sub;
 
-use duewheel_redis_rig::{Appendonly, Place, Redis, RedisCluster, Settings};
+use duewheel_redis_rig::{Appendonly, DataMedium, Redis, RedisCluster, Settings};
 
 /// When the append-only file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -80,7 +80,7 @@ fn settings(fsync: Fsync) -> Settings {
     };
     // A rewrite would happen in some measurements and not in others.
     let extra = ["--auto-aof-rewrite-percentage", "0"].map(str::to_owned).to_vec();
-    Settings { appendonly, extra, place: Place::Disk, ..Settings::default() }
+    Settings { appendonly, extra, medium: DataMedium::Disk, ..Settings::default() }
 }
 
 /// The usage that Redis reports.

@@ -24,7 +24,7 @@ pub(crate) struct Bullmq {
 
 /// The output of a process, with its own processor time.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct ProcessReport {
     processor_s: f64,
     #[serde(default)]
     messages: u64,
@@ -151,7 +151,7 @@ impl Drop for Process {
 }
 
 /// Waits for its end.
-fn last_line(mut process: Process) -> io::Result<Said> {
+fn last_line(mut process: Process) -> io::Result<ProcessReport> {
     let mut text = String::new();
     process.out.read_to_string(&mut text)?;
     let status = process.child.wait()?;

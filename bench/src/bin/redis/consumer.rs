@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use crate::homemade::{CLAIM, Homemade};
-use crate::line::{Line, Speech, find};
+use crate::line::{Connection, Speech, find};
 use crate::producer::{DUE_DIGITS, NUMBER_DIGITS, now_ms, push_post};
 use crate::resp;
 
@@ -105,11 +105,11 @@ impl Consumer {
             let seen = seen.clone();
             started.push(match self.clone() {
                 Consumer::Homemade(homemade, interval) => {
-                    let line = Line::open(*address, Speech::Redis).await?;
+                    let line = Connection::open(*address, Speech::Redis).await?;
                     tokio::task::spawn_local(poll(line, homemade, interval, seen))
                 }
                 Consumer::Http(most) => {
-                    let line = Line::open(*address, Speech::Http).await?;
+                    let line = Connection::open(*address, Speech::Http).await?;
                     tokio::task::spawn_local(reserve(line, most, seen))
                 }
             });
@@ -119,7 +119,7 @@ impl Consumer {
 }
 
 /// The acks of one poll are sent with the next poll.
-async fn poll(mut line: Line, homemade: Homemade, interval: Duration, seen: Shared) -> io::Result<()> {
+async fn poll(mut line: Connection, homemade: Homemade, interval: Duration, seen: Shared) -> io::Result<()> {
     let (mut out, mut ids) = (Vec::new(), Vec::new());
     let mut timer = tokio::time::interval(interval);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -151,7 +151,7 @@ async fn poll(mut line: Line, homemade: Homemade, interval: Duration, seen: Shar
     Ok(())
 }
 
-async fn reserve(mut line: Line, most: usize, seen: Shared) -> io::Result<()> {
+async fn reserve(mut line: Connection, most: usize, seen: Shared) -> io::Result<()> {
     let (mut reserve, mut acks, mut ack) = (Vec::new(), Vec::new(), Vec::new());
     let wanted = format!("{{\"max\":{most},\"wait_ms\":500}}");
     push_post(&mut reserve, &format!("/v1/queues/{QUEUE}/reserve"), "application/json", wanted.as_bytes());

@@ -36,17 +36,17 @@ impl Speech {
 
 /// One keep-alive connection.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Connection {
     stream: TcpStream,
     speech: Speech,
     buffer: Vec<u8>,
 }
 
-impl Line {
+impl Connection {
     pub(crate) async fn open(address: SocketAddr, speech: Speech) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Line { stream, speech, buffer: vec![0; 256 * 1024] })
+        Ok(Connection { stream, speech, buffer: vec![0; 256 * 1024] })
     }
 
     /// Sends requests unchanged, and reads this number of replies.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, LocalSet};
 
 use crate::consumer::{Consumer, Seen};
-use crate::line::{Line, Speech, find};
-use crate::producer::{Due, Producer, Way, now_ms};
+use crate::line::{Connection, Speech, find};
+use crate::producer::{Due, Producer, SendMethod, now_ms};
 
 /// How requests are sent: the number of connections, and of requests on each before the replies are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +38,17 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) way: Way,
+    pub(crate) way: SendMethod,
     /// Over HTTP.
     pub(crate) queue: &'static str,
     pub(crate) body: usize,
 }
 
 impl Target {
-    async fn lines(&self, count: usize) -> io::Result<Vec<Line>> {
+    async fn lines(&self, count: usize) -> io::Result<Vec<Connection>> {
         let mut lines = Vec::new();
         for address in self.addresses.iter().cycle().take(count) {
-            lines.push(Line::open(*address, self.way.speech()).await?);
+            lines.push(Connection::open(*address, self.way.speech()).await?);
         }
         Ok(lines)
     }
@@ -155,7 +155,7 @@ pub(crate) fn come_due(
 /// The answer of a node to a GET.
 pub(crate) fn look(address: SocketAddr, path: &str) -> io::Result<serde_json::Value> {
     run(async {
-        let mut line = Line::open(address, Speech::Http).await?;
+        let mut line = Connection::open(address, Speech::Http).await?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n");
         let answer = line.call(request.as_bytes(), 1).await?;
         let body = find(answer, b"\r\n\r\n").map_or(answer.len(), |head| head + 4);
@@ -165,7 +165,7 @@ pub(crate) fn look(address: SocketAddr, path: &str) -> io::Result<serde_json::Va
 
 type Work = JoinHandle<io::Result<()>>;
 
-fn all(target: &Target, lines: Vec<Line>, depth: usize, total: u64, due: Due) -> Vec<Work> {
+fn all(target: &Target, lines: Vec<Connection>, depth: usize, total: u64, due: Due) -> Vec<Work> {
     let next = Rc::new(Cell::new(0));
     lines
         .into_iter()
@@ -184,7 +184,7 @@ fn all(target: &Target, lines: Vec<Line>, depth: usize, total: u64, due: Due) ->
 
 /// Sends this number of requests, and reads the replies.
 async fn send(
-    line: &mut Line,
+    line: &mut Connection,
     producer: &mut Producer,
     depth: usize,
     total: u64,

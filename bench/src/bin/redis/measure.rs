@@ -15,7 +15,7 @@ use crate::homemade::Homemade;
 use crate::load::{self, Outcome, Shape, Target};
 use crate::node::{Fellows, Node};
 use crate::parts;
-use crate::producer::{Keys, Way};
+use crate::producer::{Keys, SendMethod};
 use crate::store::{Owner, Phase};
 use crate::system::{Run, System};
 
@@ -131,10 +131,12 @@ impl Measure {
         }
         let before = (backend.used()?, processor(&nodes), processor_time());
         let shape = match (case.run, &target.way) {
-            (_, Way::Ndjson(..)) => BATCHES,
+            (_, SendMethod::Ndjson(..)) => BATCHES,
             // As many messages in flight as with single ones.
-            (_, Way::Homemade(_, n)) if *n > 1 => Shape { depth: PIPELINED.depth.div_ceil(*n), ..PIPELINED },
-            (Run::Alone, _) | (_, Way::Http) => Shape { connections: self.singles, depth: 1 },
+            (_, SendMethod::Homemade(_, n)) if *n > 1 => {
+                Shape { depth: PIPELINED.depth.div_ceil(*n), ..PIPELINED }
+            }
+            (Run::Alone, _) | (_, SendMethod::Http) => Shape { connections: self.singles, depth: 1 },
             _ => PIPELINED,
         };
         let consumers = (&consumer, self.consumers(case));
@@ -213,17 +215,17 @@ fn nodes(system: System, store: &str) -> io::Result<Vec<Node>> {
     }
 }
 
-fn way(case: Case, backend: &Backend) -> io::Result<Way> {
+fn way(case: Case, backend: &Backend) -> io::Result<SendMethod> {
     Ok(match case.system {
-        System::Homemade | System::HomemadeSlow => Way::Homemade(homemade(backend)?, 1),
-        System::HomemadeBatch => Way::Homemade(homemade(backend)?, SCRIPT),
-        System::Beanstalk => Way::Beanstalk,
-        System::Http => Way::Http,
-        _ if matches!(case.run, Run::Forwarded | Run::ForwardedThrough) => Way::Http,
+        System::Homemade | System::HomemadeSlow => SendMethod::Homemade(homemade(backend)?, 1),
+        System::HomemadeBatch => SendMethod::Homemade(homemade(backend)?, SCRIPT),
+        System::Beanstalk => SendMethod::Beanstalk,
+        System::Http => SendMethod::Http,
+        _ if matches!(case.run, Run::Forwarded | Run::ForwardedThrough) => SendMethod::Http,
         System::NdjsonKeyed | System::OneNode | System::OneNodeCluster | System::ThreeNodes => {
-            Way::Ndjson(NDJSON, Keys::Own)
+            SendMethod::Ndjson(NDJSON, Keys::Own)
         }
-        _ => Way::Ndjson(NDJSON, Keys::None),
+        _ => SendMethod::Ndjson(NDJSON, Keys::None),
     })
 }
 

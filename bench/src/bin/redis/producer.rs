@@ -42,7 +42,7 @@ impl Due {
 
 /// The way messages are sent.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum SendMethod {
     /// A script call for this number of messages.
     Homemade(Homemade, usize),
     /// A put for each.
@@ -62,35 +62,35 @@ pub(crate) enum Keys {
     Own,
 }
 
-impl Way {
+impl SendMethod {
     pub(crate) fn speech(&self) -> Speech {
         match self {
-            Way::Homemade(..) => Speech::Redis,
-            Way::Beanstalk => Speech::Beanstalk,
-            Way::Http | Way::Ndjson(..) => Speech::Http,
+            SendMethod::Homemade(..) => Speech::Redis,
+            SendMethod::Beanstalk => Speech::Beanstalk,
+            SendMethod::Http | SendMethod::Ndjson(..) => Speech::Http,
         }
     }
 
     /// Messages of a request.
     pub(crate) fn per_request(&self) -> u64 {
         match self {
-            Way::Homemade(_, n) | Way::Ndjson(n, _) => *n as u64,
-            Way::Beanstalk | Way::Http => 1,
+            SendMethod::Homemade(_, n) | SendMethod::Ndjson(n, _) => *n as u64,
+            SendMethod::Beanstalk | SendMethod::Http => 1,
         }
     }
 
     /// Whether this number of requests was answered successfully; the replies must be complete.
     pub(crate) fn accepts(&self, requests: u64, replies: &[u8]) -> bool {
         match self {
-            Way::Homemade(_, n) => {
+            SendMethod::Homemade(_, n) => {
                 let reply = format!(":{n}\r\n");
                 let mut parts = replies.chunks(reply.len());
                 parts.all(|part| part == reply.as_bytes())
                     && replies.len() as u64 == requests * reply.len() as u64
             }
-            Way::Beanstalk => true,
-            Way::Http => find(replies, b"\"created\":true").is_some(),
-            Way::Ndjson(n, _) => {
+            SendMethod::Beanstalk => true,
+            SendMethod::Http => find(replies, b"\"created\":true").is_some(),
+            SendMethod::Ndjson(n, _) => {
                 let results = replies.windows(14).filter(|w| w == b"\"created\":true").count();
                 results as u64 == requests * *n as u64
             }
@@ -101,7 +101,7 @@ impl Way {
 /// Makes requests.
 #[derive(Debug)]
 pub(crate) struct Producer {
-    pub(crate) way: Way,
+    pub(crate) way: SendMethod,
     due: Due,
     path: String,
     ends: Vec<Vec<u8>>,
@@ -119,7 +119,7 @@ struct Words {
 
 impl Producer {
     /// For a queue, with bodies of so many bytes.
-    pub(crate) fn new(way: Way, due: Due, queue: &str, body: usize) -> Self {
+    pub(crate) fn new(way: SendMethod, due: Due, queue: &str, body: usize) -> Self {
         let rest = body.saturating_sub(DUE_DIGITS + NUMBER_DIGITS);
         let letter = |n: usize| b'a' + u8::try_from(scatter(n as u64) % 26).unwrap_or(0);
         let ends = (0..ENDS).map(|n| (0..rest).map(|i| letter(n * rest + i)).collect()).collect();
@@ -138,7 +138,7 @@ impl Producer {
 
     fn request(&mut self, numbers: Range<u64>, out: &mut Vec<u8>) {
         let now_ms = now_ms();
-        if let Way::Homemade(homemade, _) = &self.way {
+        if let SendMethod::Homemade(homemade, _) = &self.way {
             let count = usize::try_from(numbers.end - numbers.start).unwrap_or_default();
             homemade.push_enqueue(out, count);
         }
@@ -156,15 +156,15 @@ impl Producer {
             body.extend_from_slice(id);
             body.extend_from_slice(&self.ends[usize::try_from(number).unwrap_or_default() % ENDS]);
             match self.way {
-                Way::Homemade(..) => push_message(out, id, due, body),
-                Way::Beanstalk => {
+                SendMethod::Homemade(..) => push_message(out, id, due, body),
+                SendMethod::Beanstalk => {
                     let delay_s = due_ms.saturating_sub(now_ms) / 1_000;
                     let _ = write!(out, "put 1024 {delay_s} 60 {}\r\n", body.len());
                     out.extend_from_slice(body);
                     out.extend_from_slice(b"\r\n");
                 }
-                Way::Http => push_json(lines, body, None, self.due, due_ms, now_ms),
-                Way::Ndjson(_, keys) => {
+                SendMethod::Http => push_json(lines, body, None, self.due, due_ms, now_ms),
+                SendMethod::Ndjson(_, keys) => {
                     let key = (keys == Keys::Own).then_some(id.as_slice());
                     push_json(lines, body, key, self.due, due_ms, now_ms);
                     lines.push(b'\n');
@@ -172,9 +172,9 @@ impl Producer {
             }
         }
         let content = match self.way {
-            Way::Homemade(..) | Way::Beanstalk => return,
-            Way::Http => "application/json",
-            Way::Ndjson(..) => "application/x-ndjson",
+            SendMethod::Homemade(..) | SendMethod::Beanstalk => return,
+            SendMethod::Http => "application/json",
+            SendMethod::Ndjson(..) => "application/x-ndjson",
         };
         push_post(out, &self.path, content, &self.words.lines);
     }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn batches_have_a_line_for_each_message() {
-        let mut producer = Producer::new(Way::Ndjson(3, Keys::Own), Due::After(50), "q", 40);
+        let mut producer = Producer::new(SendMethod::Ndjson(3, Keys::Own), Due::After(50), "q", 40);
         let mut out = Vec::new();
         producer.requests(0..5, &mut out);
         let text = String::from_utf8(out).unwrap();

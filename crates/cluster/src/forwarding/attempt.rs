@@ -194,8 +194,9 @@ impl PendingSubmission {
     /// Answers that no owner was found in time.
     pub(crate) fn refuse_without_owner(self) {
         let shard = self.shard;
-        let why = self.why.as_ref().map_or_else(|| "nobody owns it".to_owned(), ToString::to_string);
-        let error = StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard} is away: {why}"));
+        let why = self.why.as_ref().map_or_else(|| "it has no owner".to_owned(), ToString::to_string);
+        let what = format_args!("shard {shard} is not available: {why}");
+        let error = StoreError::new(ErrorKind::Unavailable, what);
         self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
     }
 
@@ -217,7 +218,7 @@ fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
         _ => {
             let bytes = limits.bytes;
             let what =
-                format_args!("the request is larger than the {bytes} bytes that its node takes").to_string();
+                format!("the request is larger than the {bytes} bytes that the owner of the shard accepts");
             let error = StoreError::new(ErrorKind::Unavailable, what);
             Err(CallError::Store { error, outcome: Outcome::NotApplied })
         }
@@ -230,7 +231,9 @@ pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
     let mut why = None;
     for answer in answers {
         let error = match answer {
-            Err(CallError::Draining) => StoreError::new(ErrorKind::Unavailable, "its owner gives it up"),
+            Err(CallError::Draining) => {
+                StoreError::new(ErrorKind::Unavailable, "the owner is closing the shard")
+            }
             Err(CallError::Closed(said)) => StoreError::new(ErrorKind::Unavailable, said),
             Err(CallError::Store { error, outcome: Outcome::NotApplied }) => match error.kind() {
                 ErrorKind::Fenced | ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Closed => {

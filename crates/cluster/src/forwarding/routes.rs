@@ -112,7 +112,7 @@ enum RetryTask {
 
 impl fmt::Debug for RouteTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ways").field("slots", &self.0.slots.len()).finish_non_exhaustive()
+        f.debug_struct("RouteTable").field("slots", &self.0.slots.len()).finish_non_exhaustive()
     }
 }
 

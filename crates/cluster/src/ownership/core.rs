@@ -37,7 +37,7 @@ pub(crate) struct Core {
 
 impl Host for Core {
     fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>> {
-        self.routes.here(shard).ok_or_else(|| format!("node {} does not own it", self.me.name).into())
+        self.routes.here(shard).ok_or_else(|| format!("node {} does not own the shard", self.me.name).into())
     }
 
     fn put_back(&self, shard: ShardId, op: Op) {

@@ -36,10 +36,10 @@ pub enum FleetError {
     #[error("no thread could be started: {0}")]
     Thread(io::Error),
     /// The node ended while it started.
-    #[error("it ended while it started: {0}")]
+    #[error("the node ended while it started: {0}")]
     Ended(String),
     /// The async runtime was shut down while the node started.
-    #[error("the async runtime was shut down while starting")]
+    #[error("the async runtime was shut down while the node started")]
     Runtime,
 }
 

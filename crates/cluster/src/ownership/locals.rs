@@ -48,6 +48,6 @@ fn entry(locked: &mut BTreeMap<ShardId, LocalShard>, shard: ShardId) -> &mut Loc
 
 impl fmt::Debug for LocalCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locals").field("shards", &self.locked().len()).finish_non_exhaustive()
+        f.debug_struct("LocalCounters").field("shards", &self.locked().len()).finish_non_exhaustive()
     }
 }

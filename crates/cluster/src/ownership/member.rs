@@ -300,7 +300,7 @@ impl Candidacy {
         };
         if now >= self.until || matches!(problem, FleetError::Store(_)) {
             if let Err(error) = coordinator.leave(&joined.node) {
-                tracing::warn!(%error, "could not say that this node takes part no more");
+                tracing::warn!(%error, "could not remove this node from the cluster");
             }
             return Err(problem);
         }

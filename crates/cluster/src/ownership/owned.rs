@@ -224,7 +224,7 @@ impl Owned {
                 changes.failed += 1;
                 self.routes.forget(shard, &ShardRoute::Here(here.inbox.clone()));
             } else {
-                tracing::info!(%shard, "gave a shard up");
+                tracing::info!(%shard, "closed a shard for another node");
             }
             changes.moved += 1;
             self.locals.fold(shard);

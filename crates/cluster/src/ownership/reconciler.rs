@@ -278,7 +278,7 @@ impl Reconciler {
         }
         let fenced = matches!(self.end, Some(DriverEnd::Fenced(_)));
         if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
-            tracing::warn!(%error, "could not say that this node takes part no more; others find out");
+            tracing::warn!(%error, "could not remove this node from the cluster; its membership will expire");
         }
         self.nudge();
         self.terms.end();
@@ -360,7 +360,7 @@ impl Reconciler {
                 self.core.look.store(true, Ordering::SeqCst);
                 let alone = stranger(&self.core.me, &self.nodes).map(|problem| problem.to_string());
                 if let Some(problem) = &alone {
-                    tracing::error!(%problem, "nodes that cannot share");
+                    tracing::error!(%problem, "nodes of the cluster cannot share its shards");
                 }
                 self.trouble = alone;
                 self.learn_secrets();
@@ -371,11 +371,11 @@ impl Reconciler {
                 return Some(DriverEnd::Fenced(format!("another node has taken the name {name:?}: {error}")));
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");
+                tracing::warn!(%error, "cannot renew this node's membership; its shards continue to serve");
                 if error.kind() == ErrorKind::Corrupt {
                     self.trouble = Some(error.to_string());
                 } else if self.since(self.heard) >= lease {
-                    self.trouble = Some(format!("what the nodes agree by is away: {error}"));
+                    self.trouble = Some(format!("the coordinator of the nodes is not available: {error}"));
                 }
                 self.next_beat = self.now() + self.jitter.of(retry(lease));
             }
@@ -391,7 +391,7 @@ impl Reconciler {
         match self.core.shared.in_store(|| self.coordinator.secrets()) {
             Ok(secrets) => self.terms.know(&secrets),
             Err(error) => {
-                tracing::warn!(%error, "cannot read the cluster's secret; the one that is known stays")
+                tracing::warn!(%error, "cannot read the cluster's secret; this node keeps the one it has")
             }
         }
     }
@@ -405,7 +405,7 @@ impl Reconciler {
         let owners = match self.core.shared.in_store(|| self.coordinator.owners()) {
             Ok(owners) => owners,
             Err(error) => {
-                tracing::debug!(%error, "cannot read who owns what");
+                tracing::debug!(%error, "cannot read the owners of the shards");
                 let pause =
                     (self.core.lease / 20).clamp(Duration::from_millis(50), Duration::from_millis(500));
                 self.next_look = self.now() + self.jitter.of(pause);
@@ -525,7 +525,7 @@ impl Reconciler {
             {
                 moving += 1;
                 self.given[at] = Some(self.now());
-                tracing::info!(%shard, to = %name, "gives a shard up");
+                tracing::info!(%shard, to = %name, "closes a shard for another node");
                 self.owned.close(shard);
             }
         }
@@ -604,8 +604,8 @@ impl Reconciler {
         self.core.inbox.take(&mut strays);
         for stray in strays {
             // This inbox takes no operations: front ends use those of shards.
-            let refused =
-                stray.ops.iter().map(|_| Err(CallError::Closed("a node decides nothing"))).collect();
+            let refuse = |_| Err(CallError::Closed("the inbox of a node takes no operations"));
+            let refused = stray.ops.iter().map(refuse).collect();
             let _ = stray.answer.send(refused);
         }
     }

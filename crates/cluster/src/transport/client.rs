@@ -21,6 +21,8 @@ use crate::transport::wire::{self, FrameLimits, LENGTH, MAX_GREETING, PeerFrame,
 /// The number of bytes that are handed to the socket at a time: when the connection breaks, it is not known whether
 /// these have been sent.
 const BATCH: usize = 256 * 1024;
+/// The reason of a request to a node that does not belong to the cluster any more.
+const LEFT: &str = "the node has left the cluster";
 
 /// Another node, as this one asks it. Requests are sent in the order in which they were asked.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl Peer {
         self.up(&state)?;
         if state.lives != life {
             // The limits may be different on this connection.
-            return Err(NotSent::Away("it has connected anew".into()));
+            return Err(NotSent::Away("the node has connected again".into()));
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
@@ -176,7 +178,7 @@ impl Peer {
                 Err(NotSent::Away(format!("node {} is being connected to", self.node.name).into()))
             }
             LinkPhase::Down(why) => Err(NotSent::Away(why.clone())),
-            LinkPhase::Parting | LinkPhase::Closed => Err(NotSent::Away("it takes part no more".into())),
+            LinkPhase::Parting | LinkPhase::Closed => Err(NotSent::Away(LEFT.into())),
         }
     }
 
@@ -214,7 +216,7 @@ impl Peer {
             let ended = match timeout(pace.greet, self.connect()).await {
                 Ok(Ok((stream, agreed))) => {
                     if !self.turn(LinkPhase::Up(agreed)) {
-                        self.fail(LinkPhase::Closed, "it takes part no more");
+                        self.fail(LinkPhase::Closed, LEFT);
                         return;
                     }
                     let version = agreed.dialect.number;
@@ -276,7 +278,7 @@ impl Peer {
                 };
                 let dialect = terms.speaks.common((version, version));
                 let dialect = dialect
-                    .ok_or_else(|| io::Error::other("it wants a version that this node has not named"))?;
+                    .ok_or_else(|| io::Error::other("it chose a version that this node has not offered"))?;
                 Agreed { dialect, limits: terms.limits.and(takes.into()), by }
             }
             Welcome::Stranger => {
@@ -341,7 +343,7 @@ impl Peer {
                     return Ok(());
                 }
                 PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
-                    return Err(io::Error::other("it says what only an asker says"));
+                    return Err(io::Error::other("it sent a frame that only the asking node sends"));
                 }
             };
             let flying = self.state().flying.remove(&id);
@@ -350,7 +352,7 @@ impl Peer {
                 Some(flying) => {
                     drop(flying.to.send(outcome));
                 }
-                None => return Err(io::Error::other("it answers what nobody asked")),
+                None => return Err(io::Error::other("it answered a request that was not made")),
             }
             if self.is_done() {
                 return Ok(());

@@ -75,7 +75,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: TransportConfig, host: 
                 biased;
                 greeted = timeout(terms.pace.greet, greet(stream, &terms)) => greeted,
                 () = place.lost() => {
-                    tracing::debug!(%from, "a connection at the nodes' port lost its place to another one");
+                    tracing::debug!(%from, "a connection at the nodes' port was closed for another one");
                     return;
                 }
             };
@@ -84,7 +84,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: TransportConfig, host: 
                 Ok(Ok(greeted)) => greeted,
                 Ok(Err(refused)) => return refusals.say(from, terms.clock.running(), &refused),
                 Err(_) => {
-                    let why = "it said nothing in time";
+                    let why = "it did not identify itself in time";
                     let silent = RefusedPeer::unnamed(RefusalReason::Silent, why);
                     return refusals.say(from, terms.clock.running(), &silent);
                 }
@@ -370,7 +370,7 @@ async fn hear(
             PeerFrame::Ping => line.say(&PeerFrameHead::Pong),
             PeerFrame::Nudge => host.nudged(),
             PeerFrame::Answers { .. } | PeerFrame::NotMine { .. } | PeerFrame::Pong | PeerFrame::Bye => {
-                return Err(io::Error::other("it says what only an owner says"));
+                return Err(io::Error::other("it sent a frame that only the owner of a shard sends"));
             }
         }
         // No requests are read from a peer that does not read its answers.

@@ -168,6 +168,7 @@ impl PeerTls {
     /// # Errors
     /// The system provides no random numbers.
     pub(crate) fn generate() -> io::Result<Self> {
+        #[expect(clippy::disallowed_types, reason = "a key must be unpredictable, whatever the seed")]
         let random = ring::rand::SystemRandom::new();
         let key = Ed25519KeyPair::generate_pkcs8(&random)
             .map_err(|_| io::Error::other("the system gives no random numbers"))?;
@@ -232,7 +233,7 @@ fn in_words(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => io::Error::new(
             error.kind(),
-            "it ended the connection before TLS began: it is of an earlier version, or has no place for others",
+            "it ended the connection before TLS began: it is of an earlier version, or has too many of them",
         ),
         _ => io::Error::new(error.kind(), format!("TLS: {error}")),
     }
@@ -261,7 +262,7 @@ impl ServerCertVerifier for AnyKey {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("nodes speak TLS 1.3 alone".to_owned()))
+        Err(rustls::Error::General("nodes speak TLS 1.3 only".to_owned()))
     }
 
     fn verify_tls13_signature(

@@ -131,11 +131,11 @@ pub(crate) enum PeerFrame {
 enum WireFailure {
     Overloaded,
     Draining,
-    Store { kind: Kind, outcome: WireOutcome, detail: Box<str> },
+    Store { kind: WireErrorKind, outcome: WireOutcome, detail: Box<str> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+enum WireErrorKind {
     Fenced,
     Unavailable,
     Full,
@@ -155,20 +155,22 @@ impl From<&CallError> for WireFailure {
         match error {
             CallError::Overloaded => WireFailure::Overloaded,
             CallError::Draining => WireFailure::Draining,
-            CallError::Closed(why) => store(Kind::Unavailable, WireOutcome::NotApplied, why),
-            CallError::Lost(why) | CallError::Bug(why) => store(Kind::Unavailable, WireOutcome::Unknown, why),
+            CallError::Closed(why) => store(WireErrorKind::Unavailable, WireOutcome::NotApplied, why),
+            CallError::Lost(why) | CallError::Bug(why) => {
+                store(WireErrorKind::Unavailable, WireOutcome::Unknown, why)
+            }
             CallError::Store { error, outcome } => {
                 let kind = match error.kind() {
-                    ErrorKind::Fenced => Kind::Fenced,
-                    ErrorKind::Unavailable => Kind::Unavailable,
-                    ErrorKind::Full => Kind::Full,
-                    ErrorKind::Corrupt => Kind::Corrupt,
-                    ErrorKind::Closed => Kind::Closed,
+                    ErrorKind::Fenced => WireErrorKind::Fenced,
+                    ErrorKind::Unavailable => WireErrorKind::Unavailable,
+                    ErrorKind::Full => WireErrorKind::Full,
+                    ErrorKind::Corrupt => WireErrorKind::Corrupt,
+                    ErrorKind::Closed => WireErrorKind::Closed,
                 };
                 store(kind, (*outcome).into(), &error.to_string())
             }
             // An error without a form of its own keeps its text and its outcome.
-            other => store(Kind::Unavailable, other.outcome().into(), &other.to_string()),
+            other => store(WireErrorKind::Unavailable, other.outcome().into(), &other.to_string()),
         }
     }
 }
@@ -189,11 +191,11 @@ impl From<WireFailure> for CallError {
             WireFailure::Draining => CallError::Draining,
             WireFailure::Store { kind, outcome, detail } => {
                 let kind = match kind {
-                    Kind::Fenced => ErrorKind::Fenced,
-                    Kind::Unavailable => ErrorKind::Unavailable,
-                    Kind::Full => ErrorKind::Full,
-                    Kind::Corrupt => ErrorKind::Corrupt,
-                    Kind::Closed => ErrorKind::Closed,
+                    WireErrorKind::Fenced => ErrorKind::Fenced,
+                    WireErrorKind::Unavailable => ErrorKind::Unavailable,
+                    WireErrorKind::Full => ErrorKind::Full,
+                    WireErrorKind::Corrupt => ErrorKind::Corrupt,
+                    WireErrorKind::Closed => ErrorKind::Closed,
                 };
                 let outcome = match outcome {
                     WireOutcome::NotApplied => Outcome::NotApplied,

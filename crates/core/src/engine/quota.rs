@@ -71,7 +71,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Resource; 4] =
         [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Enqueues];
 

@@ -716,7 +716,7 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     for _ in 0..20 {
         let room = opened.store.room();
         case.check(matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly), "a full place stays full");
-        case.check(opened.store.room_error().is_none(), "want of room is no error");
+        case.check(opened.store.room_error().is_none(), "a lack of room is no error");
         if room == Capacity::RemoveOnly {
             break; // what it has taken until now is at its bound
         }

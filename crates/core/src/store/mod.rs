@@ -510,7 +510,7 @@ pub enum Sequence {
 }
 
 impl Sequence {
-    /// All of them.
+    /// All sequences.
     pub const ALL: [Sequence; 6] = [
         Sequence::At,
         Sequence::After,

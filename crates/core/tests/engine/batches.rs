@@ -75,7 +75,7 @@ fn batch(rig: &mut Rig, ops: &[Op]) -> Vec<Reply> {
 fn a_batch_answers_as_its_operations_one_by_one() {
     let mut changed = 0;
     for seed in 1..2_000u64 {
-        let mut rng = Rng::Seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut rng = Rng::seeded(seed);
         let (mut one, mut many) = (Rig::new(tiny()), Rig::new(tiny()));
         for round in 0..6 {
             let issued = one.table.next_id();

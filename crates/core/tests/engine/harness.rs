@@ -8,6 +8,7 @@ use duewheel_core::engine::{
 use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
+use duewheel_core::random::SplitMix64;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{EventRequest, Found, Load, Loaded, Lookups, RecentEvents, Recovered, Table};
 use duewheel_core::time::{EngineMs, Now, WallMs};
@@ -324,13 +325,17 @@ pub fn message(name: &str, delay: u64) -> Enqueue {
 
 /// Where a random test takes its decisions from.
 pub enum Rng {
-    /// xorshift64*: small, and the same everywhere. Not 0.
-    Seed(u64),
+    /// The numbers of a seed, which are the same everywhere.
+    Seed(SplitMix64),
     /// Bytes that somebody else has thought out, such as a fuzzer; zeros when they are used up.
     Script { bytes: Vec<u8>, at: usize },
 }
 
 impl Rng {
+    pub fn seeded(seed: u64) -> Rng {
+        Rng::Seed(SplitMix64::new(seed))
+    }
+
     pub fn script(bytes: &[u8]) -> Rng {
         Rng::Script { bytes: bytes.to_vec(), at: 0 }
     }
@@ -343,12 +348,7 @@ impl Rng {
     /// A number below `n`. A script is read byte by byte, as many as `n` needs, so that it stays readable.
     pub fn below(&mut self, n: u64) -> u64 {
         match self {
-            Rng::Seed(state) => {
-                *state ^= *state >> 12;
-                *state ^= *state << 25;
-                *state ^= *state >> 27;
-                (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % n
-            }
+            Rng::Seed(numbers) => numbers.next() % n,
             Rng::Script { bytes, at } => {
                 let (mut drawn, mut most) = (0u64, 1u64);
                 while most < n {

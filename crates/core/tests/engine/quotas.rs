@@ -312,7 +312,7 @@ fn recount(rig: &mut Rig, prefix: &str, all: &[&str]) -> Recount {
 
 /// A history of everything that moves counts: after each step the books are compared with a count of all messages.
 fn history(seed: u64) -> u64 {
-    let mut rng = Rng::Seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut rng = Rng::seeded(seed);
     let memory = [200_000, 3][rng.below(2) as usize];
     let policy = Policy {
         near_messages: memory,

@@ -63,7 +63,7 @@ impl UrlMoves {
 pub struct BadBulk {
     /// The field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem of the field.
     pub what: String,
 }
 
@@ -128,7 +128,7 @@ impl BulkAction {
             return Err(bad("rate", format!("must be a whole number from 1 to {MAX_BULK_RATE}")));
         }
         if filter.key_prefix.as_deref() == Some("") {
-            return Err(bad("key_prefix", "must not be empty: every key begins with nothing"));
+            return Err(bad("key_prefix", "must not be empty: it would match every key"));
         }
         let reason = if filter.dead_reason.is_some() { "dead_reason" } else { "dead_note" };
         if filter.asks_for_dead() && filter.state.is_some_and(|state| state != State::Dead) {

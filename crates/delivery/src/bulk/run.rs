@@ -144,7 +144,7 @@ impl<'a> BulkRun<'a> {
             None => None,
             Some(text) => match ListPositions::parse(text, client.shards()) {
                 Some(positions) => Some(positions),
-                None => return Err(RunEnd::Again("the number of shards is another".to_owned())),
+                None => return Err(RunEnd::Again("the number of shards has changed".to_owned())),
             },
         };
         let met = &mut self.met.get_or_insert_default().1;

@@ -17,7 +17,7 @@ pub enum ScheduleError {
     #[error("there is no schedule of this name")]
     NotFound,
     /// Another tenant has a schedule of this name.
-    #[error("the name is taken by a schedule that is not within reach")]
+    #[error("another schedule has this name, and this caller may not see it")]
     Taken,
     /// There are too many schedules.
     #[error("there are {0} schedules, and no more are accepted")]

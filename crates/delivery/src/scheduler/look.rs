@@ -105,7 +105,7 @@ impl Look<'_> {
         let table = match self.record.timetable() {
             Ok(table) => table,
             Err(error) => {
-                tracing::warn!(schedule = self.name, %error, "the settings of a schedule do not check any more");
+                tracing::warn!(schedule = self.name, %error, "the settings of a schedule became invalid");
                 let pause = u64::try_from(UNREADABLE_LOOK.as_millis()).unwrap_or(u64::MAX);
                 return ScheduleStep::Sleep(now.saturating_add(pause));
             }

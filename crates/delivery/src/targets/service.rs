@@ -408,7 +408,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let reason = paused("old").await.unwrap().reason;
-        assert!(reason.starts_with("nothing but failures for 5 days"), "{reason}");
+        assert!(reason.starts_with("all requests failed for 5 days"), "{reason}");
         assert_eq!(paused("edited").await, None, "it is another one now, which has failed once");
         service.stop(Duration::from_secs(10)).await;
     }

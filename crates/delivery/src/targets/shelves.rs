@@ -395,7 +395,7 @@ impl Targets {
         match raised.await {
             // Another has raised it since the record was written.
             Ok(()) | Err(NotWritten::Lost) => {}
-            Err(why) => tracing::warn!(?why, "nodes learn of an edit of a target late"),
+            Err(why) => tracing::warn!(?why, "nodes were not told of an edit of a target, and read it later"),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use duewheel::core::random::SplitMix64;
 use duewheel_delivery::{
     EnterOutcome, LookFacts, PreviousRun, RecurrenceSettings, ScheduleEntry, ScheduleSettings, ScheduleState,
     ScheduleStep, TakeBack, TakeOutcome, Timetable,
@@ -66,7 +67,7 @@ struct Entered {
 
 /// The queue, the record, and those who use them.
 struct World {
-    random: u64,
+    random: SplitMix64,
     now: u64,
     mutant: ScheduleMutant,
     record: (ScheduleSettings, ScheduleState),
@@ -127,7 +128,7 @@ enum Act {
 impl World {
     fn new(seed: u64, settings: ScheduleSettings, mutant: ScheduleMutant) -> Self {
         World {
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: SplitMix64::new(seed),
             now: START,
             mutant,
             rules: vec![(START, Some(settings.clone()))],
@@ -149,10 +150,7 @@ impl World {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) % below
+        self.random.next() % below
     }
 
     fn window(&self) -> u64 {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use duewheel::core::engine::{Enqueue, Op, Past, Reply, Reserved, When};
 use duewheel::core::name::QueueName;
+use duewheel::core::random::SplitMix64;
 use duewheel::core::time::WallMs;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Client, Duewheel, Policy};
@@ -66,7 +67,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
         let queues = [QueueName::new("orders").unwrap(), QueueName::new("sms").unwrap()];
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
         let mut total = 0u64;
-        let mut random = 88_172_645_463_325_252u64;
+        let mut numbers = SplitMix64::new(1);
         for life in 0..4 {
             let wheel = tiny().data(&data).open().await.unwrap();
             let client = wheel.client().clone();
@@ -82,9 +83,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
             for _ in 0..if last { 0 } else { 20 } {
                 let ops = (0..40)
                     .map(|_| {
-                        random ^= random << 13;
-                        random ^= random >> 7;
-                        random ^= random << 17;
+                        let random = numbers.next();
                         let ms = random % 1_500;
                         let when = if random.is_multiple_of(3) {
                             When::At { due_at: WallMs(client.now().wall.0 + ms), past: Past::Fire }

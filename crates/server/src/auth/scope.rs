@@ -25,7 +25,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Scope; 6] =
         [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics, Scope::PushAny];
 

@@ -84,7 +84,7 @@ pub(super) enum IfTaken {
 /// The kinds of commands in the counters of `stats`: those of beanstalkd, in the order of its table, and one for all
 /// own commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CommandKind {
     Put,
     Peek,
     PeekReady,
@@ -111,8 +111,8 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
-    pub(super) const COUNT: usize = Kind::Other as usize + 1;
+impl CommandKind {
+    pub(super) const COUNT: usize = CommandKind::Other as usize + 1;
 }
 
 /// An error reply.
@@ -139,7 +139,7 @@ impl ErrorReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DecodedInput {
     /// The counter; `None`: none, because its line was malformed, or because it was counted before.
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<CommandKind>,
     pub(super) what: Result<Command, ErrorReply>,
 }
 
@@ -272,14 +272,14 @@ impl Decoder {
 enum Parsed {
     Input(DecodedInput),
     /// The line of a put, whose body has this size.
-    Put(Kind, Put, usize),
+    Put(CommandKind, Put, usize),
     /// The line of a put whose body, of this size, is too large.
-    TooBig(Kind, u32),
+    TooBig(CommandKind, u32),
     /// The line of a put, with trailing bytes.
-    Garbage(Kind),
+    Garbage(CommandKind),
 }
 
-fn refused(kind: Option<Kind>, why: ErrorReply) -> DecodedInput {
+fn refused(kind: Option<CommandKind>, why: ErrorReply) -> DecodedInput {
     DecodedInput { kind, what: Err(why) }
 }
 
@@ -323,10 +323,10 @@ fn parse(line: &[u8], max_body: usize) -> Parsed {
     let (kind, command) = parse_simple(line);
     Parsed::Input(match command {
         Some(command) => DecodedInput { kind: Some(kind), what: Ok(command) },
-        None if kind == Kind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
+        None if kind == CommandKind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
         // beanstalkd counts this command before it checks the name.
-        None if kind == Kind::PauseTube && pause_numbers(line).is_some() => {
-            refused(Some(Kind::PauseTube), ErrorReply::BadFormat)
+        None if kind == CommandKind::PauseTube && pause_numbers(line).is_some() => {
+            refused(Some(CommandKind::PauseTube), ErrorReply::BadFormat)
         }
         None => refused(None, ErrorReply::BadFormat),
     })
@@ -339,96 +339,96 @@ fn is_known(line: &[u8]) -> bool {
     UNCOUNTED.iter().any(|word| line.starts_with(word))
 }
 
-/// Parses every command but a put. `None`: it is malformed, or (with [`Kind::Other`]) perhaps unknown.
-fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
+/// Parses every command but a put. `None`: it is malformed, or (with [`CommandKind::Other`]) perhaps unknown.
+fn parse_simple(line: &[u8]) -> (CommandKind, Option<Command>) {
     let rest = |word: &str| line.strip_prefix(word.as_bytes());
     let bare = |word: &str, command: Command| (line.len() == word.len()).then_some(command);
     if let Some(rest) = rest("peek ") {
-        return (Kind::Peek, Arguments(rest).only_id().map(Command::Peek));
+        return (CommandKind::Peek, Arguments(rest).only_id().map(Command::Peek));
     }
     if rest("peek-ready").is_some() {
-        return (Kind::PeekReady, bare("peek-ready", Command::PeekReady));
+        return (CommandKind::PeekReady, bare("peek-ready", Command::PeekReady));
     }
     if rest("peek-delayed").is_some() {
-        return (Kind::PeekDelayed, bare("peek-delayed", Command::PeekDelayed));
+        return (CommandKind::PeekDelayed, bare("peek-delayed", Command::PeekDelayed));
     }
     if rest("peek-buried").is_some() {
-        return (Kind::PeekBuried, bare("peek-buried", Command::PeekBuried));
+        return (CommandKind::PeekBuried, bare("peek-buried", Command::PeekBuried));
     }
     if let Some(rest) = rest("reserve-with-timeout ") {
         // What follows the number is ignored.
         let seconds = Arguments(rest).u32();
-        return (Kind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
+        return (CommandKind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
     }
     if let Some(rest) = rest("reserve-job ") {
-        return (Kind::Other, Arguments(rest).only_id().map(Command::ReserveJob));
+        return (CommandKind::Other, Arguments(rest).only_id().map(Command::ReserveJob));
     }
     if rest("reserve").is_some() {
-        return (Kind::Reserve, bare("reserve", Command::Reserve(None)));
+        return (CommandKind::Reserve, bare("reserve", Command::Reserve(None)));
     }
     if let Some(rest) = rest("delete ") {
-        return (Kind::Delete, Arguments(rest).only_id().map(Command::Delete));
+        return (CommandKind::Delete, Arguments(rest).only_id().map(Command::Delete));
     }
     if let Some(rest) = rest("release ") {
-        return (Kind::Release, Arguments(rest).release());
+        return (CommandKind::Release, Arguments(rest).release());
     }
     if let Some(rest) = rest("bury ") {
-        return (Kind::Bury, Arguments(rest).bury());
+        return (CommandKind::Bury, Arguments(rest).bury());
     }
     if let Some(rest) = rest("kick ") {
-        return (Kind::Kick, strtoul(rest).map(Command::Kick));
+        return (CommandKind::Kick, strtoul(rest).map(Command::Kick));
     }
     if let Some(rest) = rest("kick-job ") {
-        return (Kind::Other, Arguments(rest).only_id().map(Command::KickJob));
+        return (CommandKind::Other, Arguments(rest).only_id().map(Command::KickJob));
     }
     if let Some(rest) = rest("touch ") {
-        return (Kind::Touch, Arguments(rest).only_id().map(Command::Touch));
+        return (CommandKind::Touch, Arguments(rest).only_id().map(Command::Touch));
     }
     if let Some(rest) = rest("stats-job ") {
-        return (Kind::StatsJob, Arguments(rest).only_id().map(Command::StatsJob));
+        return (CommandKind::StatsJob, Arguments(rest).only_id().map(Command::StatsJob));
     }
     if let Some(rest) = rest("stats-tube ") {
-        return (Kind::StatsTube, queue_name(rest).map(Command::StatsTube));
+        return (CommandKind::StatsTube, queue_name(rest).map(Command::StatsTube));
     }
     if rest("stats").is_some() {
-        return (Kind::Stats, bare("stats", Command::Stats));
+        return (CommandKind::Stats, bare("stats", Command::Stats));
     }
     if let Some(rest) = rest("use ") {
-        return (Kind::Use, queue_name(rest).map(Command::Use));
+        return (CommandKind::Use, queue_name(rest).map(Command::Use));
     }
     if let Some(rest) = rest("watch ") {
-        return (Kind::Watch, queue_name(rest).map(Command::Watch));
+        return (CommandKind::Watch, queue_name(rest).map(Command::Watch));
     }
     if let Some(rest) = rest("ignore ") {
-        return (Kind::Ignore, queue_name(rest).map(Command::Ignore));
+        return (CommandKind::Ignore, queue_name(rest).map(Command::Ignore));
     }
     if rest("list-tubes-watched").is_some() {
-        return (Kind::ListTubesWatched, bare("list-tubes-watched", Command::ListTubesWatched));
+        return (CommandKind::ListTubesWatched, bare("list-tubes-watched", Command::ListTubesWatched));
     }
     if rest("list-tube-used").is_some() {
-        return (Kind::ListTubeUsed, bare("list-tube-used", Command::ListTubeUsed));
+        return (CommandKind::ListTubeUsed, bare("list-tube-used", Command::ListTubeUsed));
     }
     if rest("list-tubes").is_some() {
-        return (Kind::ListTubes, bare("list-tubes", Command::ListTubes));
+        return (CommandKind::ListTubes, bare("list-tubes", Command::ListTubes));
     }
     if rest("quit").is_some() {
-        return (Kind::Other, Some(Command::Quit));
+        return (CommandKind::Other, Some(Command::Quit));
     }
     if rest("pause-tube").is_some() {
         let named = pause_numbers(line)
             .and_then(|(name, seconds)| queue_name(name).map(|queue| Command::PauseTube { queue, seconds }));
-        return (Kind::PauseTube, named);
+        return (CommandKind::PauseTube, named);
     }
     if let Some(rest) = line.strip_prefix(DELETE_KEY) {
-        return (Kind::Other, Arguments(rest).only_key().map(Command::DeleteKey));
+        return (CommandKind::Other, Arguments(rest).only_key().map(Command::DeleteKey));
     }
     if let Some(rest) = line.strip_prefix(PEEK_KEY) {
-        return (Kind::Other, Arguments(rest).only_key().map(Command::PeekKey));
+        return (CommandKind::Other, Arguments(rest).only_key().map(Command::PeekKey));
     }
     if is_http(line) {
-        return (Kind::Other, Some(Command::Quit));
+        return (CommandKind::Other, Some(Command::Quit));
     }
-    (Kind::Other, None)
+    (CommandKind::Other, None)
 }
 
 /// Whether a line belongs to an HTTP request. A web page can make its visitor's browser send a request here, whose body
@@ -446,7 +446,7 @@ fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: us
     let (Some(priority), Some(delay), Some(ttr), Some(size)) = numbers else {
         return Parsed::Input(refused(None, ErrorReply::BadFormat));
     };
-    let kind = if key.is_some() { Kind::Other } else { Kind::Put };
+    let kind = if key.is_some() { CommandKind::Other } else { CommandKind::Put };
     match usize::try_from(size) {
         // Checked before the end of the line: the body is read and dropped, and the connection stays open.
         Ok(size) if size > max_body => Parsed::TooBig(kind, u32::try_from(size).unwrap_or(u32::MAX)),
@@ -538,7 +538,8 @@ impl Arguments<'_> {
         self.is_empty().then_some(Command::Bury { id, priority })
     }
 
-    /// A key, percent-encoded, up to a space.
+    /// A key, percent-encoded, up to a space. A `%` without two hexadecimal digits stands for itself: the body of a put
+    /// that is refused for its key would be read as commands.
     fn key(&mut self) -> Option<Key> {
         self.skip_spaces();
         let end = self.0.iter().position(|b| *b == b' ').unwrap_or(self.0.len());
@@ -583,22 +584,25 @@ mod tests {
             assert_eq!(one(line), DecodedInput { kind: Some(kind), what: Ok(command) })
         };
         let id = MessageId(7);
-        ok("reserve", Kind::Reserve, Command::Reserve(None));
-        ok("reserve-with-timeout 0", Kind::ReserveWithTimeout, Command::Reserve(Some(0)));
-        ok("reserve-with-timeout  4294967295x", Kind::ReserveWithTimeout, Command::Reserve(Some(u32::MAX)));
-        ok("reserve-job 7", Kind::Other, Command::ReserveJob(id));
-        ok("delete   7", Kind::Delete, Command::Delete(id));
-        ok("release 7 1 2", Kind::Release, Command::Release { id, priority: 1, delay: 2 });
-        ok("bury 7 1", Kind::Bury, Command::Bury { id, priority: 1 });
-        ok("kick -1", Kind::Kick, Command::Kick(u32::MAX));
-        ok("kick \t+10abc", Kind::Kick, Command::Kick(10));
-        ok("kick 4294967298", Kind::Kick, Command::Kick(2));
-        ok("pause-tubefoo 3", Kind::PauseTube, Command::PauseTube { queue: name("foo"), seconds: 3 });
-        ok("quitter", Kind::Other, Command::Quit);
-        ok("use a-b", Kind::Use, Command::Use(name("a-b")));
-        ok("stats-tube (x)", Kind::StatsTube, Command::StatsTube(name("(x)")));
-        ok("delete-key a%20b", Kind::Other, Command::DeleteKey(Key::new("a b").unwrap()));
-        ok(&format!("watch {}", "x".repeat(200)), Kind::Watch, Command::Watch(name(&"x".repeat(200))));
+        ok("reserve", CommandKind::Reserve, Command::Reserve(None));
+        ok("reserve-with-timeout 0", CommandKind::ReserveWithTimeout, Command::Reserve(Some(0)));
+        let longest = Command::Reserve(Some(u32::MAX));
+        ok("reserve-with-timeout  4294967295x", CommandKind::ReserveWithTimeout, longest);
+        ok("reserve-job 7", CommandKind::Other, Command::ReserveJob(id));
+        ok("delete   7", CommandKind::Delete, Command::Delete(id));
+        ok("release 7 1 2", CommandKind::Release, Command::Release { id, priority: 1, delay: 2 });
+        ok("bury 7 1", CommandKind::Bury, Command::Bury { id, priority: 1 });
+        ok("kick -1", CommandKind::Kick, Command::Kick(u32::MAX));
+        ok("kick \t+10abc", CommandKind::Kick, Command::Kick(10));
+        ok("kick 4294967298", CommandKind::Kick, Command::Kick(2));
+        ok("pause-tubefoo 3", CommandKind::PauseTube, Command::PauseTube { queue: name("foo"), seconds: 3 });
+        ok("quitter", CommandKind::Other, Command::Quit);
+        ok("use a-b", CommandKind::Use, Command::Use(name("a-b")));
+        ok("stats-tube (x)", CommandKind::StatsTube, Command::StatsTube(name("(x)")));
+        ok("delete-key a%20b", CommandKind::Other, Command::DeleteKey(Key::new("a b").unwrap()));
+        ok("delete-key %zz", CommandKind::Other, Command::DeleteKey(Key::new("%zz").unwrap()));
+        ok("peek-key 100%", CommandKind::Other, Command::PeekKey(Key::new("100%").unwrap()));
+        ok(&format!("watch {}", "x".repeat(200)), CommandKind::Watch, Command::Watch(name(&"x".repeat(200))));
     }
 
     #[test]
@@ -626,6 +630,7 @@ mod tests {
             "pause-tube a",
             "put-key  1 2 3 4",
             "peek-key ",
+            "delete-key %ff",
             "delete 7\0",
         ] {
             assert_eq!(one(line), refused(None, ErrorReply::BadFormat), "{line}");
@@ -634,9 +639,9 @@ mod tests {
             assert_eq!(one(line), refused(None, ErrorReply::UnknownCommand), "{line}");
         }
         let (decoded, _) = decode(b"put 1 2 3 4 5\r\n", 100);
-        let missed = DecodedInput { kind: Some(Kind::Put), what: Ok(Command::MissPut) };
+        let missed = DecodedInput { kind: Some(CommandKind::Put), what: Ok(Command::MissPut) };
         assert_eq!(decoded, [missed, refused(None, ErrorReply::BadFormat)]);
-        assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), ErrorReply::BadFormat));
+        assert_eq!(one("pause-tube -a 3"), refused(Some(CommandKind::PauseTube), ErrorReply::BadFormat));
         assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, ErrorReply::BadFormat));
         assert_eq!(one(&"x".repeat(222)), refused(None, ErrorReply::UnknownCommand));
         assert_eq!(one(&"x".repeat(223)), refused(None, ErrorReply::BadFormat));

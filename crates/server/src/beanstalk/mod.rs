@@ -37,7 +37,7 @@ pub use socket::SocketMode;
 
 use crate::auth::Prefixes;
 use crate::drain::Drain;
-use codec::Kind;
+use codec::CommandKind;
 
 /// beanstalkd's limit for a job, in bytes.
 pub const DEFAULT_MAX_BODY: usize = 65_535;
@@ -116,7 +116,7 @@ impl BeanstalkState {
 /// Counters of the sessions, for `stats`.
 #[derive(Debug, Default)]
 struct SessionCounters {
-    commands: [AtomicU64; Kind::COUNT],
+    commands: [AtomicU64; CommandKind::COUNT],
     connections: AtomicUsize,
     producers: AtomicUsize,
     workers: AtomicUsize,
@@ -124,11 +124,11 @@ struct SessionCounters {
 }
 
 impl SessionCounters {
-    fn count(&self, kind: Kind) {
+    fn count(&self, kind: CommandKind) {
         self.commands[kind as usize].fetch_add(1, Relaxed);
     }
 
-    fn of(&self, kind: Kind) -> u64 {
+    fn of(&self, kind: CommandKind) -> u64 {
         self.commands[kind as usize].load(Relaxed)
     }
 }

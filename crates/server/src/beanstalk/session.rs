@@ -18,7 +18,7 @@ use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
 use super::answer::EngineAnswer;
 use super::batch::{BatchStep, Brings, brings, is_alone, sees_what_follows};
-use super::codec::{Command, DecodedInput, IfTaken, Kind, Put};
+use super::codec::{Command, CommandKind, DecodedInput, IfTaken, Put};
 use super::reach::PermittedQueues;
 use super::replies::{block, found, line, lost, no_answer, unchanged};
 use super::role::ClientRole;
@@ -378,7 +378,7 @@ impl Session {
         self.works.begin(&shared.counters.workers);
     }
 
-    fn count(&self, shared: &BeanstalkState, kind: Option<Kind>) {
+    fn count(&self, shared: &BeanstalkState, kind: Option<CommandKind>) {
         if let Some(kind) = kind {
             shared.counters.count(kind);
         }

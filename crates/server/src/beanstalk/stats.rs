@@ -12,7 +12,7 @@ use duewheel::core::record::Pause;
 use duewheel::core::time::Now;
 
 use super::BeanstalkState;
-use super::codec::Kind;
+use super::codec::CommandKind;
 
 /// The version; clients compare it as a number.
 const VERSION: &str = "1.13";
@@ -138,29 +138,29 @@ pub(super) fn server(stats: &Stats, shared: &BeanstalkState) -> String {
     out
 }
 
-const COMMANDS: &[(&str, Kind)] = &[
-    ("cmd-put", Kind::Put),
-    ("cmd-peek", Kind::Peek),
-    ("cmd-peek-ready", Kind::PeekReady),
-    ("cmd-peek-delayed", Kind::PeekDelayed),
-    ("cmd-peek-buried", Kind::PeekBuried),
-    ("cmd-reserve", Kind::Reserve),
-    ("cmd-reserve-with-timeout", Kind::ReserveWithTimeout),
-    ("cmd-delete", Kind::Delete),
-    ("cmd-release", Kind::Release),
-    ("cmd-use", Kind::Use),
-    ("cmd-watch", Kind::Watch),
-    ("cmd-ignore", Kind::Ignore),
-    ("cmd-bury", Kind::Bury),
-    ("cmd-kick", Kind::Kick),
-    ("cmd-touch", Kind::Touch),
-    ("cmd-stats", Kind::Stats),
-    ("cmd-stats-job", Kind::StatsJob),
-    ("cmd-stats-tube", Kind::StatsTube),
-    ("cmd-list-tubes", Kind::ListTubes),
-    ("cmd-list-tube-used", Kind::ListTubeUsed),
-    ("cmd-list-tubes-watched", Kind::ListTubesWatched),
-    ("cmd-pause-tube", Kind::PauseTube),
+const COMMANDS: &[(&str, CommandKind)] = &[
+    ("cmd-put", CommandKind::Put),
+    ("cmd-peek", CommandKind::Peek),
+    ("cmd-peek-ready", CommandKind::PeekReady),
+    ("cmd-peek-delayed", CommandKind::PeekDelayed),
+    ("cmd-peek-buried", CommandKind::PeekBuried),
+    ("cmd-reserve", CommandKind::Reserve),
+    ("cmd-reserve-with-timeout", CommandKind::ReserveWithTimeout),
+    ("cmd-delete", CommandKind::Delete),
+    ("cmd-release", CommandKind::Release),
+    ("cmd-use", CommandKind::Use),
+    ("cmd-watch", CommandKind::Watch),
+    ("cmd-ignore", CommandKind::Ignore),
+    ("cmd-bury", CommandKind::Bury),
+    ("cmd-kick", CommandKind::Kick),
+    ("cmd-touch", CommandKind::Touch),
+    ("cmd-stats", CommandKind::Stats),
+    ("cmd-stats-job", CommandKind::StatsJob),
+    ("cmd-stats-tube", CommandKind::StatsTube),
+    ("cmd-list-tubes", CommandKind::ListTubes),
+    ("cmd-list-tube-used", CommandKind::ListTubeUsed),
+    ("cmd-list-tubes-watched", CommandKind::ListTubesWatched),
+    ("cmd-pause-tube", CommandKind::PauseTube),
 ];
 
 /// Whole seconds until a deadline. Deadlines are up to two ms later than requested, so that nothing is early; without

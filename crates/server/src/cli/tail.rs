@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use duewheel_shard::backoff::doubled;
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
@@ -91,9 +92,10 @@ impl TailSession {
 
     /// Connects again, until a signal comes.
     fn connect_again(&self, interrupt: &Interrupt) -> Result<Option<StreamLines>, CommandFailure> {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         let mut has_told = false;
         loop {
+            let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, failures);
             let until = Instant::now() + pause;
             while Instant::now() < until {
                 if interrupt.has_come() {
@@ -110,7 +112,7 @@ impl TailSession {
                 }
                 Err(_) => {}
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            failures = failures.saturating_add(1);
         }
     }
 

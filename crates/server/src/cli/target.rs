@@ -30,7 +30,7 @@ enum TargetCommand {
     List(TargetList),
     /// Let the messages of a target wait until it is resumed
     Pause(TargetPauseArgs),
-    /// Let a paused target have messages again
+    /// Resume deliveries to a paused target
     Resume(TargetNamed),
     /// Send one signed message now, and show what comes back
     Test(TargetNamed),

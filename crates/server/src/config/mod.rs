@@ -266,7 +266,7 @@ impl Settings {
                 let missing = match (&self.tokens, &self.tls) {
                     (Some(_), Some(_)) => None,
                     (None, None) => Some("it needs --tokens, and --tls-cert with --tls-key"),
-                    (None, Some(_)) => Some("it needs --tokens: nothing asks clients who they are"),
+                    (None, Some(_)) => Some("it needs --tokens: clients are not authenticated"),
                     (Some(_), None) => Some(
                         "it needs --tls-cert with --tls-key: tokens and messages would cross the network in the clear",
                     ),
@@ -291,7 +291,7 @@ impl Settings {
                 let missing = match self.of_beanstalk.client_ca {
                     Some(_) => None,
                     None => Some(
-                        "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens; it needs --beanstalk-client-ca",
+                        "beanstalkd's protocol neither authenticates clients nor encrypts, with or without --tokens; it needs --beanstalk-client-ca",
                     ),
                 };
                 Some(beanstalk::ListenAddress::Tcp(self.address(
@@ -314,7 +314,7 @@ impl Settings {
         let missing = match node.peer {
             Some(_) => None,
             None => Some(
-                "nodes know each other by a secret, which whoever can read the store has, too; it needs --peer-cert with --peer-key and --peer-ca",
+                "nodes authenticate each other by a secret that every reader of the store has, too; it needs --peer-cert with --peer-key and --peer-ca",
             ),
         };
         // The name that other nodes use may be one that this node cannot resolve, or an address that is not its own.

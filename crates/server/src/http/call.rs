@@ -111,7 +111,7 @@ impl Call {
         {
             return Err(Problem::new(
                 ErrorCode::CrossOrigin,
-                "this server does not go by the name in the Host header; its operator may say --hosts",
+                "the name in the Host header is none of this server's; its operator may add it with --hosts",
             ));
         }
         // A web page of another origin must not use its visitor's browser to reach a server that trusts this machine.
@@ -183,7 +183,7 @@ impl Call {
                 };
                 return Err(Problem::field(
                     name.into_owned(),
-                    format_args!("unknown query parameter; {hint} taken here"),
+                    format_args!("unknown query parameter; {hint} accepted here"),
                 ));
             }
             if seen.contains(&name) {
@@ -274,7 +274,7 @@ impl Call {
         let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
         if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
             self.discard();
-            let why = "the body must come as it is: a Content-Encoding is not taken";
+            let why = "the body must not be encoded: no Content-Encoding is accepted";
             return Err(Problem::new(ErrorCode::UnsupportedMediaType, why));
         }
         let announced = self.announced();

@@ -43,7 +43,7 @@ pub(crate) struct AdvancedAnswer {
 /// Answers when every shard has seen the new time: what is due by then is granted to the next reserve.
 pub(crate) async fn advance(mut call: Call) -> Answer {
     let Some(clock) = call.app.clock.get().cloned() else {
-        let why = "this server goes by the machine's clock; start it with --virtual-clock";
+        let why = "this server uses the machine's clock; start it with --virtual-clock to move its time";
         return Err(Problem::new(ErrorCode::NotFound, why));
     };
     let limit = call.app.policy.max_delay_ms;

@@ -2,17 +2,17 @@
 
 /// The kind of a figure: a counter only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     /// The word of Prometheus' text format.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         }
     }
 }
@@ -46,13 +46,17 @@ pub(super) const HISTOGRAMS: [StoreHistogram; 2] = [
 
 /// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described
 /// by its name alone.
-pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
-    let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (Kind::Counter, *help));
+pub(super) fn of_store(name: &str) -> (MetricKind, &'static str) {
+    let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (MetricKind::Counter, *help));
     let found = found.or_else(|| {
         let gauge = GAUGES.iter().find(|(n, _)| *n == name);
-        gauge.map(|(_, help)| (Kind::Gauge, *help))
+        gauge.map(|(_, help)| (MetricKind::Gauge, *help))
     });
-    found.unwrap_or(if name.ends_with("_total") { (Kind::Counter, UNNAMED) } else { (Kind::Gauge, UNNAMED) })
+    found.unwrap_or(if name.ends_with("_total") {
+        (MetricKind::Counter, UNNAMED)
+    } else {
+        (MetricKind::Gauge, UNNAMED)
+    })
 }
 
 const UNNAMED: &str = "A figure of the store.";
@@ -84,12 +88,12 @@ const COUNTERS: [(&str, &str); 37] = [
     ("segment_waits_total", "Times that the driver has waited for the next journal segment."),
     ("groups_waited_total", "Groups that have waited in memory for the next journal segment."),
     ("segments_made_total", "Journal segments made as new files."),
-    ("segments_reused_total", "Journal segments made of files that are needed no more."),
+    ("segments_reused_total", "Journal segments made of files that are no longer needed."),
     ("segments_shrunk_total", "Large journal segments that a folder with little in it has given back."),
     ("segment_failures_total", "Journal segments that could not be made; each is tried again."),
-    ("page_failures_total", "Pages that the disk would not give; each is read again."),
+    ("page_failures_total", "Pages that could not be read from the disk; each is read again."),
     ("fetches_total", "Look-ups whose blocks were read from the disk or the server beside the driver."),
-    ("fetch_failures_total", "Those of them that met an error; the requests that need them are told."),
+    ("fetch_failures_total", "Look-ups beside the driver that failed; their requests get the error."),
     ("cuts_total", "Memtables frozen for a flush."),
     ("flushes_total", "Flushes of memtables to runs."),
     ("flush_failures_total", "Flushes that failed; each is tried again."),
@@ -102,7 +106,7 @@ const COUNTERS: [(&str, &str); 37] = [
     ("merge_written_bytes_total", "Bytes that merges have written to runs."),
     (
         "append_microseconds_total",
-        "Time from sending a write to the journal in Redis until its answer, what it was waited for included.",
+        "Time from sending a write to the journal in Redis until its answer, with the wait for replicas.",
     ),
     ("appends_answered_total", "Writes to the journal that Redis has answered."),
     ("renewals_total", "Renewals of the lease on the shard."),
@@ -114,9 +118,9 @@ const COUNTERS: [(&str, &str); 37] = [
     ),
     (
         "done_given_up_total",
-        "Done messages that were removed before their time, because of a limit or for want of room.",
+        "Done messages that were removed before their time, because of a limit or a lack of room.",
     ),
-    ("fences_total", "Reigns that ended because the shard was not this node's any more, by reason."),
+    ("fences_total", "Reigns that ended because this node had lost the shard, by reason."),
     ("wait_failures_total", "Writes to the journal that too few replicas had in time (--redis-wait)."),
     (
         "lost_changes_total",
@@ -133,7 +137,7 @@ const GAUGES: [(&str, &str); 20] = [
     ("memory_records", "Records in the memtables."),
     ("journal_bytes", "Bytes of records in journal segments that are still needed."),
     ("journal_segments", "Journal segments that are in use or ready to be used."),
-    ("journal_spare_segments", "Journal segments that are needed no more and kept to be used again."),
+    ("journal_spare_segments", "Journal segments that are no longer needed and kept to be used again."),
     ("runs", "Runs: sorted files of messages."),
     ("run_bytes", "Bytes of all runs."),
     ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),
@@ -175,7 +179,7 @@ mod tests {
             }
             let (kind, help) = of_store(name);
             assert_ne!(help, UNNAMED, "{name}");
-            assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         page.one(
             "duewheel_queues_left_out",
             "gauge",
-            "Queues in the shards of this node that are not among the first 1000, and have no figures here; at least.",
+            "Queues in the shards of this node without figures here, at least: the first 1000 have figures.",
             left_out(&queues, &shards),
         );
     }
@@ -334,7 +334,7 @@ fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     page.head(
         "duewheel_quota_used",
         "gauge",
-        "What is used of it in the shards of this node; of enqueues, how many of the burst.",
+        "What is used of a quota in the shards of this node; of enqueues, how many of the burst.",
     );
     for ((prefix, one), resource) in shown() {
         page.line("duewheel_quota_used", &labels(prefix, resource), one.used[resource as usize]);

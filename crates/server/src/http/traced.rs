@@ -91,7 +91,7 @@ impl Sending {
         self.end(SendEnd { id: None, batch: Some(lines), error: None });
     }
 
-    /// All of it was refused.
+    /// Ends the span: the request was refused as a whole.
     pub(super) fn refused(self, problem: &Problem) {
         self.end(SendEnd { id: None, batch: None, error: Some(problem.code.as_str()) });
     }

@@ -118,7 +118,7 @@ impl OtelTraces {
             let left = self.counts.give_up();
             match stopped {
                 Ok(Ok(())) if left == 0 => {}
-                Ok(_) | Err(_) => tracing::warn!(spans = left, "the collector does not have the last spans"),
+                Ok(_) | Err(_) => tracing::warn!(spans = left, "the last spans could not be exported"),
             }
         })
     }

@@ -366,7 +366,7 @@ async fn shards_without_an_owner_and_a_store_that_is_away_are_told_by_health_and
     assert_eq!(said.status, 200);
     coordinator.go_away();
     let said = health(&|said| said["status"] == "failing").await;
-    assert!(said.json()["trouble"].as_str().is_some_and(|why| why.contains("is away")), "{said:?}");
+    assert!(said.json()["trouble"].as_str().is_some_and(|why| why.contains("is not available")), "{said:?}");
     probes().await;
     coordinator.come_back();
     health(&|said| said["status"] == "ok").await;

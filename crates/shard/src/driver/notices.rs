@@ -30,7 +30,7 @@ impl Notices {
         match &notice {
             Notice::Unattended(queue) => self.fresh.push(queue.clone()),
             Notice::Died(queue) => {
-                tracing::warn!(%queue, "a message died: it failed as often as it may, or was buried; it is kept");
+                tracing::warn!(%queue, "a message is dead: it failed too often, or was buried; it is kept");
             }
         }
         self.said.push(notice);
@@ -42,7 +42,7 @@ impl Notices {
         for queue in self.unattended(now, ready) {
             tracing::warn!(
                 %queue,
-                "a message has been ready for a minute, and nobody has reserved from its queue; it is kept"
+                "a message has been ready for a minute without a reserve from its queue; it is kept"
             );
         }
     }

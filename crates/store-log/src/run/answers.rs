@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::record::{DedupeRow, Reader};
 
-use super::block::Kind;
+use super::block::BlockKind;
 use super::file::Blocking;
 use super::find::text;
 use super::hash;
@@ -38,8 +38,13 @@ impl AnswerScan {
             }
             let mut buffer = Vec::new();
             self.at = self.next;
-            let head =
-                self.run.file.block_within(Kind::Answers, self.at, end, &mut buffer, Blocking::Allowed)?;
+            let head = self.run.file.block_within(
+                BlockKind::Answers,
+                self.at,
+                end,
+                &mut buffer,
+                Blocking::Allowed,
+            )?;
             self.next += head.length as u64;
             self.block = Bytes::copy_from_slice(payload(&buffer, head));
         }

@@ -22,7 +22,7 @@ const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"dw-runen");
 /// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     Messages = 1,
     Answers = 2,
     IdLeaf = 3,
@@ -100,7 +100,7 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
 pub(crate) fn finish(
     bytes: &mut Vec<u8>,
     start: usize,
-    kind: Kind,
+    kind: BlockKind,
     entries: u32,
     incarnation: Incarnation,
     at: u64,
@@ -125,7 +125,7 @@ pub(crate) fn length(head: &[u8]) -> usize {
 /// Checks a whole block, which must be exactly as long as its head says.
 pub(crate) fn check(
     bytes: &[u8],
-    kind: Kind,
+    kind: BlockKind,
     incarnation: Incarnation,
     at: u64,
 ) -> Result<BlockHead, &'static str> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use duewheel_core::record::DecodeError;
 
-use super::block::{self, BLOCK, BlockHead, FILE_HEAD, Kind};
+use super::block::{self, BLOCK, BlockHead, BlockKind, FILE_HEAD};
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::manifest::RunEntry;
@@ -73,7 +73,7 @@ impl RunFile {
     /// Reads the block from `at` to `end` to the start of `buffer`, which only grows.
     pub(crate) fn block(
         &self,
-        kind: Kind,
+        kind: BlockKind,
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
@@ -88,7 +88,7 @@ impl RunFile {
     /// Reads the block that starts at `at` and ends somewhere up to `end` to the start of `buffer`, which only grows.
     pub(crate) fn block_within(
         &self,
-        kind: Kind,
+        kind: BlockKind,
         at: u64,
         end: u64,
         buffer: &mut Vec<u8>,
@@ -112,7 +112,7 @@ impl RunFile {
     }
 
     /// Checks the block at the start of `bytes`, which ends there or before.
-    pub(crate) fn first_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
+    pub(crate) fn first_block(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
         let length = if bytes.len() < block::HEAD { usize::MAX } else { block::length(bytes) };
         match bytes.get(..length) {
             Some(bytes) => self.check(bytes, kind, at),
@@ -121,11 +121,11 @@ impl RunFile {
     }
 
     /// Checks a block that is exactly these bytes.
-    pub(crate) fn whole_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
+    pub(crate) fn whole_block(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
         self.check(bytes, kind, at)
     }
 
-    fn check(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, ReadFault> {
+    fn check(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
         Ok(block::check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
     }
 

@@ -8,7 +8,7 @@ use duewheel_core::message::Row;
 use duewheel_core::record::{DedupeRow, Reader, StageKind, varint};
 use duewheel_core::{Key, MessageId, QueueName};
 
-use super::block::Kind;
+use super::block::BlockKind;
 use super::file::Blocking;
 use super::hash;
 use super::index::IndexScan;
@@ -222,8 +222,8 @@ impl Run {
             }
             let at = block.wrapping_mul(8);
             self.check_place(at, self.footer.messages_end, self.footer.answers_end)?;
-            let head =
-                self.file.block_within(Kind::Answers, at, self.footer.answers_end, &mut buffer, blocking)?;
+            let end = self.footer.answers_end;
+            let head = self.file.block_within(BlockKind::Answers, at, end, &mut buffer, blocking)?;
             let mut rest = payload(&buffer, head);
             while !rest.is_empty() {
                 let entry =
@@ -294,7 +294,7 @@ impl Run {
             let at = wanted[0].block;
             self.check_place(at, super::block::FILE_HEAD as u64, self.footer.messages_end)?;
             let head = self.file.block_within(
-                Kind::Messages,
+                BlockKind::Messages,
                 at,
                 self.footer.messages_end,
                 &mut buffer,

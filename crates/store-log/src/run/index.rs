@@ -1,6 +1,6 @@
 //! An index of a run: sorted entries in leaves on the disk, and the first entry of each leaf, its *fence*, in memory.
 
-use super::block::{self, BLOCK, Kind};
+use super::block::{self, BLOCK, BlockKind};
 use super::file::{Blocking, RunFile};
 use super::leaf::{LeafEntry, LeafLayout};
 use crate::fault::{Damage, ReadFault};
@@ -8,7 +8,7 @@ use crate::le::u64_at;
 
 #[derive(Debug)]
 pub(crate) struct RunIndex<const C: usize> {
-    kind: Kind,
+    kind: BlockKind,
     fences: Vec<LeafEntry<C>>,
     /// The start of each leaf, divided by 8; then the end of the last one.
     starts: Vec<u32>,
@@ -28,7 +28,7 @@ impl<const C: usize> RunIndex<C> {
     /// Writes the payload of the fences: kind of the leaves, number of entries, end of the last leaf, then of each leaf
     /// its start and first entry.
     pub(crate) fn write(
-        kind: Kind,
+        kind: BlockKind,
         entries: u64,
         leaves: &[(u64, LeafEntry<C>)],
         end: u64,
@@ -46,7 +46,7 @@ impl<const C: usize> RunIndex<C> {
     }
 
     /// Reads the fences; the leaves must lie behind `from` without a gap.
-    pub(crate) fn read(kind: Kind, payload: &[u8], leaves: u32, from: u64, until: u64) -> Option<Self> {
+    pub(crate) fn read(kind: BlockKind, payload: &[u8], leaves: u32, from: u64, until: u64) -> Option<Self> {
         let stride = 8 + 8 * C;
         let rest = payload.get(24..)?;
         if rest.len() != stride.checked_mul(leaves as usize)? || u64_at(payload, 0) != kind as u64 {

@@ -10,7 +10,7 @@ use duewheel_core::time::Class;
 use duewheel_core::{MessageId, QueueName};
 use roaring::RoaringTreemap;
 
-use super::block::{self, BlockHead, Footer, HEAD, Kind};
+use super::block::{self, BlockHead, BlockKind, Footer, HEAD};
 use super::file::{RunFile, bytes_between};
 use super::filter::Filter;
 use super::hash::{self, QueueHash};
@@ -77,7 +77,7 @@ impl Run {
             end: footer_at,
         };
 
-        let (at, head, bytes) = tail.block(Kind::Queues)?;
+        let (at, head, bytes) = tail.block(BlockKind::Queues)?;
         let queues = read_queues(bytes, head.entries, names)
             .filter(|queues| queues.len() as u64 == footer.queues)
             .ok_or_else(|| file.problem(at, "the queues cannot be read"))?;
@@ -99,26 +99,26 @@ impl Run {
             return Err(file.problem(at, "a queue is named twice").into());
         }
 
-        let (at, head, bytes) = tail.block(Kind::Spans)?;
+        let (at, head, bytes) = tail.block(BlockKind::Spans)?;
         let spans = read_spans(bytes, head.entries, footer.messages_end)
             .ok_or_else(|| file.problem(at, "the table of spans cannot be read"))?;
 
         let mut from = footer.answers_end;
-        let by_id = tail.index(Kind::IdLeaf, &mut from, footer.leaves_end)?;
-        let by_key = tail.index(Kind::KeyLeaf, &mut from, footer.leaves_end)?;
-        let by_queue = tail.index(Kind::SpanLeaf, &mut from, footer.leaves_end)?;
-        let leased: RunIndex<4> = tail.index(Kind::LeasedLeaf, &mut from, footer.leaves_end)?;
-        let dead: RunIndex<4> = tail.index(Kind::DeadLeaf, &mut from, footer.leaves_end)?;
-        let graves: RunIndex<4> = tail.index(Kind::GraveLeaf, &mut from, footer.leaves_end)?;
+        let by_id = tail.index(BlockKind::IdLeaf, &mut from, footer.leaves_end)?;
+        let by_key = tail.index(BlockKind::KeyLeaf, &mut from, footer.leaves_end)?;
+        let by_queue = tail.index(BlockKind::SpanLeaf, &mut from, footer.leaves_end)?;
+        let leased: RunIndex<4> = tail.index(BlockKind::LeasedLeaf, &mut from, footer.leaves_end)?;
+        let dead: RunIndex<4> = tail.index(BlockKind::DeadLeaf, &mut from, footer.leaves_end)?;
+        let graves: RunIndex<4> = tail.index(BlockKind::GraveLeaf, &mut from, footer.leaves_end)?;
         if from != footer.leaves_end {
             return Err(file.problem(from, "there are leaves that no index knows").into());
         }
 
-        let (at, head, bytes) = tail.block(Kind::Filter)?;
+        let (at, head, bytes) = tail.block(BlockKind::Filter)?;
         let filter = Filter::read(bytes.to_vec(), 0, head.entries)
             .ok_or_else(|| file.problem(at, "the filter cannot be read"))?;
 
-        let (at, _, mut set) = tail.block(Kind::Ids)?;
+        let (at, _, mut set) = tail.block(BlockKind::Ids)?;
         let ids = RoaringTreemap::deserialize_from(&mut set).ok().filter(|_| set.is_empty());
         let ids = ids.ok_or_else(|| file.problem(at, "the set of ids cannot be read"))?;
         if tail.at != tail.end {
@@ -226,7 +226,7 @@ fn read_tail(file: &mut RunFile) -> Result<(Vec<u8>, Footer), ReadFault> {
     let run = file.run;
     let footer_at = run.bytes - block::FOOTER as u64;
     let footer_of = |bytes: &[u8]| -> Result<Footer, ReadFault> {
-        let head = file.whole_block(bytes, Kind::Footer, footer_at)?;
+        let head = file.whole_block(bytes, BlockKind::Footer, footer_at)?;
         Ok(Footer::read(payload(bytes, head), footer_at).map_err(|what| file.problem(footer_at, what))?)
     };
     let from = match run.tail {
@@ -260,7 +260,7 @@ struct Tail<'a> {
 
 impl<'a> Tail<'a> {
     /// The place of the next block, its head and its payload.
-    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, &'a [u8]), ReadFault> {
+    fn block(&mut self, kind: BlockKind) -> Result<(u64, BlockHead, &'a [u8]), ReadFault> {
         let at = self.at;
         if bytes_between(at, self.end) < HEAD {
             return Err(self.file.problem(at, "the tail ends too soon").into());
@@ -274,11 +274,11 @@ impl<'a> Tail<'a> {
     /// Reads an index whose leaves start at `from`, which moves behind them.
     fn index<const C: usize>(
         &mut self,
-        kind: Kind,
+        kind: BlockKind,
         from: &mut u64,
         until: u64,
     ) -> Result<RunIndex<C>, ReadFault> {
-        let (at, head, bytes) = self.block(Kind::Fences)?;
+        let (at, head, bytes) = self.block(BlockKind::Fences)?;
         let index: RunIndex<C> = RunIndex::read(kind, bytes, head.entries, *from, until)
             .ok_or_else(|| self.file.problem(at, "the table of leaves cannot be read"))?;
         *from = index.end();

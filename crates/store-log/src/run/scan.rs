@@ -9,7 +9,7 @@ use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId};
 
-use super::block::{FILE_HEAD, HEAD, Kind};
+use super::block::{BlockKind, FILE_HEAD, HEAD};
 use super::file::{Blocking, bytes_between};
 use super::index::{IndexScan, RunIndex};
 use super::leaf::LeafEntry;
@@ -457,7 +457,7 @@ impl BySpan {
         let mut block = 0;
         while block < bytes.len() {
             let at = from + block as u64;
-            let head = run.file.first_block(&bytes[block..], Kind::Messages, at)?;
+            let head = run.file.first_block(&bytes[block..], BlockKind::Messages, at)?;
             let mut rows = BlockRows::new(payload(&bytes[block..], head), head.entries);
             while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
                 let due = row.head.due;
@@ -524,7 +524,7 @@ impl ByIndex {
                 run.check_place(at, FILE_HEAD as u64, run.footer.messages_end)?;
                 let mut buffer = Vec::new();
                 let head = run.file.block_within(
-                    Kind::Messages,
+                    BlockKind::Messages,
                     at,
                     run.footer.messages_end,
                     &mut buffer,

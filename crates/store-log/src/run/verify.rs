@@ -7,7 +7,7 @@ use duewheel_core::time::Class;
 use duewheel_core::{MessageId, QueueName};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::block::Kind;
+use super::block::BlockKind;
 use super::file::Blocking;
 use super::find::{self, text};
 use super::hash::{self, QueueHash};
@@ -111,7 +111,7 @@ impl Check<'_> {
         let mut stretches: Vec<QueueRows> = Vec::new();
         let mut buffer = Vec::new();
         while at < end {
-            let head = run.file.block_within(Kind::Messages, at, end, &mut buffer, Blocking::Allowed)?;
+            let head = run.file.block_within(BlockKind::Messages, at, end, &mut buffer, Blocking::Allowed)?;
             let bad = |what: &str| -> ReadFault { run.file.problem(at, what).into() };
             let mut rows = BlockRows::new(payload(&buffer, head), head.entries);
             let next = at + head.length as u64;
@@ -192,7 +192,7 @@ impl Check<'_> {
         let (mut count, mut last, mut until) = (0, 0, 0);
         let mut buffer = Vec::new();
         while at < end {
-            let head = run.file.block_within(Kind::Answers, at, end, &mut buffer, Blocking::Allowed)?;
+            let head = run.file.block_within(BlockKind::Answers, at, end, &mut buffer, Blocking::Allowed)?;
             let bad = |what: &str| -> ReadFault { run.file.problem(at, what).into() };
             let mut rest = payload(&buffer, head);
             for _ in 0..head.entries {

@@ -12,7 +12,7 @@ use duewheel_core::{Due, Lsn, MessageId, QueueName};
 use foldhash::fast::RandomState;
 use roaring::RoaringTreemap;
 
-use super::block::{self, BLOCK, FILE_HEAD, Footer, HEAD, Kind};
+use super::block::{self, BLOCK, BlockKind, FILE_HEAD, Footer, HEAD};
 use super::filter::FilterWriter;
 use super::find;
 use super::hash::{self, QueueHash};
@@ -103,7 +103,7 @@ enum OtherIndex {
 /// An index that is being written.
 #[derive(Debug)]
 struct Leaves<const C: usize> {
-    kind: Kind,
+    kind: BlockKind,
     sorted: SortedEntries<C>,
     leaf: LeafWriter<C>,
     leaves: Vec<(u64, LeafEntry<C>)>,
@@ -314,7 +314,7 @@ impl RunWriter {
                     self.end_answers()?;
                     let keys = self.by_key.len();
                     self.finishing.filter = Some(FilterWriter::new(keys));
-                    WriterStage::Ids(Leaves::new(Kind::IdLeaf, self.by_id.take(), &mut self.spill)?)
+                    WriterStage::Ids(Leaves::new(BlockKind::IdLeaf, self.by_id.take(), &mut self.spill)?)
                 }
                 WriterStage::Ids(mut leaves) => {
                     let ids = &mut finishing.ids;
@@ -323,7 +323,7 @@ impl RunWriter {
                         None => WriterStage::Ids(leaves),
                         Some(fences) => {
                             finishing.fences.push(fences);
-                            WriterStage::Keys(Leaves::new(Kind::KeyLeaf, self.by_key.take(), spill)?)
+                            WriterStage::Keys(Leaves::new(BlockKind::KeyLeaf, self.by_key.take(), spill)?)
                         }
                     }
                 }
@@ -339,7 +339,7 @@ impl RunWriter {
                         None => WriterStage::Keys(leaves),
                         Some(fences) => {
                             finishing.fences.push(fences);
-                            let leaves = Leaves::new(Kind::SpanLeaf, self.by_queue.take(), spill)?;
+                            let leaves = Leaves::new(BlockKind::SpanLeaf, self.by_queue.take(), spill)?;
                             WriterStage::Others(OtherIndex::Spans, leaves)
                         }
                     }
@@ -350,9 +350,13 @@ impl RunWriter {
                         Some(fences) => {
                             finishing.fences.push(fences);
                             let (next, kind, sorter) = match which {
-                                OtherIndex::Spans => (OtherIndex::Leased, Kind::LeasedLeaf, &mut self.leased),
-                                OtherIndex::Leased => (OtherIndex::Dead, Kind::DeadLeaf, &mut self.dead),
-                                OtherIndex::Dead => (OtherIndex::Graves, Kind::GraveLeaf, &mut self.graves),
+                                OtherIndex::Spans => {
+                                    (OtherIndex::Leased, BlockKind::LeasedLeaf, &mut self.leased)
+                                }
+                                OtherIndex::Leased => (OtherIndex::Dead, BlockKind::DeadLeaf, &mut self.dead),
+                                OtherIndex::Dead => {
+                                    (OtherIndex::Graves, BlockKind::GraveLeaf, &mut self.graves)
+                                }
                                 OtherIndex::Graves => continue, // the tail is next
                             };
                             WriterStage::Others(next, Leaves::new(kind, sorter.take(), spill)?)
@@ -456,7 +460,7 @@ impl RunWriter {
 
     /// Closes a block of rows; the end of the queues that end in it is now known.
     fn close_block(&mut self, span: u64) -> Result<(), StoreError> {
-        self.out.close(Kind::Messages)?;
+        self.out.close(BlockKind::Messages)?;
         let end = self.out.at();
         for (queue, start, blocks) in self.ending.drain(..) {
             let extent = ((end - start) / 8) << 1 | u64::from(blocks == BlockSharing::Own);
@@ -499,7 +503,7 @@ impl RunWriter {
         for (hash, range) in answers {
             self.write_answer(hash, &bytes[range])?;
         }
-        self.out.close(Kind::Answers)?;
+        self.out.close(BlockKind::Answers)?;
         self.footer.answers_end = self.out.at();
         Ok(())
     }
@@ -515,32 +519,32 @@ impl RunWriter {
             });
         }
         self.footer.queues = self.queues.len() as u64;
-        out.section(Kind::Queues)?;
+        out.section(BlockKind::Queues)?;
         for span in &self.spans {
             out.entry(|writer| span.write(&mut writer.bytes));
         }
-        out.section(Kind::Spans)?;
+        out.section(BlockKind::Spans)?;
         for (leaves, payload) in std::mem::take(&mut self.finishing.fences) {
             out.bytes.extend_from_slice(&payload);
             out.entries = leaves;
-            out.section(Kind::Fences)?;
+            out.section(BlockKind::Fences)?;
         }
         if let Some(filter) = self.finishing.filter.take() {
             out.entries = filter.write(&mut out.bytes);
         }
-        out.section(Kind::Filter)?;
+        out.section(BlockKind::Filter)?;
         let ids = std::mem::take(&mut self.finishing.ids).whole();
         ids.serialize_into(&mut out.bytes).expect("memory takes it");
-        out.section(Kind::Ids)?;
+        out.section(BlockKind::Ids)?;
         self.footer.write(&mut out.bytes);
-        out.section(Kind::Footer)?;
+        out.section(BlockKind::Footer)?;
         out.finish(self.footer.leaves_end)
     }
 
     fn write_answer(&mut self, hash: u64, row: &[u8]) -> Result<(), StoreError> {
         let whole = varint_length(row.len() as u64) + row.len();
         if self.out.length() + whole > BLOCK && self.out.entries > 0 {
-            self.out.close(Kind::Answers)?;
+            self.out.close(BlockKind::Answers)?;
         }
         self.out.entry(|writer| writer.blob(row));
         self.footer.answers += 1;
@@ -598,12 +602,12 @@ impl Output {
     }
 
     /// Completes the present block, if it is not empty.
-    fn close(&mut self, kind: Kind) -> Result<(), StoreError> {
+    fn close(&mut self, kind: BlockKind) -> Result<(), StoreError> {
         if self.entries == 0 { Ok(()) } else { self.section(kind) }
     }
 
     /// Completes the present block, even an empty one.
-    fn section(&mut self, kind: Kind) -> Result<(), StoreError> {
+    fn section(&mut self, kind: BlockKind) -> Result<(), StoreError> {
         let at = self.at();
         block::finish(&mut self.bytes, self.block, kind, self.entries, self.run.incarnation, at);
         self.block = self.bytes.len();
@@ -643,7 +647,7 @@ impl Output {
 }
 
 impl<const C: usize> Leaves<C> {
-    fn new(kind: Kind, sorter: Sorter<C>, spill: &mut Spill) -> Result<Self, StoreError> {
+    fn new(kind: BlockKind, sorter: Sorter<C>, spill: &mut Spill) -> Result<Self, StoreError> {
         let sorted = sorter.sorted(spill)?;
         Ok(Leaves { kind, sorted, leaf: LeafWriter::new(), leaves: Vec::new(), entries: 0 })
     }

@@ -18,7 +18,7 @@ use crate::fault::{Damage, failed};
 use crate::le::u64_at;
 use crate::manifest::RunEntry;
 use crate::run::Mask;
-use crate::run::block::{FOOTER, Footer, HEAD, Kind};
+use crate::run::block::{BlockKind, FOOTER, Footer, HEAD};
 use crate::run::row::{self, BlockRows};
 
 /// The readable parts of a run.
@@ -82,7 +82,7 @@ impl RunContents {
         let mut blocks = blocks(source, entry)?;
         let mut gaps = 0;
         while let Some(block) = blocks.next()? {
-            if blocks.gaps.len() > gaps && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
+            if blocks.gaps.len() > gaps && met.last.is_none_or(|kind| kind <= BlockKind::Answers as u8) {
                 met.hole = true;
             }
             gaps = blocks.gaps.len();
@@ -90,8 +90,10 @@ impl RunContents {
             pieces.take(&block, &mut met);
         }
         // Without a footer the file may have been cut short there.
-        let is_short = met.footer.is_none() && met.last != Some(Kind::Footer as u8);
-        if (blocks.gaps.len() > gaps || is_short) && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
+        let is_short = met.footer.is_none() && met.last != Some(BlockKind::Footer as u8);
+        if (blocks.gaps.len() > gaps || is_short)
+            && met.last.is_none_or(|kind| kind <= BlockKind::Answers as u8)
+        {
             met.hole = true;
         }
         if is_short && blocks.gaps.is_empty() {
@@ -117,24 +119,24 @@ impl RunContents {
 
     fn take(&mut self, block: &Block, met: &mut RunCoverage) {
         match block.kind {
-            kind if kind == Kind::Messages as u8 => met.rows += u64::from(block.entries),
-            kind if kind == Kind::Answers as u8 => met.answers += u64::from(block.entries),
-            kind if kind == Kind::Queues as u8 => {
+            kind if kind == BlockKind::Messages as u8 => met.rows += u64::from(block.entries),
+            kind if kind == BlockKind::Answers as u8 => met.answers += u64::from(block.entries),
+            kind if kind == BlockKind::Queues as u8 => {
                 if let Some((queues, rows)) = read_queues(&block.payload, block.entries) {
                     (self.queues, met.told) = (queues, Some(rows));
                 }
             }
-            kind if kind == Kind::Spans as u8 => {
+            kind if kind == BlockKind::Spans as u8 => {
                 let spans = block.payload.chunks_exact(32).map(|span| {
                     let class = if u64_at(span, 8) == Class::At as u64 { Class::At } else { Class::After };
                     (u64_at(span, 0), Due::from_raw(class, u64_at(span, 16)))
                 });
                 self.spans = spans.collect();
             }
-            kind if kind == Kind::Ids as u8 => {
+            kind if kind == BlockKind::Ids as u8 => {
                 self.ids = RoaringTreemap::deserialize_from(&block.payload[..]).ok();
             }
-            kind if kind == Kind::Footer as u8 && block.payload.len() == FOOTER - HEAD => {
+            kind if kind == BlockKind::Footer as u8 && block.payload.len() == FOOTER - HEAD => {
                 met.footer = Footer::read(&block.payload, block.at).ok();
             }
             _ => {}
@@ -190,12 +192,12 @@ impl RunContents {
         let mut blocks = blocks(source, entry)?;
         while let Some(block) = blocks.next()? {
             match block.kind {
-                kind if kind == Kind::Messages as u8 => {
+                kind if kind == BlockKind::Messages as u8 => {
                     for (queue, row) in self.rows(&block) {
                         visit(RunItem::Message(queue, row))?;
                     }
                 }
-                kind if kind == Kind::Answers as u8 => {
+                kind if kind == BlockKind::Answers as u8 => {
                     for row in answers(&block) {
                         visit(RunItem::Answer(row))?;
                     }

@@ -9,7 +9,7 @@ use duewheel_core::record::Writer;
 use duewheel_core::store::{ErrorKind, Ledger, QueueRow, StoreError};
 use roaring::RoaringTreemap;
 
-use super::{FILE_HEAD, HEAD, Kind, head};
+use super::{FILE_HEAD, HEAD, StateBlockKind, head};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, STATE};
@@ -78,7 +78,7 @@ pub(crate) fn write_whole(
     for part in parts {
         out.run(part)?;
     }
-    out.entry(Kind::End, |w| {
+    out.entry(StateBlockKind::End, |w| {
         w.varint(queues);
         w.varint(parts.len() as u64);
     })?;
@@ -114,7 +114,7 @@ fn write_delta(
         }
     }
     for name in &gone {
-        out.entry(Kind::GoneQueues, |w| w.blob(name.as_str().as_bytes()))?;
+        out.entry(StateBlockKind::GoneQueues, |w| w.blob(name.as_str().as_bytes()))?;
     }
     counts[2] = gone.len() as u64;
     let known = |part: &LiveRun| before.iter().find(|known| Arc::ptr_eq(&known.run, &part.run));
@@ -130,10 +130,10 @@ fn write_delta(
         }
     }
     for part in *parts {
-        out.entry(Kind::ListedRuns, |w| w.varint(part.run.entry().no.0))?;
+        out.entry(StateBlockKind::ListedRuns, |w| w.varint(part.run.entry().no.0))?;
     }
     counts[4] = parts.len() as u64;
-    out.entry(Kind::End, |w| counts.iter().for_each(|n| w.varint(*n)))?;
+    out.entry(StateBlockKind::End, |w| counts.iter().for_each(|n| w.varint(*n)))?;
     out.close_block()?;
     if out.bytes() > most {
         return Ok(None);
@@ -161,13 +161,13 @@ struct StateWriter {
 /// The present block.
 #[derive(Debug)]
 struct StateBlock {
-    kind: Kind,
+    kind: StateBlockKind,
     entries: u32,
     bytes: Vec<u8>,
 }
 
 impl StateBlock {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: StateBlockKind) -> Self {
         StateBlock { kind, entries: 0, bytes: vec![0; HEAD] }
     }
 }
@@ -189,7 +189,7 @@ impl StateWriter {
             entry,
             written: 0,
             ready: head(&entry, FORMAT, before),
-            block: StateBlock::new(Kind::Books),
+            block: StateBlock::new(StateBlockKind::Books),
         })
     }
 
@@ -200,7 +200,7 @@ impl StateWriter {
     }
 
     fn books(&mut self, ledger: &Ledger) -> Result<(), StoreError> {
-        self.entry(Kind::Books, |w| {
+        self.entry(StateBlockKind::Books, |w| {
             w.varint(ledger.next_id().0);
             match ledger.clock() {
                 None => w.byte(0),
@@ -214,7 +214,7 @@ impl StateWriter {
     }
 
     fn queue(&mut self, row: &QueueRow) -> Result<(), StoreError> {
-        self.entry(Kind::Queues, |w| {
+        self.entry(StateBlockKind::Queues, |w| {
             w.blob(row.name.as_str().as_bytes());
             w.settings(&row.settings);
             w.pause(row.pause);
@@ -226,7 +226,7 @@ impl StateWriter {
     /// A run, with all that is removed of it.
     fn run(&mut self, part: &LiveRun) -> Result<(), StoreError> {
         let (run, live) = (&part.run, &part.live);
-        self.entry(Kind::Runs, |w| {
+        self.entry(StateBlockKind::Runs, |w| {
             w.varint(run.entry().no.0);
             masks(w, live.masks().collect());
             ids(w, &(run.ids() - &live.ids));
@@ -244,7 +244,7 @@ impl StateWriter {
         if removed.is_empty() && !is_masked && before.live.gone() == now.live.gone() {
             return Ok(false);
         }
-        self.entry(Kind::ChangedRuns, |w| {
+        self.entry(StateBlockKind::ChangedRuns, |w| {
             w.varint(now.run.entry().no.0);
             w.byte(u8::from(is_masked));
             if is_masked {
@@ -256,7 +256,7 @@ impl StateWriter {
         Ok(true)
     }
 
-    fn entry(&mut self, kind: Kind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
+    fn entry(&mut self, kind: StateBlockKind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
         if kind != self.block.kind || self.block.bytes.len() >= BLOCK {
             self.close_block()?;
             self.block.kind = kind;
@@ -272,7 +272,7 @@ impl StateWriter {
 
     fn close_block(&mut self) -> Result<(), StoreError> {
         let StateBlock { kind, entries, mut bytes } =
-            std::mem::replace(&mut self.block, StateBlock::new(Kind::End));
+            std::mem::replace(&mut self.block, StateBlock::new(StateBlockKind::End));
         if entries == 0 {
             return Ok(());
         }

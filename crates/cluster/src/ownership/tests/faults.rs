@@ -128,7 +128,8 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
     let before = coordinator.owners().unwrap();
     coordinator.go_away();
     until("both say so", || {
-        let trouble = |node: &Started| node.shared.health().trouble.is_some_and(|t| t.contains("is away"));
+        let trouble =
+            |node: &Started| node.shared.health().trouble.is_some_and(|t| t.contains("is not available"));
         trouble(&a) && trouble(&b)
     })
     .await;

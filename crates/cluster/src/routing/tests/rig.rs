@@ -165,7 +165,7 @@ impl Shards for Local {
                 Err((error, _)) => drop(to.send((0..n).map(|_| Err(error.clone())).collect())),
             },
             Mood::Away => {
-                let error = StoreError::new(ErrorKind::Unavailable, "nobody owns it");
+                let error = StoreError::new(ErrorKind::Unavailable, "it has no owner");
                 let error = CallError::Store { error, outcome: Outcome::NotApplied };
                 drop(to.send((0..n).map(|_| Err(error.clone())).collect()));
             }

@@ -71,7 +71,7 @@ pub(super) fn write(page: &mut MetricsPage, shards: &[LocalShard]) {
         page.head(
             name,
             "counter",
-            "How long nobody owned a shard before this node took it, as far as it has seen.",
+            "How long a shard had no owner before this node took it, as far as this node has seen.",
         );
         for (shard, counted) in &counted {
             page.text(name, &labels(shard, ""), &seconds(counted.unowned_ms));

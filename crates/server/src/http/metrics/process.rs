@@ -19,7 +19,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         1,
     );
     let health = app.client.health();
-    page.head("duewheel_tick_age_seconds", "gauge", "How long ago the driver's loop last came round.");
+    page.head("duewheel_tick_age_seconds", "gauge", "Time since the last turn of the driver's loop.");
     page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
     page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
     page.one(
@@ -77,7 +77,7 @@ fn write_disk(page: &mut MetricsPage, folder: &Path) {
     page.one(
         "duewheel_disk_free_bytes",
         "gauge",
-        "What this user may still write to the disk of the data folder.",
+        "Bytes that the server's user may still write to the disk of the data folder.",
         of.f_bavail.saturating_mul(of.f_frsize),
     );
     page.one(

@@ -15,7 +15,7 @@ pub(super) fn write(page: &mut MetricsPage, app: &App) {
     page.one(
         "duewheel_otel_spans_dropped_total",
         "counter",
-        "Spans that nobody has: too many waited, or their export failed.",
+        "Spans that were dropped: too many waited, or their export failed.",
         counts.dropped,
     );
     page.one("duewheel_otel_spans_waiting", "gauge", "Spans that wait for their export.", counts.waiting);

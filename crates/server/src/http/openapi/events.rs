@@ -36,7 +36,7 @@ pub(crate) fn events() -> OperationDoc {
         )
         .gives_other(
             200,
-            "Events until the reader goes or the server stops. `data` is an Event in JSON; an event `missed` says from which id to which events were not kept.",
+            "Events until the reader ends the connection or the server stops. `data` is an Event in JSON; an event `missed` says from which id to which events were not kept.",
             "text/event-stream",
             |g| {
                 g.subschema_for::<EventAnswer<'static>>();

@@ -76,7 +76,7 @@ pub(crate) fn list_messages() -> OperationDoc {
         json!("status_500"),
     )
     .query("after", AFTER, |_| cursor(), json!("-_-"))
-    .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
+    .query("limit", "The most messages of a page.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
     .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn bulk() -> OperationDoc {
         .takes::<BulkFields<'_>>(
             r#"{"action": "cancel", "filter": {"key_prefix": "order-"}, "dry_run": true}"#,
         )
-        .gives(200, "They are counted.", &BulkCountAnswer { matched: 1_200, leased: 3 })
+        .gives(200, "The messages are counted.", &BulkCountAnswer { matched: 1_200, leased: 3 })
         .gives(202, "The job has begun.", &job("collecting", 0))
         .refuses(&[OverQuota, DiskFull])
 }

@@ -39,8 +39,8 @@ impl Tag {
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Tag::Produce => ("produce", "Schedule messages, change them, and take them back."),
-            Tag::Consume => ("consume", "Lease messages, and say what became of them."),
-            Tag::Look => ("look", "See what is pending, and how the server is."),
+            Tag::Consume => ("consume", "Lease messages, and report their outcomes."),
+            Tag::Look => ("look", "See what is pending, and the state of the server."),
             Tag::Operate => ("operate", "Set, pause and empty queues; make copies."),
         }
     }

@@ -252,11 +252,11 @@ pub(crate) fn ack() -> OperationDoc {
 
 pub(crate) fn nack() -> OperationDoc {
     let example = settled(SettledWord::Again, Some(DUE_AT));
-    OperationDoc::new(Tag::Consume, "nack", "Not done: again after a delay, or dead")
+    OperationDoc::new(Tag::Consume, "nack", "Nack a message: it is ready again after a delay, or dead")
         .takes::<Nack<'_>>(
             r#"{"lease_token": "000000010000000000000001", "delay_ms": 60000, "reason": "mail server away"}"#,
         )
-        .gives(200, "What becomes of the message.", &example)
+        .gives(200, "The state of the message from now on.", &example)
         .refuses(&[LeaseLost, MessageNotFound])
 }
 
@@ -318,12 +318,12 @@ pub(crate) fn list_queues() -> OperationDoc {
             |g| g.subschema_for::<QueueSchema>(),
             json!("close-review"),
         )
-        .query("limit", "At most so many.", |_| limit(listing::QUEUES, "max_page"), json!(1000))
+        .query("limit", "The most queues of a page.", |_| limit(listing::QUEUES, "max_page"), json!(1000))
         .gives(200, "The page.", &QueuesAnswer { queues: vec![queue()], next: None })
 }
 
 pub(crate) fn get_queue() -> OperationDoc {
-    OperationDoc::new(Tag::Look, "get_queue", "A queue; one that nobody uses is empty").gives(
+    OperationDoc::new(Tag::Look, "get_queue", "A queue; one that does not exist is shown as empty").gives(
         200,
         "The queue.",
         &queue(),
@@ -391,9 +391,9 @@ pub(crate) fn stats() -> OperationDoc {
 
 pub(crate) fn stats_stream() -> OperationDoc {
     let example = serde_json::to_string(&stats_example()).unwrap_or_default();
-    OperationDoc::new(Tag::Look, "stats_stream", "The same every second, as server-sent events").gives_other(
+    OperationDoc::new(Tag::Look, "stats_stream", "The figures every second, as server-sent events").gives_other(
         200,
-        "An event `stats` every second, with the figures in JSON, until the reader goes or the server stops.",
+        "An event `stats` every second, with the figures in JSON, until the reader ends the connection or the server stops.",
         "text/event-stream",
         |_| json_schema!({ "type": "string" }),
         format!("event: stats\ndata: {example}\n\n").into(),
@@ -418,7 +418,7 @@ pub(crate) fn token() -> OperationDoc {
 }
 
 pub(crate) fn tokens() -> OperationDoc {
-    OperationDoc::new(Tag::Look, "tokens", "All tokens by name, without what they are made of").gives(
+    OperationDoc::new(Tag::Look, "tokens", "All tokens by name, without the tokens themselves").gives(
         200,
         "The tokens; none where the server asks for none.",
         &TokensAnswer { tokens: vec![token_example()] },
@@ -434,7 +434,7 @@ pub(crate) fn quotas() -> OperationDoc {
         leases: resource(Some(1_000)),
         enqueues_per_second: RateAnswer { limit: Some(100), burst: Some(500), used: 0, refused: 0 },
     };
-    OperationDoc::new(Tag::Look, "quotas", "What tenants may have, and what they have").gives(
+    OperationDoc::new(Tag::Look, "quotas", "All quotas, and what is used of them").gives(
         200,
         "All quotas within reach.",
         &QuotasAnswer { quotas: Elements::Made(vec![example]) },
@@ -471,7 +471,7 @@ pub(crate) fn cluster() -> OperationDoc {
         shards_without_owner: 0,
         shards: Elements::Made(vec![shard]),
     };
-    OperationDoc::new(Tag::Look, "cluster", "The nodes, and who owns what")
+    OperationDoc::new(Tag::Look, "cluster", "The nodes, and the owners of the shards")
         .gives(200, "The cluster as the node that answers sees it.", &example)
         .refuses(&[NotFound])
 }
@@ -489,7 +489,7 @@ pub(crate) fn health() -> OperationDoc {
         .gives(200, "All is well.", &example(StatusWord::Ok, None))
         .gives(
             503,
-            "It starts, it drains, its driver does not come round, or its store or cluster has trouble.",
+            "The server starts or drains, its driver has stalled, or its store or cluster has a problem.",
             &TroubledAnswer::Running(example(StatusWord::Failing, Some("the store is away"))),
         )
 }
@@ -500,8 +500,13 @@ pub(crate) fn live() -> OperationDoc {
 }
 
 pub(crate) fn ready() -> OperationDoc {
-    let no = "It starts, it was told to stop, a thread has stalled, the store does not return from a call, or there was a bug.";
-    probe("ready", "Whether to send requests here: 503 when it starts to stop", no, StatusWord::Draining)
+    let no = "The server starts or was told to stop, a thread has stalled, the store does not return from a call, or there was a bug.";
+    probe(
+        "ready",
+        "Whether to send requests here: 503 as soon as the server begins to stop",
+        no,
+        StatusWord::Draining,
+    )
 }
 
 fn probe(id: &'static str, summary: &'static str, no: &'static str, status: StatusWord) -> OperationDoc {
@@ -514,7 +519,7 @@ pub(crate) fn metrics() -> OperationDoc {
     OperationDoc::new(Tag::Look, "metrics", "Figures in Prometheus' text format")
         .query(
             "queue",
-            "Figures of this queue alone, or with `*` at the end of those whose names begin so.",
+            "Figures of this queue alone; with `*` at the end, of all queues whose names begin with what is before it.",
             |_| json_schema!({ "type": "string", "format": "duewheel-queues", "minLength": 1 }),
             json!("orders*"),
         )
@@ -646,7 +651,7 @@ pub(crate) fn resume() -> OperationDoc {
 pub(crate) fn purge() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "purge", "Remove all messages that are not leased")
         .may_take::<Nothing>("{}")
-        .gives(200, "They are removed.", &PurgedAnswer { purged: 3, durability: FSYNC })
+        .gives(200, "The messages are removed.", &PurgedAnswer { purged: 3, durability: FSYNC })
 }
 
 pub(crate) fn redrive() -> OperationDoc {
@@ -661,7 +666,11 @@ pub(crate) fn redrive() -> OperationDoc {
         "Make dead messages ready again, in the order in which they died",
     )
     .may_take::<Redrive>(r#"{"ids": ["17", "18"]}"#)
-    .gives(200, "They are ready.", &RedrivenAnswer { redriven: 1, results: Some(results), durability: None })
+    .gives(
+        200,
+        "The messages are ready.",
+        &RedrivenAnswer { redriven: 1, results: Some(results), durability: None },
+    )
     .refuses(&[Paused, OverQuota, DiskFull])
 }
 

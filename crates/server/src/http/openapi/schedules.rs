@@ -72,10 +72,14 @@ pub(crate) fn get() -> OperationDoc {
 }
 
 pub(crate) fn change() -> OperationDoc {
-    OperationDoc::new(Tag::Operate, "change_schedule", "Change what is named of a schedule; `null` resets")
-        .takes::<ScheduleRequest<'_>>(r#"{"paused": true, "note": "holidays"}"#)
-        .gives(200, "The schedule.", &schedule())
-        .refuses(&[NotFound, KeyExists, DiskFull])
+    OperationDoc::new(
+        Tag::Operate,
+        "change_schedule",
+        "Change some settings of a schedule; `null` resets one",
+    )
+    .takes::<ScheduleRequest<'_>>(r#"{"paused": true, "note": "holidays"}"#)
+    .gives(200, "The schedule.", &schedule())
+    .refuses(&[NotFound, KeyExists, DiskFull])
 }
 
 pub(crate) fn remove() -> OperationDoc {
@@ -84,7 +88,7 @@ pub(crate) fn remove() -> OperationDoc {
         "remove_schedule",
         "Remove a schedule, and its occurrence that is not due",
     )
-    .gives(200, "It is removed.", &ScheduleRemoved { name: NAME.into(), removed: true })
+    .gives(200, "The schedule is removed.", &ScheduleRemoved { name: NAME.into(), removed: true })
     .refuses(&[NotFound])
 }
 
@@ -121,7 +125,11 @@ pub(crate) fn backfill() -> OperationDoc {
         .takes::<BackfillRequest<'_>>(
             r#"{"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T00:00:00Z", "id": "first-days"}"#,
         )
-        .gives(200, "They have entered.", &BackfilledAnswer { id: "first-days".into(), occurrences: 2 })
+        .gives(
+            200,
+            "The occurrences have entered.",
+            &BackfilledAnswer { id: "first-days".into(), occurrences: 2 },
+        )
         .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn list() -> OperationDoc {
 
 pub(crate) fn remove() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "remove_target", "Remove a target that no queue is delivered to")
-        .gives(200, "It is removed.", &TargetRemoved { name: NAME.into(), removed: true })
+        .gives(200, "The target is removed.", &TargetRemoved { name: NAME.into(), removed: true })
         .refuses(&[NotFound, InUse])
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn pause() -> OperationDoc {
 }
 
 pub(crate) fn resume() -> OperationDoc {
-    OperationDoc::new(Tag::Operate, "resume_target", "Let a paused target have messages again")
+    OperationDoc::new(Tag::Operate, "resume_target", "Resume deliveries to a paused target")
         .gives(200, "The target.", &target())
         .refuses(&[NotFound, KeyExists, DiskFull])
 }
@@ -115,6 +115,6 @@ pub(crate) fn test() -> OperationDoc {
         webhook_id: "dw_0f4e2bd1c5a64c0e9a5b3f0e8d7c6b5a_test-5b0e9c2f_0".into(),
     };
     OperationDoc::new(Tag::Operate, "test_target", "Send one signed message now")
-        .gives(200, "What came back.", &tested)
+        .gives(200, "The answer of the target.", &tested)
         .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])
 }

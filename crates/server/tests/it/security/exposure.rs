@@ -254,5 +254,5 @@ fn over_tls_beanstalkds_protocol_is_for_clients_with_a_certificate_alone() {
     until("the new authority", || hear(Some(&strangers)).is_ok());
     assert!(hear(Some(&secrets.authority)).is_err());
     let log = std::fs::read_to_string(secrets.path().join("log")).expect("log");
-    assert!(!log.contains("asks for no token"), "{log}");
+    assert!(!log.contains("has no tokens"), "{log}");
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   clients ──calls──▶ Router ─▶ Fleet ─▶ inbox ─▶ Runner::turn ─▶ MediumStore ─▶ SimMedium ═▶ World: files, leases, members
-//!                                  │                                          Keeper::turn ──▶ Way ─▲
+//!                                  │                              Keeper::turn ──▶ NodeCoordinator ─▲
 //!                                  └─▶ Peer ═══ Net ═══▶ the owner's node
 //! ```
 //!

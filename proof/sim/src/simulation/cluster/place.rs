@@ -17,7 +17,7 @@ use duewheel_store_medium::MediumShared;
 use tokio::runtime::{Builder, Runtime};
 
 use super::network::{Caller, End, Net, address, lock};
-use super::store::{Way, World};
+use super::store::{NodeCoordinator, World};
 use super::{BEGIN_MS, MS};
 
 /// The clocks of a machine. Clones share them.
@@ -124,8 +124,13 @@ impl Process {
             .expect("a runtime without I/O");
         let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
         let (world, log) = (recipe.world.clone(), recipe.log.clone());
-        let coordinator =
-            Way { world, place, clock: Arc::new(clock.clone()), log, shared: MediumShared::default() };
+        let coordinator = NodeCoordinator {
+            world,
+            place,
+            clock: Arc::new(clock.clone()),
+            log,
+            shared: MediumShared::default(),
+        };
         let mut options = FleetOptions::new(format!("node-{place}"));
         options.advertise = Some(address(place));
         options.shards_if_new = super::SHARDS;

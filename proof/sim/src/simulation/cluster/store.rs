@@ -179,7 +179,7 @@ struct Reign {
     /// Renewals, and changes whose sender has given up, on their way to the server, with the times of their arrival.
     there: VecDeque<(u64, Ask)>,
     /// Answers on their way back.
-    back: VecDeque<(u64, Said)>,
+    back: VecDeque<(u64, RenewalReply)>,
     renews_at: u64,
     hands: Option<Hands>,
     over: Option<StoreError>,
@@ -193,7 +193,7 @@ enum Ask {
 }
 
 #[derive(Debug)]
-enum Said {
+enum RenewalReply {
     Renewed(Duration),
     NotRenewed,
 }
@@ -390,7 +390,7 @@ impl State {
         }
     }
 
-    fn serve(&mut self, reign: &Reign, ask: Ask) -> Option<Said> {
+    fn serve(&mut self, reign: &Reign, ask: Ask) -> Option<RenewalReply> {
         match ask {
             Ask::Change(change) => {
                 match self.apply(reign, change) {
@@ -408,11 +408,11 @@ impl State {
                         lease.owner = reign.owner.clone();
                         lease.reign = reign.me.clone();
                         lease.until = now + LEASE_NS;
-                        Some(Said::Renewed(asked))
+                        Some(RenewalReply::Renewed(asked))
                     }
                     Some(_) | None => {
                         self.facts.stale_renewals_refused += 1;
-                        Some(Said::NotRenewed)
+                        Some(RenewalReply::NotRenewed)
                     }
                 }
             }
@@ -496,8 +496,8 @@ impl Reign {
         {
             woken = true;
             match said {
-                Said::Renewed(asked) => self.until = self.until.max(asked + LEASE),
-                Said::NotRenewed => self.end(fenced("the lease is another owner's")),
+                RenewalReply::Renewed(asked) => self.until = self.until.max(asked + LEASE),
+                RenewalReply::NotRenewed => self.end(fenced("the lease is another owner's")),
             }
         }
         if self.over.is_none() {
@@ -540,7 +540,7 @@ impl Reign {
 
 /// The coordinator as one node reaches it.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct NodeCoordinator {
     pub(super) world: World,
     pub(super) place: usize,
     pub(super) clock: Arc<dyn Clock>,
@@ -549,7 +549,7 @@ pub(super) struct Way {
     pub(super) shared: MediumShared,
 }
 
-impl Way {
+impl NodeCoordinator {
     /// Acquires a shard: its files, for their owner.
     pub(super) fn acquire(
         &self,
@@ -620,7 +620,7 @@ impl Way {
     }
 }
 
-impl Coordinator for Way {
+impl Coordinator for NodeCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
         let mut state = self.world.state();
         state.reaches(self.place)?;

@@ -9,7 +9,7 @@ use duewheel_store_medium::conformance::{self, Able, MediumFixture};
 use duewheel_store_medium::{Medium, MediumShared};
 
 use super::place::MachineClock;
-use super::store::{LEASE, Way, World, WorldBug};
+use super::store::{LEASE, NodeCoordinator, World, WorldBug};
 use super::{ClusterBug, Inside};
 
 /// The bugs of a medium that its suite finds, by name. Of the fences, the nodes of a simulated cluster notice nothing: a
@@ -52,7 +52,7 @@ impl MediumFixture for Simulated {
         self.world.advance(self.now, &|_| true);
         let clock = MachineClock::new(0, 0);
         clock.set(self.now);
-        let way = Way {
+        let way = NodeCoordinator {
             world: self.world.clone(),
             place: 0,
             clock: Arc::new(clock),
