@@ -501,12 +501,7 @@ pub(crate) fn live() -> OperationDoc {
 
 pub(crate) fn ready() -> OperationDoc {
     let no = "The server starts or was told to stop, a thread has stalled, the store does not return from a call, or there was a bug.";
-    probe(
-        "ready",
-        "Whether to send requests here: 503 as soon as the server begins to stop",
-        no,
-        StatusWord::Draining,
-    )
+    probe("ready", "Whether to send requests here: 503 while stopping", no, StatusWord::Draining)
 }
 
 fn probe(id: &'static str, summary: &'static str, no: &'static str, status: StatusWord) -> OperationDoc {
@@ -660,17 +655,14 @@ pub(crate) fn redrive() -> OperationDoc {
         RedriveResult::Done(RedrivenId::of(ID.0, Level::Fsync)),
         RedriveResult::Refused(RefusedId::of(MessageId(18), &taken)),
     ];
+    let example = RedrivenAnswer { redriven: 1, results: Some(results), durability: None };
     OperationDoc::new(
         Tag::Operate,
         "redrive",
         "Make dead messages ready again, in the order in which they died",
     )
     .may_take::<Redrive>(r#"{"ids": ["17", "18"]}"#)
-    .gives(
-        200,
-        "The messages are ready.",
-        &RedrivenAnswer { redriven: 1, results: Some(results), durability: None },
-    )
+    .gives(200, "The messages are ready.", &example)
     .refuses(&[Paused, OverQuota, DiskFull])
 }
 
