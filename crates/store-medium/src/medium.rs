@@ -70,8 +70,8 @@ pub trait MediumFiles: fmt::Debug + Send + Sync + 'static {
 /// 2. **An answer is final.** A call that has returned `Ok` has taken effect. A
 ///    call that has failed may have; a medium that repeats a call repeats the same bytes, and an older call never undoes
 ///    a newer one.
-/// 3. **No gap.** What the medium loses is a suffix in the order of the calls. A write to the journal after such a loss
-///    fails.
+/// 3. **No gap.** What the medium loses is a suffix in the order of the calls. A write to the journal, a name and a
+///    removal after such a loss fail: the manifest may list again what the owner believes to be replaced.
 /// 4. **A name comes last.** No crash and no failover shows a name without the bytes that were written before it was
 ///    given.
 /// 5. **What was never written is zero**, up to the length that came with the name.

@@ -9,9 +9,11 @@
 //! a newer one, however late the server comes to it. (Numbers of files and of pieces only grow.) So a statement whose answer was lost is made again until it has one, or until the lease is over.
 //!
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
-//! journal requires the row of the write before it. If that row is gone the store ends, and the rows that are left are
-//! read again.
+//! journal, name and removal requires the last row of the journal; a name and a removal require the number of the one
+//! before; and a name requires all pieces of its file. If something is gone the store ends, and what is left is read
+//! again. Otherwise a run would be removed that the manifest, as it is then, still lists.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -37,9 +39,7 @@ const FULL_FOR_MS: u64 = 5_000;
 
 const FENCE: &str =
     "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WHERE shard = $1 AND mark = $2 FOR SHARE)";
-const WRITE_JOURNAL: &str = ", before AS MATERIALIZED (SELECT 1 WHERE $3 = 0 OR EXISTS \
-      (SELECT 1 FROM {s}.piece WHERE shard = $1 AND file = $3 AND at = $4)), \
-    put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $5, u.at, u.seq, u.body \
+const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $5, u.at, u.seq, u.body \
       FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before \
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body, noted = excluded.noted \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
@@ -50,16 +50,24 @@ const WRITE_BLOB: &str = "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WH
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM put)";
-const NAME: &str = ", old AS (SELECT id FROM {s}.file WHERE shard = $1 AND name = $3), \
-    put AS (INSERT INTO {s}.file AS f (shard, name, id, bytes) SELECT $1, $3, $4, $5 FROM fence \
+/// Whether the last row of the journal is there.
+const BEFORE: &str = ", before AS MATERIALIZED (SELECT 1 WHERE $3 = 0 OR EXISTS \
+      (SELECT 1 FROM {s}.piece WHERE shard = $1 AND file = $3 AND at = $4))";
+/// Whether the name or removal before is there: each has a number.
+const TURN: &str = ", turned AS (UPDATE {s}.turn SET n = $5 FROM fence, before \
+      WHERE turn.shard = $1 AND turn.mark = $2 AND turn.n IN ($5 - 1, $5) RETURNING 1)";
+const NAME: &str = ", whole AS MATERIALIZED (SELECT 1 FROM turned WHERE \
+      (SELECT count(*) FROM {s}.piece WHERE shard = $1 AND file = $7) >= $9), \
+    old AS (SELECT id FROM {s}.file WHERE shard = $1 AND name = $6), \
+    put AS (INSERT INTO {s}.file AS f (shard, name, id, bytes) SELECT $1, $6, $7, $8 FROM whole \
       ON CONFLICT (shard, name) DO UPDATE SET id = excluded.id, bytes = excluded.bytes WHERE f.id <= excluded.id \
       RETURNING 1), \
-    gone AS (DELETE FROM {s}.piece p USING old, put WHERE p.shard = $1 AND p.file = old.id AND old.id < $4) \
+    gone AS (DELETE FROM {s}.piece p USING old, put WHERE p.shard = $1 AND p.file = old.id AND old.id < $7) \
     SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM put)";
-const REMOVE: &str = ", gone AS (DELETE FROM {s}.file USING fence WHERE file.shard = $1 AND file.name = $3 RETURNING id), \
+const REMOVE: &str = ", gone AS (DELETE FROM {s}.file USING turned WHERE file.shard = $1 AND file.name = $6 RETURNING id), \
     pieces AS (DELETE FROM {s}.piece p USING gone WHERE p.shard = $1 AND p.file = gone.id \
-      AND NOT (p.file = $4 AND p.at = $5)) \
-    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM gone)";
+      AND NOT (p.file = $3 AND p.at = $4)) \
+    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM turned)";
 /// The first reason stays.
 const REFUSE: &str =
     "UPDATE {s}.shard SET refused = COALESCE(refused, $3) WHERE shard = $1 AND mark = $2 RETURNING 1";
@@ -75,6 +83,10 @@ struct PgFiles {
     given: AtomicI64,
     /// The last row of the journal.
     last: Mutex<Option<LastRow>>,
+    /// The number of the last name or removal.
+    turn: tokio::sync::Mutex<i64>,
+    /// Where the pieces of files begin that have no name yet, but for journals.
+    unnamed: Mutex<BTreeMap<i64, BTreeSet<i64>>>,
     /// Files that are gone but for their last row, which the next write to the journal requires.
     leftovers: Mutex<Vec<i64>>,
     /// When the server's disk was found full, by the boot clock.
@@ -102,10 +114,10 @@ impl FileStatements {
     fn of(database: &Database) -> Self {
         let fenced = |change: &str| database.sql(&[FENCE, change].concat());
         FileStatements {
-            write_journal: fenced(&[WRITE_JOURNAL, SETTINGS].concat()),
+            write_journal: fenced(&[BEFORE, WRITE_JOURNAL, SETTINGS].concat()),
             write_blob: database.sql(WRITE_BLOB),
-            name: fenced(NAME),
-            remove: fenced(REMOVE),
+            name: fenced(&[BEFORE, TURN, NAME].concat()),
+            remove: fenced(&[BEFORE, TURN, REMOVE].concat()),
             forget: database.sql(FORGET),
         }
     }
@@ -159,9 +171,7 @@ impl PgFiles {
         let level = settings.and_then(Result::ok).ok_or_else(|| odd("its settings"))?.level();
         self.database.note_level(level);
         if before == 0 {
-            let lost = self.lost(last.is_some_and(|last| last.level == Level::Quorum)).await;
-            self.reign.fence.lose(lost.clone());
-            return Err(lost);
+            return Err(self.lost(last).await);
         }
         if let Some(last) = at.last() {
             *locked(&self.last) = Some(LastRow { file, at: *last, level });
@@ -169,18 +179,21 @@ impl PgFiles {
         Ok(level)
     }
 
-    /// What it means that the row of the write before is gone.
-    async fn lost(&self, of_quorum: bool) -> StoreError {
-        if !of_quorum {
-            let what = "the server has lost the newest changes of the journal: it was restored, or a standby took its place";
-            return StoreError::new(ErrorKind::Unavailable, what);
-        }
-        let why = quorum_lost("the newest changes of the journal");
-        let shard = self.reign.shard;
-        match self.refuse(why.clone()).await {
-            Ok(()) => StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why}")),
-            Err(error) => StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why} ({error})")),
-        }
+    /// Ends this owner, because the server lacks what it has written before: rows of the journal, of which this was the
+    /// last one, or what came behind it.
+    async fn lost(&self, last: Option<LastRow>) -> StoreError {
+        let lost = if last.is_some_and(|last| last.level == Level::Quorum) {
+            let shard = self.reign.shard;
+            let why = quorum_lost("the newest changes of the shard");
+            let more =
+                self.refuse(why.clone()).await.err().map_or(String::new(), |error| format!(" ({error})"));
+            StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard}: {why}{more}"))
+        } else {
+            let what = "the server has lost the newest changes of the shard: it was restored, or a standby took its place";
+            StoreError::new(ErrorKind::Unavailable, what)
+        };
+        self.reign.fence.lose(lost.clone());
+        lost
     }
 
     /// Keeps everybody from opening the shard.
@@ -205,6 +218,7 @@ impl PgFiles {
             (&body, Type::BYTEA_ARRAY),
         ];
         let [_, _] = self.counts(&self.insist(&self.statements.write_blob, &params).await?)?;
+        locked(&self.unnamed).entry(file).or_default().extend(&at);
         Ok(self.database.level())
     }
 
@@ -219,34 +233,52 @@ impl PgFiles {
     }
 
     async fn name(&self, name: String, file: i64, bytes: u64) -> Result<(), StoreError> {
-        let bytes = signed(bytes);
-        let params: [Param<'_>; 5] = [
+        let mut turn = self.turn.lock().await;
+        let (last, next, bytes) = (*locked(&self.last), *turn + 1, signed(bytes));
+        let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
+        let pieces = locked(&self.unnamed).get(&file).map_or(0, |pieces| signed(pieces.len() as u64));
+        let params: [Param<'_>; 9] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
+            (&last_file, Type::INT8),
+            (&last_at, Type::INT8),
+            (&next, Type::INT8),
             (&name, Type::TEXT),
             (&file, Type::INT8),
             (&bytes, Type::INT8),
+            (&pieces, Type::INT8),
         ];
-        let sql = &self.statements.name;
-        let [_, _] = self.counts(&self.insist(sql, &params).await?)?;
+        let [_, put] = self.counts(&self.insist(&self.statements.name, &params).await?)?;
+        if put == 0 {
+            return Err(self.lost(last).await);
+        }
+        *turn = next;
+        locked(&self.unnamed).remove(&file);
         Ok(())
     }
 
     /// Removes a name and its file. False if there was none.
     async fn remove(&self, name: String) -> Result<bool, StoreError> {
-        let last = locked(&self.last).map_or((0, 0), |last| (last.file, last.at));
-        let params: [Param<'_>; 5] = [
+        let mut turn = self.turn.lock().await;
+        let (last, next) = (*locked(&self.last), *turn + 1);
+        let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
+        let params: [Param<'_>; 6] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
+            (&last_file, Type::INT8),
+            (&last_at, Type::INT8),
+            (&next, Type::INT8),
             (&name, Type::TEXT),
-            (&last.0, Type::INT8),
-            (&last.1, Type::INT8),
         ];
         let found = reading::find(self, name.clone()).await?;
-        let sql = &self.statements.remove;
-        let [_, _] = self.counts(&self.insist(sql, &params).await?)?;
+        let [_, turned] = self.counts(&self.insist(&self.statements.remove, &params).await?)?;
+        if turned == 0 {
+            return Err(self.lost(last).await);
+        }
+        *turn = next;
+        drop(turn);
         let Some(file) = found else { return Ok(false) };
-        self.forget(Some(signed(file.id.0)).filter(|id| *id == last.0)).await?;
+        self.forget(Some(signed(file.id.0)).filter(|id| *id == last_file)).await?;
         Ok(true)
     }
 
@@ -284,6 +316,8 @@ impl PgMedium {
             reign,
             given,
             last: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            unnamed: Mutex::default(),
             leftovers: Mutex::default(),
             full_at: AtomicU64::new(0),
         }))
@@ -368,7 +402,10 @@ impl Medium for PgMedium {
     }
 
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
-        self.wait(|files| async move { files.forget(Some(signed(file.0))).await })
+        self.wait(|files| async move {
+            locked(&files.unnamed).remove(&signed(file.0));
+            files.forget(Some(signed(file.0))).await
+        })
     }
 
     fn free_bytes(&self) -> u64 {

@@ -44,6 +44,8 @@ const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise,
     VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6::float8 / 1000), $6) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, node = excluded.node, number = excluded.number, \
     advertise = excluded.advertise, until = excluded.until, lease_ms = excluded.lease_ms";
+const FIRST_TURN: &str = "INSERT INTO {s}.turn (shard, mark, n) VALUES ($1, $2, 0) \
+    ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, n = 0";
 /// What earlier owners have left without a name. Files of this owner, and of later ones, have higher numbers: a server that
 /// comes to the statement late removes nothing of theirs.
 const CLEAN: &str = "DELETE FROM {s}.piece p WHERE p.shard = $1 AND p.file < $2 \
@@ -132,6 +134,8 @@ async fn take(
     let of_mark = (&mark as _, Type::INT8);
     let taking = [of_shard.clone(), (&epoch as _, Type::INT8), of_mark.clone()];
     transaction.query_typed(&database.sql(TAKE), &taking).await.map_err(failed)?;
+    let first_turn = [of_shard.clone(), of_mark.clone()];
+    transaction.query_typed(&database.sql(FIRST_TURN), &first_turn).await.map_err(failed)?;
     let holding = [
         of_shard.clone(),
         of_mark,

@@ -23,8 +23,9 @@ const REMAINS: &str = "SELECT EXISTS (SELECT 1 FROM {s}.shard) OR EXISTS (SELECT
 const LEASES: &str = "SELECT shard, (EXTRACT(EPOCH FROM until - clock_timestamp()) * 1000)::bigint FROM {s}.lease \
     WHERE until > clock_timestamp() ORDER BY shard LIMIT 1";
 const EPOCH: &str = "SELECT COALESCE(max(epoch), 0) FROM {s}.shard";
-const REMOVE: [&str; 5] = [
+const REMOVE: [&str; 6] = [
     "DELETE FROM {s}.shard",
+    "DELETE FROM {s}.turn",
     "DELETE FROM {s}.lease",
     "DELETE FROM {s}.file",
     "DELETE FROM {s}.piece",

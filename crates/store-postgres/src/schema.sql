@@ -37,6 +37,13 @@ CREATE TABLE IF NOT EXISTS {schema}.shard (
 ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS refused text;
 ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS given_up bigint NOT NULL DEFAULT 0;
 
+-- The number of the owner's last name or removal: each requires the one before.
+CREATE TABLE IF NOT EXISTS {schema}.turn (
+  shard integer PRIMARY KEY,
+  mark  bigint  NOT NULL,
+  n     bigint  NOT NULL
+) WITH (fillfactor = 50);
+
 -- How long a shard's owner has it. It is apart from the fence, because it is changed every second.
 CREATE TABLE IF NOT EXISTS {schema}.lease (
   shard     integer     PRIMARY KEY,

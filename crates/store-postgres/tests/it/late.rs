@@ -30,14 +30,49 @@ fn a_name_that_comes_late_undoes_nothing() {
         medium.write(file(no), FileKind::Blob, vec![Piece { at: 0, bytes }]).expect("write");
         name(no).expect("a name");
     }
-    // The same statements, and later than the newest one.
-    for no in 1..=2 {
-        let _ = name(no);
-    }
-    let named = medium.find("MANIFEST").expect("an answer").expect("it is there");
+    // The same statement, and later than the newest one.
+    name(1).expect_err("it is not the newest");
+    let reader = a.0.read(SHARD).expect("a reader");
+    let named = reader.find("MANIFEST").expect("an answer").expect("it is there");
     assert_eq!(named.id, file(3));
-    assert_eq!(medium.read(named.id, 0, 8).expect("read"), [3; 8], "its bytes stay");
-    name(3).expect("the newest may be repeated");
+    assert_eq!(reader.read(named.id, 0, 8).expect("read"), [3; 8], "its bytes stay");
+}
+
+/// An owner whose newest changes are lost would remove what the manifest lists again.
+#[test]
+fn an_owner_changes_nothing_behind_a_gap() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let losses = [
+        ("a name", "DELETE FROM duewheel.file WHERE name = 'b'; UPDATE duewheel.turn SET n = n - 1"),
+        ("a removal", "UPDATE duewheel.turn SET n = n - 1"),
+        ("a row of the journal", "DELETE FROM duewheel.piece WHERE body = '\\x07'"),
+        ("a piece", "DELETE FROM duewheel.piece WHERE body = '\\x09'"),
+    ];
+    for (what, loses) in losses {
+        let (medium, _) = until("acquire", || a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})));
+        let file = |no: u64| FileId((u64::from(medium.epoch().0) << 31) + no);
+        let write = |no, kind, byte| medium.write(file(no), kind, vec![Piece { at: 0, bytes: vec![byte] }]);
+        for (no, name) in [(1, "a"), (2, "b"), (3, "c")] {
+            write(no, FileKind::Blob, 1).expect("write");
+            medium.give_name(name, file(no), FileKind::Blob, 1).expect("a name");
+        }
+        write(4, FileKind::Journal, 7).expect("write");
+        write(5, FileKind::Blob, 9).expect("write");
+        assert!(medium.remove("c").expect("a removal"));
+        postgres.query(loses).expect("a loss");
+        // Either is the next change of the owner.
+        let refused = match what {
+            "a piece" => medium.give_name("d", file(5), FileKind::Blob, 1).map(drop),
+            _ => medium.remove("a").map(drop),
+        };
+        let refused = refused.expect_err(what);
+        assert!(refused.to_string().contains("lost the newest changes"), "{what}: {refused}");
+        assert!(medium.check().is_err(), "for ever");
+        let reader = a.0.read(SHARD).expect("a reader");
+        assert!(reader.find("a").expect("an answer").is_some(), "{what}: nothing was removed");
+        medium.ended(StoreError::new(ErrorKind::Closed, "the test goes on"));
+    }
 }
 
 /// A session of an administrator, or what a node has left that lost its power in the middle of a transaction.

@@ -117,6 +117,10 @@ struct Files {
     /// The number of the last write to the journal, and the time of its arrival.
     journal: u64,
     noted: Option<u64>,
+    /// The number of the last name or removal.
+    turn: u64,
+    /// Numbers of writes to files.
+    writes: BTreeMap<FileId, u64>,
 }
 
 /// A shard in the server.
@@ -144,6 +148,15 @@ enum Change {
     },
     Remove(String),
     Discard(FileId),
+}
+
+/// What its owner has changed before a change: the last write to the journal, the last name or removal, and, of a name, the
+/// number of writes to its file.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    journal: u64,
+    turn: u64,
+    writes: u64,
 }
 
 /// What a change has met.
@@ -174,8 +187,11 @@ struct Reign {
     clock: Arc<dyn Clock>,
     /// The end of its certain lease, by its own clock.
     until: Duration,
-    /// The number of its last write to the journal.
+    /// The number of its last write to the journal, and of its last name or removal.
     journal: u64,
+    turn: u64,
+    /// Numbers of its writes to files.
+    writes: BTreeMap<FileId, u64>,
     /// Renewals, and changes whose sender has given up, on their way to the server, with the times of their arrival.
     there: VecDeque<(u64, Ask)>,
     /// Answers on their way back.
@@ -187,7 +203,7 @@ struct Reign {
 
 #[derive(Debug)]
 enum Ask {
-    Change(Change),
+    Change(Change, Behind),
     /// Sent at this time by the owner's clock.
     Renew(Duration),
 }
@@ -392,8 +408,8 @@ impl State {
 
     fn serve(&mut self, reign: &Reign, ask: Ask) -> Option<RenewalReply> {
         match ask {
-            Ask::Change(change) => {
-                match self.apply(reign, change) {
+            Ask::Change(change, behind) => {
+                match self.apply(reign, change, behind) {
                     Met::Fenced => self.facts.stale_writes_refused += 1,
                     Met::Done | Met::Nothing => self.facts.late_writes += 1,
                 }
@@ -420,7 +436,7 @@ impl State {
     }
 
     /// Carries a change out, if its sender still owns the shard.
-    fn apply(&mut self, reign: &Reign, change: Change) -> Met {
+    fn apply(&mut self, reign: &Reign, change: Change, behind: Behind) -> Met {
         let (now, bug) = (self.now, self.bug);
         let kept = &mut self.shards[reign.shard.0 as usize];
         let is_owner = kept.is_of(reign);
@@ -432,6 +448,8 @@ impl State {
             }
         }
         let kept = &mut kept.files;
+        let is_behind =
+            |kept: &Files| bug.is_some() || (behind.journal == kept.journal && behind.turn == kept.turn);
         match change {
             Change::Write { file, journal, pieces } => {
                 if let Some(before) = journal {
@@ -443,6 +461,7 @@ impl State {
                     kept.journal += 1;
                     kept.noted = Some(now);
                 }
+                *kept.writes.entry(file).or_default() += 1;
                 let bytes = kept.bytes.entry(file).or_default();
                 for Piece { at, bytes: piece } in pieces {
                     let (at, end) = (as_index(at), as_index(at) + piece.len());
@@ -458,20 +477,31 @@ impl State {
             Change::Name { .. } | Change::Remove(_) if !is_owner && bug != Some(WorldBug::NamesUnfenced) => {
                 Met::Fenced
             }
+            Change::Name { .. } | Change::Remove(_) if !is_behind(kept) => Met::Fenced,
+            Change::Name { file, .. }
+                if bug.is_none() && kept.writes.get(&file.id).copied().unwrap_or(0) < behind.writes =>
+            {
+                Met::Fenced
+            }
             Change::Name { name, file } => {
+                kept.turn += 1;
                 if let Some(old) = kept.names.insert(name.clone(), file).filter(|old| old.id != file.id) {
                     kept.bytes.remove(&old.id);
                     kept.former.insert(name, old);
                 }
                 Met::Done
             }
-            Change::Remove(name) => match kept.names.remove(&name) {
-                Some(file) => {
-                    kept.bytes.remove(&file.id);
-                    Met::Done
+            Change::Remove(name) => {
+                kept.turn += 1;
+                match kept.names.remove(&name) {
+                    Some(file) => {
+                        kept.bytes.remove(&file.id);
+                        kept.writes.remove(&file.id);
+                        Met::Done
+                    }
+                    None => Met::Nothing,
                 }
-                None => Met::Nothing,
-            },
+            }
         }
     }
 
@@ -487,6 +517,23 @@ impl State {
 }
 
 impl Reign {
+    fn behind(&self, change: &Change) -> Behind {
+        let writes = match change {
+            Change::Name { file, .. } => self.writes.get(&file.id).copied().unwrap_or(0),
+            Change::Write { .. } | Change::Remove(_) | Change::Discard(_) => 0,
+        };
+        Behind { journal: self.journal, turn: self.turn, writes }
+    }
+
+    /// Counts a change that was carried out.
+    fn count(&mut self, change: &Change) {
+        match change {
+            Change::Write { file, .. } => *self.writes.entry(*file).or_default() += 1,
+            Change::Name { .. } | Change::Remove(_) => self.turn += 1,
+            Change::Discard(_) => {}
+        }
+    }
+
     /// Handles answers, and renews the lease.
     fn go_on(&mut self, world: &World, link: Link, now: u64) {
         let mut woken = false;
@@ -592,7 +639,7 @@ impl NodeCoordinator {
             noted_ago: kept.files.noted.map(|noted| Duration::from_nanos(now - noted)),
             taken: SystemTime::UNIX_EPOCH + wall,
         };
-        let journal = kept.files.journal;
+        let (journal, turn) = (kept.files.journal, kept.files.turn);
         let reign = Arc::new_cyclic(|me| {
             Mutex::new(Reign {
                 me: me.clone(),
@@ -603,6 +650,8 @@ impl NodeCoordinator {
                 clock: self.clock.clone(),
                 until: asked + LEASE,
                 journal,
+                turn,
+                writes: BTreeMap::new(),
                 there: VecDeque::new(),
                 back: VecDeque::new(),
                 renews_at: now + LEASE_NS / 3,

@@ -19,6 +19,7 @@ impl SimMedium {
     /// Sends a change. Without an answer the owner ends: what it was may have been done, or will be.
     fn change(&self, change: Change) -> Result<Met, StoreError> {
         let mut reign = self.reign()?;
+        let behind = reign.behind(&change);
         let mut state = self.world.state();
         let place = reign.place;
         let is_lost = |state: &mut State| match state.links[place] {
@@ -39,7 +40,7 @@ impl SimMedium {
                 _ => {}
             }
             if arrives {
-                reign.send(&self.world, Ask::Change(change));
+                reign.send(&self.world, Ask::Change(change, behind));
                 // Some calls come so late that another node has the shard.
                 let mut state = self.world.state();
                 if let Some((at, _)) = reign.there.back_mut().filter(|_| state.rng.percent(50)) {
@@ -54,10 +55,10 @@ impl SimMedium {
             // Its pieces come a little later.
             state.shards[reign.shard.0 as usize].files.bytes.entry(*file).or_default();
             drop(state);
-            reign.send(&self.world, Ask::Change(change));
+            reign.send(&self.world, Ask::Change(change, behind));
             return Ok(Met::Done);
         }
-        let met = state.apply(&reign, change);
+        let met = state.apply(&reign, change.clone(), behind);
         // The answer may be lost, too.
         let is_heard = !is_lost(&mut state);
         state.facts.unanswered_writes += u64::from(!is_heard);
@@ -72,6 +73,7 @@ impl SimMedium {
             reign.end(fenced("another owner has the shard"));
             return Err(fenced("another owner has the shard").with_nothing_from(Lsn(0)));
         }
+        reign.count(&change);
         Ok(met)
     }
 
