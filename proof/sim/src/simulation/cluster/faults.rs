@@ -6,7 +6,7 @@ use duewheel_shard::health::Health;
 
 use super::super::faults::next_fault;
 use super::store::LEASE;
-use super::{Action, Cluster, LONGEST_MS, Link, MS, NODES, SHARDS, Stage};
+use super::{Action, Cluster, FORGOTTEN_MS, LONGEST_MS, Link, MS, NODES, SHARDS, Stage};
 
 /// The kinds of faults of a run, and their rate.
 #[derive(Clone, Debug)]
@@ -127,7 +127,9 @@ impl Cluster {
             }
             Kind::SetBack => {
                 let shard = self.below(SHARDS as usize);
-                if self.recipe.world.set_back(shard) {
+                // Totals begin anew in a queue whose settings are lost.
+                let is_set = self.ready_at.is_some_and(|ready| self.now > ready + 2 * FORGOTTEN_MS * MS);
+                if is_set && self.recipe.world.set_back(shard) {
                     self.strike(Blow::StoreSetBack);
                     self.failing_over = true;
                 }

@@ -195,6 +195,8 @@ struct Cluster {
     stage: Stage,
     /// Set while a part of the cluster may be missing.
     struck: bool,
+    /// When the clients could begin: the queues have their settings.
+    ready_at: Option<u64>,
     /// Set while an owner does not know yet that its shard was set back.
     failing_over: bool,
     done: bool,
@@ -267,6 +269,7 @@ impl Cluster {
             survey: Survey::default(),
             stage: Stage::Work,
             struck: false,
+            ready_at: None,
             failing_over: false,
             done: false,
             facts,
@@ -327,6 +330,9 @@ impl Cluster {
         }
         self.poll();
         self.look_over();
+        if self.survey.is_ready() {
+            self.ready_at.get_or_insert(self.now);
+        }
         if self.failing_over && !self.recipe.world.is_set_back() {
             self.failing_over = false;
             self.fault(Fault::FailedOver);
