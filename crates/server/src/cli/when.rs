@@ -205,7 +205,7 @@ pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
     }
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
-        if !matches!(matches.value_source(id), Some(ValueSource::CommandLine)) {
+        if !matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
             continue;
         }
         let texts = matches.get_raw(id).into_iter().flatten().filter_map(|raw| raw.to_str());

@@ -264,6 +264,18 @@ fn pass_on(mut stderr: impl Read, tail: &StderrTail) {
     }
 }
 
+/// What a command is told of its message beside its key, its headers and its URL.
+const FIELDS: [&str; 7] = ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"];
+/// The variable that each command has, and nothing else sets.
+pub(super) const MARK: &str = "DUEWHEEL_LATENESS_MS";
+
+/// Whether a command that `work` runs may find something of its message in this variable.
+pub(super) fn tells_of_message(variable: &str) -> bool {
+    let Some(name) = variable.strip_prefix("DUEWHEEL_") else { return false };
+    name.starts_with("HEADER_")
+        || FIELDS.iter().chain(&["key", "target_url"]).any(|field| name.eq_ignore_ascii_case(field))
+}
+
 /// What a command is told of its message. Values with a NUL cannot be in an environment, and are left out.
 fn environment(message: &Value) -> Vec<(String, String)> {
     let mut variables = Vec::new();
@@ -277,7 +289,7 @@ fn environment(message: &Value) -> Vec<(String, String)> {
             variables.push((name, text));
         }
     };
-    for field in ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"] {
+    for field in FIELDS {
         put(format!("DUEWHEEL_{}", field.to_ascii_uppercase()), &message[field]);
     }
     if message["target_url"].is_string() {
