@@ -55,7 +55,7 @@ struct TimingArgs {
     /// in the zone of --zone, or in this machine's
     #[arg(long, value_name = "INSTANT")]
     at: Vec<String>,
-    /// Time zone of the expression, such as Europe/Berlin [default: UTC]
+    /// Time zone of the expression, such as Europe/Berlin [default: UTC], and of times that are given without an offset
     #[arg(long)]
     zone: Option<String>,
     /// Nothing occurs before this instant
@@ -233,10 +233,11 @@ impl TimingArgs {
         let instant = |option: &str, text: &Option<String>| {
             text.as_deref().map(|text| self.instant(option, text)).transpose()
         };
+        let zone = if self.zone_is_of_times() { None } else { self.zone.clone() };
         let texts = [
             ("cron", &self.cron),
             ("every", &self.every.map(|time| time.to_string())),
-            ("zone", &self.zone),
+            ("zone", &zone),
             ("start", &instant("--start", &self.start)?),
             ("end", &instant("--end", &self.end)?),
             ("jitter", &self.jitter.map(|time| time.to_string())),
@@ -249,6 +250,11 @@ impl TimingArgs {
             fields.insert("at".into(), json!(at?));
         }
         Ok(fields)
+    }
+
+    /// Whether the zone is that of times given here alone: the server takes one for cron expressions only.
+    fn zone_is_of_times(&self) -> bool {
+        !self.at.is_empty() || self.every.is_some() && (self.start.is_some() || self.end.is_some())
     }
 
     /// An instant as people write it. What is said without an offset is a time of the schedule's zone.
@@ -372,7 +378,12 @@ impl ClientCommand for ScheduleArgs {
                 let mut fields = args.timing.json()?;
                 fields.insert("count".into(), json!(args.count));
                 let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
-                insert(&mut fields, &[("from", &from.transpose()?)]);
+                let from = from.transpose()?;
+                if from.is_some() && args.timing.every.is_some() {
+                    // It is the zone of this time.
+                    fields.remove("zone");
+                }
+                insert(&mut fields, &[("from", &from)]);
                 told(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
             }
             ScheduleCommand::Trigger(args) => {
