@@ -207,9 +207,7 @@ impl EnqueueArgs {
         let mut request = Map::new();
         self.when.write(&mut request, Some(0))?;
         if !self.headers.is_empty() {
-            let headers =
-                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-            request.insert("headers".into(), Value::Object(headers.collect()));
+            request.insert("headers".into(), headers(&self.headers)?);
         }
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
@@ -259,6 +257,22 @@ pub(super) fn told(
 pub(super) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The headers of a request. Of two values for one name, one would be lost.
+pub(super) fn headers(given: &[(String, String)]) -> Result<Value, CommandFailure> {
+    let mut headers = Map::new();
+    for (name, value) in given {
+        if headers.insert(name.clone(), value.as_str().into()).is_some() {
+            return Err(header_twice(name));
+        }
+    }
+    Ok(Value::Object(headers))
+}
+
+/// The refusal of a header that was given twice.
+pub(super) fn header_twice(name: &str) -> CommandFailure {
+    CommandFailure::Usage(format!("--header {name}: occurs twice"))
 }
 
 /// Puts a body into a request: as text where it is text, otherwise in base64.

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{header, put_body};
+use super::enqueue::{header, headers, put_body};
 use super::invocation::print_json;
 use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, cell_counted, print};
@@ -322,9 +322,7 @@ impl SchedulePut {
             fields.insert("paused".into(), json!(true));
         }
         if !self.headers.is_empty() {
-            let headers =
-                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-            fields.insert("headers".into(), Value::Object(headers.collect()));
+            fields.insert("headers".into(), headers(&self.headers)?);
         }
         match self.body.as_deref() {
             Some("-") => {

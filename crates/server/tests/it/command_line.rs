@@ -100,6 +100,28 @@ fn options_have_variables_and_what_is_typed_wins() {
     assert_eq!((&seen["priority"], &seen["state"]), (&json!(1024), &json!("scheduled")), "{seen}");
 }
 
+/// Story: of two headers with one name the first was dropped without a word.
+#[test]
+fn a_header_that_is_given_twice_is_refused() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x", "--delay", "1h"]);
+    let twice = ["--header", "a=b", "--header", "a=c"];
+    for args in [
+        &["enqueue", "q", "x"][..],
+        &["postpone", "1"],
+        &["list", "q"],
+        &["bulk", "cancel", "q"],
+        &["schedule", "put", "s", "--queue", "q", "--every", "1h"],
+    ] {
+        let refused = shell.fails(&[args, &twice].concat(), 2);
+        assert!(refused.contains("--header a: occurs twice"), "{args:?}: {refused}");
+    }
+    let target =
+        ["target", "put", "t", "https://a.example/", "--header", "X-Shop: 7", "--header", "x-shop: 8"];
+    let refused = shell.fails(&target, 2);
+    assert!(refused.contains("--header x-shop: occurs twice"), "{refused}");
+}
+
 #[test]
 fn bodies_come_from_the_argument_or_standard_input() {
     let shell = Shell::new();
