@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
-use super::failure::{refused_line, with_flags};
+use super::failure::{is_of_the_request, refused_line, with_flags};
 use super::invocation::{self, print_json};
 use super::queue::queue_name;
 use super::queue_config::BackoffArg;
@@ -416,7 +416,14 @@ impl LineSender {
             Err(trouble) => {
                 self.progress.finish_and_clear();
                 let first = self.waiting.first().map_or(0, |(number, _)| *number);
-                let so_far = format!("; {} accepted; it is not known from line {first} on", self.accepted);
+                // The request was refused before its first line was read.
+                let rest = match &trouble {
+                    ApiError::Refused(refusal) if is_of_the_request(refusal) => "nothing was accepted",
+                    ApiError::Refused(_) | ApiError::Unreachable(_) | ApiError::Mistaken(_) => {
+                        "it is not known"
+                    }
+                };
+                let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
                 return Err(trouble.with_words("", &so_far).into());
             }
         };
