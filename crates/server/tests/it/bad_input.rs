@@ -9,6 +9,34 @@ const RESERVE: &str = "/v1/queues/q/reserve";
 const CONFIG: &str = "/v1/queues/q/config";
 const NONE: &str = "";
 
+/// Story: a refusal named `keep_done_ms` where `keep_done` was sent, and `due_to` where `filter.due_to` was.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_name_the_field_that_was_sent() {
+    let server = Server::start().await;
+    let bulk = "/v1/queues/q/bulk";
+    for (method, path, body, field) in [
+        ("PATCH", CONFIG, r#"{"keep_done": "367d"}"#, "keep_done"),
+        ("PATCH", CONFIG, r#"{"keep_done_ms": 40000000000}"#, "keep_done_ms"),
+        ("PATCH", CONFIG, r#"{"keep_done": null, "keep_done_ms": 40000000000}"#, "keep_done_ms"),
+        ("PUT", CONFIG, r#"{"keep_done": "367d"}"#, "keep_done"),
+        ("PATCH", CONFIG, r#"{"expires_in": "40000d"}"#, "expires_in"),
+        ("PUT", CONFIG, r#"{"expires_in_ms": 4000000000000}"#, "expires_in_ms"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"due_to": "x"}}"#, "filter.due_to"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"key_prefix": ""}}"#, "filter.key_prefix"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"headers": {}}}"#, "filter.headers"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"state": "leased"}}"#, "filter.state"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "delay": "40000d"}"#, "delay"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "delay_ms": 4000000000000}"#, "delay_ms"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "shift": "-40000d"}"#, "shift"),
+    ] {
+        let answer = server.call(method, path, body).await;
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["field"]), (400, &Value::from(field)), "{body}: {problem}");
+        let detail = problem["detail"].as_str().expect("a sentence");
+        assert!(detail.starts_with(&format!("{field}: ")), "{body}: {detail}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_bodies_name_the_field() {
     let server = Server::start().await;
