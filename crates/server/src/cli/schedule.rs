@@ -79,9 +79,9 @@ struct TimingArgs {
 struct SchedulePut {
     /// The name of the schedule
     name: String,
-    /// The queue that its messages enter
+    /// The queue that its messages enter; a new schedule needs it
     #[arg(long)]
-    queue: String,
+    queue: Option<String>,
     #[command(flatten)]
     timing: TimingArgs,
     /// The body of each message; - reads standard input [default: empty]
@@ -299,6 +299,10 @@ impl SchedulePut {
         match remote.patch(&path, &Value::Object(change)) {
             Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
                 self.timing.check()?;
+                if self.queue.is_none() {
+                    let what = "say which queue its messages enter: --queue";
+                    return Err(CommandFailure::Usage(what.to_owned()));
+                }
                 Ok(remote.put(&path, &Value::Object(fields))?)
             }
             answer => Ok(answer?),
@@ -307,8 +311,8 @@ impl SchedulePut {
 
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = self.timing.json()?;
-        fields.insert("queue".into(), json!(self.queue));
         let texts = [
+            ("queue", &self.queue),
             ("missed", &self.missed),
             ("catchup", &self.catchup.map(|time| time.to_string())),
             ("overlap", &self.overlap),

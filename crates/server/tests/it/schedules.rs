@@ -543,6 +543,11 @@ fn putting_a_schedule_again_keeps_what_is_not_named() {
     assert!(both.contains("--unset note"), "{both}");
     shell.fails(&["schedule", "put", "new", "--queue", "q"], 2);
     assert_eq!(put(&["--unset", "zone"])["paused"], true);
+    // Story: the queue had to be named again, too.
+    let other = shell.json(&["schedule", "put", "daily", "--every", "2h", "--json"]);
+    assert_eq!((&other["every"], &other["queue"]), (&json!("2h"), &json!("q")), "{other}");
+    let new = shell.fails(&["schedule", "put", "new", "--every", "2h"], 2);
+    assert!(new.contains("--queue"), "{new}");
 }
 
 /// Story: of a member that was there twice the last one counted, in a preview and in a change.
