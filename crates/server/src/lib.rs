@@ -40,4 +40,5 @@ mod store;
 mod stored;
 mod telemetry;
 pub mod tls;
+mod toml_text;
 mod traces;

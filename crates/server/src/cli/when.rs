@@ -13,12 +13,13 @@ use duewheel::core::WallMs;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::fmt::temporal::{DateTimeParser, Pieces};
 use jiff::tz::{AmbiguousOffset, Disambiguation, OffsetConflict};
-use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
+use jiff::{Span, Timestamp, Zoned};
 use serde_json::Value;
 
 use super::invocation;
 use crate::rfc3339;
-use crate::span::TimeSpan;
+pub(super) use crate::span::written as span;
+use crate::span::{SPANS, TimeSpan, is_number, written};
 
 /// When a message is to be due.
 #[derive(Debug, PartialEq)]
@@ -42,7 +43,6 @@ impl ReadTime {
     }
 }
 
-const SPANS: &str = "must be a length of time such as 250ms, 90s, 1.5h, 48h, 15d, \"2 days\" or PT48H";
 const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-01-01 9:00\", 2027-01-01, \"tomorrow \
                         9:00\", \"monday 18:30\" or \"in 2 days\"";
 
@@ -50,44 +50,19 @@ const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-
 pub(super) fn delay(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     let said = text.trim();
     let said = strip_word(said, "in").unwrap_or(said);
-    if said.strip_prefix('-').is_some_and(|rest| delay(rest, now).is_ok()) {
-        return Err("must not be negative".to_owned());
-    }
-    if let Ok(TimeSpan(ms)) = said.parse() {
-        return Ok(ReadTime::plain(GivenTime::After(ms)));
-    }
-    if !said.is_empty() && said.bytes().all(|b| b.is_ascii_digit()) {
-        let seconds: u64 = said.parse().map_err(|_| "is too long".to_owned())?;
-        let ms = seconds.checked_mul(1_000).ok_or("is too long")?;
-        let note = Some(format!("{said} is taken as {said} seconds"));
-        return Ok(ReadTime { time: GivenTime::After(ms), note });
-    }
-    let Ok(span) = said.parse::<Span>() else {
-        if at(text, now).is_ok() {
-            return Err("is an instant, not a length of time: use --at".to_owned());
-        }
-        return Err(SPANS.to_owned());
-    };
-    if span.is_negative() {
-        return Err("must not be negative".to_owned());
-    }
-    if span.get_years() != 0 || span.get_months() != 0 {
+    if let Ok(span) = said.parse::<Span>()
+        && !span.is_negative()
+        && (span.get_years() != 0 || span.get_months() != 0)
+    {
         let then = now.checked_add(span).map_err(|_| "is too long".to_owned())?;
         return Ok(ReadTime { note: Some(zone_note(&then)), time: instant(then.timestamp()) });
     }
-    let length =
-        span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| "is too long".to_owned())?;
-    // Never earlier than said.
-    let ms = u64::try_from(length.as_nanos()).map_err(|_| "is too long".to_owned())?.div_ceil(1_000_000);
-    Ok(ReadTime::plain(GivenTime::After(ms)))
-}
-
-/// Reads a length of time that does not depend on the calendar, for options such as `--lease`.
-pub(super) fn span(text: &str) -> Result<TimeSpan, String> {
-    match delay(text, &Zoned::default())?.time {
-        GivenTime::After(ms) => Ok(TimeSpan(ms)),
-        GivenTime::At(_) => Err("must not have months or years, whose length differs".to_owned()),
-    }
+    let TimeSpan(ms) = written(said).map_err(|what| match what == SPANS && at(said, now).is_ok() {
+        true => "is an instant, not a length of time: use --at".to_owned(),
+        false => what,
+    })?;
+    let note = is_number(said).then(|| format!("{said} is taken as {said} seconds"));
+    Ok(ReadTime { time: GivenTime::After(ms), note })
 }
 
 /// Reads an instant; civil times are those of `now`'s zone.
@@ -196,8 +171,12 @@ fn note_of(text: &str) -> Option<String> {
     delay(text.strip_prefix('-').unwrap_or(text), &Zoned::default()).ok()?.note
 }
 
-/// Says how the times of all options of a command were read, for those that are read with the command line.
+/// Says how the times of all options of a command were read, for those that are read with the command line. What
+/// `serve` has read is in its `--print-config`, and its standard error is its log.
 pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
+    if matches.subcommand_name() == Some("serve") {
+        return;
+    }
     if let Some((name, inner)) = matches.subcommand()
         && let Some(command) = command.find_subcommand(name)
     {
@@ -432,9 +411,18 @@ mod tests {
         ] {
             assert_eq!(after(text), ms, "{text}");
         }
-        for bad in
-            ["", "soon", "-1h", "1 hour ago", "1.5d", "2 fortnights", "1e3", "in", "99999999999999999999"]
-        {
+        for bad in [
+            "",
+            "soon",
+            "in soon",
+            "-1h",
+            "1 hour ago",
+            "1.5d",
+            "2 fortnights",
+            "1e3",
+            "in",
+            "99999999999999999999",
+        ] {
             assert!(delay(bad, &now()).is_err(), "{bad}");
         }
         for negative in ["-5s", "-5", "-2 days", "-PT1H"] {
@@ -442,8 +430,8 @@ mod tests {
         }
         assert_eq!(delay("90", &now()).unwrap().note.unwrap(), "90 is taken as 90 seconds");
         assert!(delay("tomorrow 9:00", &now()).unwrap_err().contains("--at"));
-        assert!(span("1 month").is_err());
-        assert_eq!(span("2 min"), Ok(TimeSpan(120_000)));
+        assert!(written("1 month").is_err());
+        assert_eq!(written("2 min"), Ok(TimeSpan(120_000)));
     }
 
     #[test]
