@@ -27,6 +27,7 @@ mod otel;
 mod peer_files;
 mod private;
 mod reload;
+mod repeated;
 mod restoring;
 pub mod rfc3339;
 mod schema;

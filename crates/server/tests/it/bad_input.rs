@@ -9,6 +9,24 @@ const RESERVE: &str = "/v1/queues/q/reserve";
 const CONFIG: &str = "/v1/queues/q/config";
 const NONE: &str = "";
 
+/// Story: the answer to a query of 20,000 bytes repeated it twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_repeats_the_beginning_of_what_is_long() {
+    let server = Server::start().await;
+    let long = "x".repeat(20_000);
+    for (method, path, body) in [
+        ("GET", format!("/v1/queues?{long}=1"), String::new()),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": 0, "{long}": 1}}"#)),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": "{long}"}}"#)),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": 0, "if_exists": "{long}"}}"#)),
+    ] {
+        let answer = server.call(method, &path, &body).await;
+        let told = answer.json().to_string();
+        assert_eq!(answer.status, 400, "{told}");
+        assert!(told.len() < 2_000 && told.contains("xxx…"), "{told}");
+    }
+}
+
 /// Story: a refusal named `keep_done_ms` where `keep_done` was sent, and `due_to` where `filter.due_to` was.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_name_the_field_that_was_sent() {
