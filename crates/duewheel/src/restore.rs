@@ -24,7 +24,7 @@ pub const STORE_QUEUE: &str = "#store";
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The unsettled messages: scheduled, ready, leased and dead.
+    /// The pending messages: scheduled, ready, leased and dead. Those that have ended and are kept are not counted.
     pub messages: u64,
     /// How many of these had a lease token, which is no longer accepted.
     pub tokens_ended: u64,
@@ -68,7 +68,7 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
         let _ = duewheel_store_log::spoil(dir);
     })?;
     Ok(Restored {
-        messages: report.messages,
+        messages: report.pending,
         tokens_ended,
         files: report.files,
         bytes: report.bytes,

@@ -58,13 +58,17 @@ impl Recovery {
         // An answer of each shard behind the request for figures means that these are as of now.
         let asked = tokio::time::timeout(FIGURES, wheel.client().ask(Op::stats())).await;
         match asked {
-            Ok(Ok(_)) => Recovery::told(&shards.iter().map(LocalShard::states).collect::<Vec<_>>()),
-            Ok(Err(_)) | Err(_) => Recovery::told(&[]),
+            Ok(Ok(stats)) => {
+                let counts = &stats.counts;
+                let messages = counts.scheduled + counts.ready + counts.leased + counts.dead;
+                Recovery::told(messages, &shards.iter().map(LocalShard::states).collect::<Vec<_>>())
+            }
+            Ok(Err(_)) | Err(_) => Recovery::told(0, &[]),
         }
     }
 
-    /// By the figures of each shard.
-    fn told(shards: &[Vec<(&'static str, u64)>]) -> Recovery {
+    /// By the pending messages of users, and the figures of each shard.
+    fn told(messages: u64, shards: &[Vec<(&'static str, u64)>]) -> Recovery {
         let figure = |shard: &[(&'static str, u64)], name: &str| {
             shard.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
         };
@@ -81,7 +85,7 @@ impl Recovery {
         } else {
             "cut off"
         };
-        Recovery { messages: sum("messages"), journal_records: sum("start_records"), last_end }
+        Recovery { messages, journal_records: sum("start_records"), last_end }
     }
 }
 

@@ -14,6 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 use crate::json::{IdText, written};
+use crate::repeated;
 use crate::schema::ResourceSchema;
 
 /// The stable code of an error. Codes are never renamed or reused.
@@ -330,8 +331,8 @@ impl Problem {
 
     /// A bad request because of one field; the sentence starts with its name.
     pub fn field(field: impl Into<Cow<'static, str>>, what: impl std::fmt::Display) -> Self {
-        let field = field.into();
-        let detail = format!("{field}: {what}");
+        let field = repeated::name(field.into());
+        let detail = format!("{field}: {}", repeated::sentence(what.to_string()));
         Problem { field: Some(field), ..Problem::new(ErrorCode::BadRequest, detail) }
     }
 

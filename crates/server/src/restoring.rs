@@ -53,6 +53,6 @@ pub(crate) fn restore_to(store: &dyn RestoreTarget, src: &Path) -> Result<(Resto
         tokens_ended += close_restored(&mut restored)?;
     }
     store.end_restore()?;
-    let VerifyReport { messages, files, bytes, records, .. } = backup.report();
+    let VerifyReport { pending: messages, files, bytes, records, .. } = backup.report();
     Ok((Restored { messages, tokens_ended, files, bytes, records }, shards))
 }

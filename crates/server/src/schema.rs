@@ -207,6 +207,11 @@ fn twice() -> Vec<Value> {
     [pairs(BODIES), pairs(TIMES)].concat()
 }
 
+/// What happens with an instant that has passed, without an instant.
+fn past_of_nothing() -> Value {
+    json!({ "allOf": [given("past"), none(&["due_at"])] })
+}
+
 /// The rules of a new message.
 pub(crate) fn enqueue_rules(schema: &mut Schema) {
     let pairs = [
@@ -216,7 +221,7 @@ pub(crate) fn enqueue_rules(schema: &mut Schema) {
         ["expires_in", "expires_at"],
     ];
     let options = pairs.iter().map(|pair| all(pair)).collect();
-    forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES)]].concat());
+    forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES), past_of_nothing()]].concat());
 }
 
 /// The rules of the settings of a queue.
@@ -229,8 +234,7 @@ pub(crate) fn postpone_rules(schema: &mut Schema) {
     let changes = [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
     // `null` of it is a change, other than of all others.
     let of_nothing = json!({ "allOf": [none(&changes), { "not": { "required": ["target_url"] } }] });
-    let past_of_nothing = json!({ "allOf": [given("past"), none(&TIMES)] });
-    forbid(schema, [twice(), vec![of_nothing, past_of_nothing]].concat());
+    forbid(schema, [twice(), vec![of_nothing, past_of_nothing()]].concat());
 }
 
 /// The rules of a nack.

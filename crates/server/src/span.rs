@@ -1,8 +1,12 @@
-//! Lengths of time as people write them: `250ms`, `10s`, `30m`, `48h`, `15d`, `1h30m`.
+//! Lengths of time: `250ms`, `10s`, `30m`, `48h`, `15d`, `1h30m`; and, where people write them, also `1.5h`, `2 days`,
+//! `PT48H`, and a number alone, which is seconds.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+
+use jiff::{Span, SpanRelativeTo};
+use serde::de::{Error, Unexpected, Visitor};
 
 /// A length of time in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +68,47 @@ fn split(s: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
     s.split_at(s.bytes().take_while(|b| belongs(*b)).count())
 }
 
+/// What [`written`] says of a text that is no length of time.
+pub(crate) const SPANS: &str =
+    "must be a length of time such as 250ms, 90s, 1.5h, 48h, 15d, \"2 days\" or PT48H";
+
+/// Reads a length of time as people write it, on the command line, in variables and in files. HTTP reads [`TimeSpan`]
+/// alone.
+pub(crate) fn written(text: &str) -> Result<TimeSpan, String> {
+    let said = text.trim();
+    let said = match said.split_once(' ') {
+        Some((word, rest)) if word.eq_ignore_ascii_case("in") => rest.trim(),
+        _ => said,
+    };
+    if said.strip_prefix('-').is_some_and(|rest| written(rest).is_ok()) {
+        return Err("must not be negative".to_owned());
+    }
+    if let Ok(span) = said.parse() {
+        return Ok(span);
+    }
+    if is_number(said) {
+        let seconds: u64 = said.parse().map_err(|_| "is too long".to_owned())?;
+        return Ok(TimeSpan(seconds.checked_mul(1_000).ok_or("is too long")?));
+    }
+    let span: Span = said.parse().map_err(|_| SPANS.to_owned())?;
+    if span.is_negative() {
+        return Err("must not be negative".to_owned());
+    }
+    if span.get_years() != 0 || span.get_months() != 0 {
+        return Err("must not have months or years, whose length differs".to_owned());
+    }
+    let length =
+        span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| "is too long".to_owned())?;
+    // Never earlier than said.
+    let ms = u64::try_from(length.as_nanos()).map_err(|_| "is too long".to_owned())?.div_ceil(1_000_000);
+    Ok(TimeSpan(ms))
+}
+
+/// Whether a text has digits alone.
+pub(crate) fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
 impl fmt::Display for TimeSpan {
     /// The shortest text that [`FromStr`] reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,9 +133,27 @@ impl From<TimeSpan> for Duration {
 }
 
 impl<'de> serde::Deserialize<'de> for TimeSpan {
+    /// Reads what a file has: a text as people write it, or a number of seconds.
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
-        text.parse().map_err(serde::de::Error::custom)
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = TimeSpan;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a length of time such as \"90s\", or a number of seconds")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<TimeSpan, E> {
+                written(text).map_err(E::custom)
+            }
+            fn visit_i64<E: Error>(self, seconds: i64) -> Result<TimeSpan, E> {
+                let ms = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000));
+                ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Signed(seconds), &self))
+            }
+            fn visit_u64<E: Error>(self, seconds: u64) -> Result<TimeSpan, E> {
+                let ms = seconds.checked_mul(1_000);
+                ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(seconds), &self))
+            }
+        }
+        d.deserialize_any(V)
     }
 }
 

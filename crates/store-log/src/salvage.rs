@@ -114,7 +114,8 @@ fn salvage_shard(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SalvageReport, Stor
     match SoundCopy::check(Arc::clone(disk), String::new()) {
         Ok(whole) => {
             whole.copy_to(empty(dir)?.disk())?;
-            Ok(SalvageReport { messages: whole.report.messages, ..SalvageReport::default() })
+            let (messages, pending) = (whole.report.messages, whole.report.pending);
+            Ok(SalvageReport { messages, pending, ..SalvageReport::default() })
         }
         Err(ReadFault::Damaged(_)) => salvage_from(&**disk, dir),
         Err(fault @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(fault.into()),
@@ -259,6 +260,8 @@ impl Salvage<'_> {
         }
         let written = self.target.close()?;
         (self.report.messages, self.report.answers) = (written.messages, written.answers);
+        let of_users = written.per_queue.iter().filter(|(queue, _)| !queue.is_system());
+        self.report.pending = of_users.map(|(_, count)| count).sum();
         for (queue, should) in self.books.counts() {
             let is = written.per_queue.get(&queue).copied().unwrap_or(0);
             if is < should {

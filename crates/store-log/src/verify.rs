@@ -36,8 +36,11 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Number of records in the journal.
     pub records: u64,
-    /// Number of unsettled messages; only if there is no problem.
+    /// Number of messages, those included that have ended and are kept, and the server's own; only if there is no
+    /// problem.
     pub messages: u64,
+    /// Number of pending messages: those of these that have not ended, in queues of users.
+    pub pending: u64,
     /// Number of groups at the end of the journal that may not be on the disk after a crash. The next owner writes them
     /// again.
     pub unproven_groups: u64,
@@ -82,11 +85,12 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
 impl VerifyReport {
     /// Adds what was found in a folder of this name.
     pub(crate) fn add(&mut self, folder: &str, other: VerifyReport) {
-        let VerifyReport { files, bytes, records, messages, unproven_groups, problems } = other;
+        let VerifyReport { files, bytes, records, messages, pending, unproven_groups, problems } = other;
         self.files += files;
         self.bytes = self.bytes.saturating_add(bytes);
         self.records += records;
         self.messages += messages;
+        self.pending += pending;
         self.unproven_groups += unproven_groups;
         self.problems.extend(problems.into_iter().map(|problem| problem.inside(folder)));
     }
@@ -161,6 +165,8 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Damage> {
 
 fn note(replayed: &Replayed, report: &mut VerifyReport) {
     report.messages = replayed.ledger.messages();
+    let of_users = replayed.ledger.rows().filter(|row| !row.name.is_system());
+    report.pending = of_users.map(|row| row.tally.count()).sum();
     report.unproven_groups = replayed.unproven.len() as u64;
     let unproven: u64 = replayed.unproven.iter().map(|group| u64::from(group.head.records)).sum();
     report.records = replayed.used.iter().map(|s| s.records()).sum::<u64>() + unproven;

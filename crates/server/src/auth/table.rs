@@ -20,6 +20,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use super::prefixes::reach;
 use super::{Hash, Scope};
+use crate::toml_text::{self, BadToml};
 use crate::{private, rfc3339};
 
 /// The largest number of tokens: each request is compared with all of them.
@@ -116,11 +117,8 @@ impl TokenTable {
     /// # Errors
     /// A sentence about the fault, with the line or the token's name. It repeats no part of a hash.
     pub fn parse(text: &str) -> Result<TokenTable, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let line = text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1;
-            format!("line {line}: {}", error.message().replace('\n', " "))
-        })?;
+        let file: File =
+            toml_text::read(text).map_err(|BadToml { line, what }| format!("line {line}: {what}"))?;
         if file.token.len() > MAX_TOKENS {
             return Err(format!("there may be at most {MAX_TOKENS} tokens"));
         }

@@ -89,7 +89,7 @@ impl BulkVerb {
 
 impl BulkArgs {
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let filter = self.filter.json();
+        let filter = self.filter.json()?;
         match (filter.is_empty(), self.all) {
             (true, false) => {
                 let what = "say which messages: --key-prefix, --header, --due-from, --due-to, --state, --dead-reason, \

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
-use super::failure::{refused_line, with_flags};
+use super::failure::{is_of_the_request, refused_line, with_flags};
 use super::invocation::{self, print_json};
 use super::queue::queue_name;
 use super::queue_config::BackoffArg;
@@ -207,9 +207,7 @@ impl EnqueueArgs {
         let mut request = Map::new();
         self.when.write(&mut request, Some(0))?;
         if !self.headers.is_empty() {
-            let headers =
-                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-            request.insert("headers".into(), Value::Object(headers.collect()));
+            request.insert("headers".into(), headers(&self.headers)?);
         }
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
@@ -259,6 +257,22 @@ pub(super) fn told(
 pub(super) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The headers of a request. Of two values for one name, one would be lost.
+pub(super) fn headers(given: &[(String, String)]) -> Result<Value, CommandFailure> {
+    let mut headers = Map::new();
+    for (name, value) in given {
+        if headers.insert(name.clone(), value.as_str().into()).is_some() {
+            return Err(header_twice(name));
+        }
+    }
+    Ok(Value::Object(headers))
+}
+
+/// The refusal of a header that was given twice.
+pub(super) fn header_twice(name: &str) -> CommandFailure {
+    CommandFailure::Usage(format!("--header {name}: occurs twice"))
 }
 
 /// Puts a body into a request: as text where it is text, otherwise in base64.
@@ -402,7 +416,14 @@ impl LineSender {
             Err(trouble) => {
                 self.progress.finish_and_clear();
                 let first = self.waiting.first().map_or(0, |(number, _)| *number);
-                let so_far = format!("; {} accepted; it is not known from line {first} on", self.accepted);
+                // The request was refused before its first line was read.
+                let rest = match &trouble {
+                    ApiError::Refused(refusal) if is_of_the_request(refusal) => "nothing was accepted",
+                    ApiError::Refused(_) | ApiError::Unreachable(_) | ApiError::Mistaken(_) => {
+                        "it is not known"
+                    }
+                };
+                let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
                 return Err(trouble.with_words("", &so_far).into());
             }
         };

@@ -187,13 +187,10 @@ pub(super) struct ExportEnd {
     #[serde(rename = "type", skip_serializing, default)]
     _kind: LineKind,
     pub(super) queues: u64,
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// Missing in files of builds without schedules.
+    #[serde(default)]
     pub(super) schedules: u64,
     pub(super) messages: u64,
-}
-
-fn is_none(count: &u64) -> bool {
-    *count == 0
 }
 
 /// The type of a line, where it has been read already.
@@ -487,7 +484,8 @@ mod tests {
         r#"{"type":"export","version":1,"program":"duewheel 0.1.0","at":"2026-01-01T00:00:00.000Z"}"#;
     const QUEUE: &str = r#"{"type":"queue","queue":"q","config":{"lease_ms":5},"paused":true}"#;
     const MESSAGE: &str = r#"{"type":"message","queue":"q","id":"7","body":"b","headers":{"z":"1","a":"2"},"state":"leased","due_at":"2026-01-01T00:00:00.000Z","enqueued_at":"2026-01-01T00:00:00.000Z","max_attempts":3}"#;
-    const END: &str = r#"{"type":"end","queues":1,"messages":1}"#;
+    // Story: without a schedule, the line had no number of schedules.
+    const END: &str = r#"{"type":"end","queues":1,"schedules":0,"messages":1}"#;
 
     fn read(text: &str) -> Result<Vec<ExportLine>, String> {
         let mut reader = ExportReader::new(text.as_bytes());

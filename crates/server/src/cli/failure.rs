@@ -76,6 +76,12 @@ fn exit_code_of(code: &str) -> u8 {
     }
 }
 
+/// Whether the server has refused a request for what it is, before it has done anything of it.
+pub(super) fn is_of_the_request(refusal: &ServerRefusal) -> bool {
+    let known = ErrorCode::ALL.into_iter().find(|known| known.as_str() == refusal.code);
+    known.is_some_and(|code| code.status().is_client_error())
+}
+
 /// What the command line calls the fields of requests, by field.
 const FLAGS: &[(&str, &str)] = &[
     ("all", "--all"),

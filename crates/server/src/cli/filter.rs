@@ -3,8 +3,9 @@
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
+use super::CommandFailure;
 use super::dead::{self, DeadReasonArg};
-use super::enqueue::header;
+use super::enqueue::{header, headers};
 use super::remote::segment;
 use super::when::GivenInstant;
 
@@ -46,7 +47,7 @@ enum StateArg {
 
 impl FilterArgs {
     /// The fields of a request.
-    pub(super) fn json(&self) -> Map<String, Value> {
+    pub(super) fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = Map::new();
         let mut put = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -57,16 +58,16 @@ impl FilterArgs {
         put("key_prefix", self.key_prefix.as_deref().map(Value::from));
         put("due_from", self.due_from.as_ref().map(|at| at.instant.as_str().into()));
         put("due_to", self.due_to.as_ref().map(|at| at.instant.as_str().into()));
-        let headers = self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-        put("headers", (!self.headers.is_empty()).then(|| Value::Object(headers.collect())));
+        let headers = (!self.headers.is_empty()).then(|| headers(&self.headers));
+        put("headers", headers.transpose()?);
         fields.extend(dead::filter(self.dead_reason, self.dead_note.as_deref()));
-        fields
+        Ok(fields)
     }
 
     /// The parameters of a query, each with a `&` before it.
-    pub(super) fn query(&self) -> String {
+    pub(super) fn query(&self) -> Result<String, CommandFailure> {
         let mut query = String::new();
-        for (name, value) in self.json() {
+        for (name, value) in self.json()? {
             match value {
                 Value::Object(headers) => {
                     for (name, value) in headers {
@@ -77,7 +78,7 @@ impl FilterArgs {
                 value => query.push_str(&format!("&{name}={}", segment(value.as_str().unwrap_or_default()))),
             }
         }
-        query
+        Ok(query)
     }
 }
 

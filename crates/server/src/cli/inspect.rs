@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::Args;
-use duewheel::core::message::{Kind, Row, Stage};
-use duewheel::core::record::Pause;
+use duewheel::core::message::{Kind, Row, Stage, State};
+use duewheel::core::record::{ClockPair, Pause};
 use duewheel::core::store::QueueRow;
-use duewheel::core::time::{Due, WallMs};
+use duewheel::core::time::{Now, WallMs};
 use duewheel::core::{QueueName, ShardId};
 use duewheel_store_log::{Inspected, inspect_on};
 use serde_json::{Value, json};
@@ -89,31 +90,43 @@ fn inspected(shards: &StoredShards, shard: ShardId) -> Result<Inspected, Command
 
 fn show_queues(shards: &[(ShardId, Inspected)], json: bool) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
-    let rows: Vec<Value> = shards
-        .iter()
-        .flat_map(|(shard, inspected)| inspected.queues.iter().map(|queue| as_queue(*shard, queue)))
-        .collect();
+    let rows: Vec<Value> =
+        shards.iter().flat_map(|(shard, inspected)| queues(*shard, &inspected.queues)).collect();
     if json {
         let of_shard = |(shard, inspected): &(ShardId, Inspected)| json!({ "shard": shard.0, "epoch": inspected.epoch.0, "records": inspected.last.0 });
         let shards: Vec<Value> = shards.iter().map(of_shard).collect();
         print_json(&mut out, &json!({ "shards": shards, "queues": rows }))?;
         return Ok(());
     }
-    let columns = ["shard", "queue", "messages", "dead", "paused"];
+    let columns = ["shard", "queue", "messages", "dead", "done", "paused"];
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|name| cell(row, name)).collect()).collect();
-    table::print(&mut out, &["SHARD", "QUEUE", "MESSAGES", "DEAD", "PAUSED"], &rows)?;
+    table::print(&mut out, &["SHARD", "QUEUE", "MESSAGES", "DEAD", "DONE", "PAUSED"], &rows)?;
     for (shard, inspected) in shards {
         writeln!(out, "shard {shard}: epoch {}, {} records so far", inspected.epoch.0, inspected.last.0)?;
     }
     Ok(())
 }
 
-fn as_queue(shard: ShardId, queue: &QueueRow) -> Value {
-    json!({
-        "shard": shard.0, "queue": queue.name.as_str(), "messages": queue.tally.count(),
-        "dead": queue.tally.part(Kind::Dead).count, "paused": queue.pause != Pause::Running,
-    })
+/// The queues of users. What has ended and is kept is `done` of its queue, as over HTTP; the server's own are not
+/// shown.
+fn queues(shard: ShardId, rows: &[QueueRow]) -> Vec<Value> {
+    let mut shown: BTreeMap<&str, (Option<&QueueRow>, u64)> = BTreeMap::new();
+    for row in rows {
+        match row.name.done_of() {
+            Some(queue) => shown.entry(queue).or_default().1 = row.tally.count(),
+            None if row.name.is_system() => {}
+            None => shown.entry(row.name.as_str()).or_default().0 = Some(row),
+        }
+    }
+    let as_queue = |(name, (row, done)): (&str, (Option<&QueueRow>, u64))| {
+        json!({
+            "shard": shard.0, "queue": name, "messages": row.map_or(0, |row| row.tally.count()),
+            "dead": row.map_or(0, |row| row.tally.part(Kind::Dead).count), "done": done,
+            "paused": row.is_some_and(|row| row.pause != Pause::Running),
+        })
+    };
+    shown.into_iter().map(as_queue).collect()
 }
 
 fn show_messages(
@@ -125,9 +138,10 @@ fn show_messages(
     let mut messages: BTreeMap<(u64, u64), Value> = BTreeMap::new();
     for (shard, inspected) in shards {
         let rows = inspected.rows(Some(queue), limit).map_err(CommandFailure::failed)?;
+        let now = now(inspected);
         messages.extend(rows.iter().map(|row| {
-            let due = due_ms(row, inspected);
-            ((due, row.message.id.0), as_message(*shard, row, due))
+            let due = now.wall_of(row.life.due);
+            ((due.0, row.message.id.0), as_message(*shard, row, due, now))
         }));
     }
     let messages: Vec<Value> = messages.into_values().take(limit).collect();
@@ -152,25 +166,28 @@ fn show_messages(
     Ok(())
 }
 
-/// When a message is due by the calendar: a delay ends so long after the clocks were recorded last.
-fn due_ms(row: &Row, inspected: &Inspected) -> u64 {
-    match row.life.due {
-        Due::At(WallMs(at)) => at,
-        Due::After(engine) => inspected
-            .clock
-            .map_or(engine.0, |clock| clock.wall.0.saturating_add(engine.0).saturating_sub(clock.engine.0)),
-    }
+/// The present time by both clocks, from the pair that the shard has recorded last. This pair has the wall clock
+/// rounded up, of readings that are never whole milliseconds; the server shows instants by the reading rounded down.
+fn now(inspected: &Inspected) -> Now {
+    let wall = WallMs(WallMs::from_system_time_up(SystemTime::now()).0.saturating_sub(1));
+    let Some(clock) = inspected.clock else { return Now { wall, ..Now::default() } };
+    let recorded = ClockPair { wall: WallMs(clock.wall.0.saturating_sub(1)), ..clock };
+    // A wall clock that went back does not count, and the distance of the clocks is what was recorded.
+    let engine = recorded.engine_at(wall);
+    let wall = recorded.wall.0.saturating_add(engine.0.saturating_sub(recorded.engine.0));
+    Now::whole(engine.0, wall)
 }
 
-fn as_message(shard: ShardId, row: &Row, due_ms: u64) -> Value {
+fn as_message(shard: ShardId, row: &Row, due: WallMs, now: Now) -> Value {
     let state = match &row.life.stage {
-        Stage::Waiting { .. } => "waiting",
-        Stage::Leased(_) => "leased",
-        Stage::Dead { .. } => "dead",
+        Stage::Waiting { .. } if now.is_due(row.life.due) => State::Ready,
+        Stage::Waiting { .. } => State::Scheduled,
+        Stage::Leased(_) => State::Leased,
+        Stage::Dead { .. } => State::Dead,
     };
     json!({
-        "shard": shard.0, "id": row.message.id.0.to_string(), "state": state,
-        "due_at": crate::rfc3339::string(WallMs(due_ms)), "key": row.message.key.as_ref().map(|key| key.as_str()),
+        "shard": shard.0, "id": row.message.id.0.to_string(), "state": state.as_str(),
+        "due_at": crate::rfc3339::string(due), "key": row.message.key.as_ref().map(|key| key.as_str()),
         "attempt": row.life.attempt, "body": String::from_utf8_lossy(&row.message.body),
     })
 }

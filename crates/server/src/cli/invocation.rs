@@ -25,7 +25,7 @@ pub(super) struct Invocation {
 }
 
 impl Invocation {
-    /// What `matches` of `command`, or of its subcommand, have from the command line.
+    /// What `matches` of `command`, or of its subcommand, have from the command line or from variables.
     pub(super) fn of(command: &Command, matches: &ArgMatches) -> Invocation {
         if let Some((name, inner)) = matches.subcommand()
             && let Some(command) = command.find_subcommand(name)
@@ -37,7 +37,8 @@ impl Invocation {
             Invocation { is_json: is_set("json"), is_quiet: is_set("quiet"), texts: BTreeMap::new() };
         for arg in command.get_arguments() {
             let id = arg.get_id().as_str();
-            if !matches!(matches.value_source(id), Some(ValueSource::CommandLine)) {
+            if !matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+            {
                 continue;
             }
             let texts = matches.get_raw(id).into_iter().flatten();

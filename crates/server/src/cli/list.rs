@@ -46,7 +46,7 @@ impl ClientCommand for ListArgs {
                 break;
             }
             let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(self.queue.as_str()));
-            path.push_str(&self.filter.query());
+            path.push_str(&self.filter.query()?);
             if let Some(after) = &next {
                 path.push_str(&format!("&after={}", segment(after)));
             }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{DueArgs, header, put_body};
+use super::enqueue::{DueArgs, header, headers, put_body};
 use super::invocation::print_json;
 use super::remote::{Remote, segment};
 use super::table::{body, cell, plain};
@@ -130,8 +130,7 @@ impl ClientCommand for PostponeArgs {
             put_body(&mut request, body.into_bytes());
         }
         if self.no_headers || !self.header.is_empty() {
-            let headers = self.header.into_iter().map(|(name, value)| (name, Value::from(value)));
-            request.insert("headers".into(), Value::Object(headers.collect()));
+            request.insert("headers".into(), headers(&self.header)?);
         }
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));

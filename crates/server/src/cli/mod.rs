@@ -56,6 +56,7 @@ mod tls_words;
 mod token;
 mod top;
 mod top_view;
+mod variables;
 mod verify;
 mod when;
 mod work;
@@ -68,7 +69,14 @@ pub(crate) use server::ServerArgs;
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
 #[derive(Debug, Parser)]
-#[command(name = "duewheel", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "duewheel",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = "Each option of a command has an environment variable: --if-exists has DUEWHEEL_IF_EXISTS. What is \
+                  on the command line takes precedence."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<CliCommand>,
@@ -170,8 +178,9 @@ enum CliCommand {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let command = command();
-    let read = command.clone().try_get_matches().and_then(|mut matches| {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let command = variables::without_beaten(command(), &args);
+    let read = command.clone().try_get_matches_from(&args).and_then(|mut matches| {
         let given = matches.clone();
         Cli::from_arg_matches_mut(&mut matches)
             .map(|cli| (cli, given))
@@ -185,7 +194,7 @@ pub fn main() -> ExitCode {
             cli
         }
         // Help and the version are no errors.
-        Err(error) if error.use_stderr() && wants_json(std::env::args_os().skip(1)) => {
+        Err(error) if error.use_stderr() && wants_json(args.iter().skip(1)) => {
             let failure = CommandFailure::Usage(in_one_line(&error));
             failure.tell(true);
             return ExitCode::from(failure.exit_code());
@@ -257,12 +266,12 @@ pub fn main() -> ExitCode {
 }
 
 /// The description of the command line. A value may begin with a minus, so that it is refused by its option and not as an
-/// unknown one.
+/// unknown one. Each option has its variable.
 fn command() -> Command {
     fn with_signs(command: Command) -> Command {
         command.mut_args(sign_allowed).mut_subcommands(with_signs)
     }
-    with_signs(Cli::command())
+    variables::named(with_signs(Cli::command()))
 }
 
 fn sign_allowed(arg: Arg) -> Arg {
@@ -294,9 +303,10 @@ fn in_words(error: clap::Error) -> clap::Error {
     clap::Error::raw(ErrorKind::ValueValidation, told)
 }
 
-/// Whether `--json` is among arguments that cannot be parsed. Behind `--` it is another command's.
-fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
-    args.take_while(|arg| arg != "--").any(|arg| arg == "--json")
+/// Whether `--json` is among arguments that cannot be parsed, or its variable is set. Behind `--` it is another
+/// command's.
+fn wants_json<'a>(args: impl Iterator<Item = &'a OsString>) -> bool {
+    args.take_while(|arg| *arg != "--").any(|arg| arg == "--json") || variables::is_set("json")
 }
 
 /// What clap says of wrong usage, without its hints below.
@@ -379,19 +389,5 @@ mod tests {
             }
         }
         assert!(checked > 40, "{checked}");
-    }
-
-    #[test]
-    fn every_option_of_serve_has_its_variable() {
-        let cli = Cli::command();
-        let serve = cli.find_subcommand("serve").unwrap();
-        for arg in serve.get_arguments() {
-            let Some(long) = arg.get_long() else { continue };
-            if ["help", "version", "print-config"].contains(&long) {
-                continue;
-            }
-            let variable = format!("DUEWHEEL_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(&*variable), "--{long}");
-        }
     }
 }

@@ -45,7 +45,8 @@ impl SalvageArgs {
                 .map(|loss| json!({ "kind": loss.as_str(), "what": loss.to_string() }))
                 .collect();
             let result = json!({
-                "data": dest.to_string_lossy(), "messages": report.messages, "answers": report.answers,
+                "data": dest.to_string_lossy(), "messages": report.pending,
+                "kept": report.messages.saturating_sub(report.pending), "answers": report.answers,
                 "tokens_ended": salvaged.tokens_ended, "damage": damage, "losses": losses,
             });
             writeln!(out, "{result}")?;
@@ -56,7 +57,11 @@ impl SalvageArgs {
             for loss in &report.losses {
                 writeln!(out, "lost: {loss}")?;
             }
-            writeln!(out, "{} salvaged", counted(report.messages, "message"))?;
+            write!(out, "{} salvaged", counted(report.pending, "message"))?;
+            match report.messages.saturating_sub(report.pending) {
+                0 => writeln!(out)?,
+                kept => writeln!(out, ", and {} kept beside them", counted(kept, "record"))?,
+            }
             if salvaged.tokens_ended > 0 {
                 writeln!(
                     out,

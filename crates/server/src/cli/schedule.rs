@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{header, put_body};
+use super::enqueue::{header, headers, put_body};
 use super::invocation::print_json;
 use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, cell_counted, print};
@@ -55,7 +55,7 @@ struct TimingArgs {
     /// in the zone of --zone, or in this machine's
     #[arg(long, value_name = "INSTANT")]
     at: Vec<String>,
-    /// Time zone of the expression, such as Europe/Berlin [default: UTC]
+    /// Time zone of the expression, such as Europe/Berlin [default: UTC], and of times that are given without an offset
     #[arg(long)]
     zone: Option<String>,
     /// Nothing occurs before this instant
@@ -79,9 +79,9 @@ struct TimingArgs {
 struct SchedulePut {
     /// The name of the schedule
     name: String,
-    /// The queue that its messages enter
+    /// The queue that its messages enter; a new schedule needs it
     #[arg(long)]
-    queue: String,
+    queue: Option<String>,
     #[command(flatten)]
     timing: TimingArgs,
     /// The body of each message; - reads standard input [default: empty]
@@ -233,10 +233,11 @@ impl TimingArgs {
         let instant = |option: &str, text: &Option<String>| {
             text.as_deref().map(|text| self.instant(option, text)).transpose()
         };
+        let zone = if self.zone_is_of_times() { None } else { self.zone.clone() };
         let texts = [
             ("cron", &self.cron),
             ("every", &self.every.map(|time| time.to_string())),
-            ("zone", &self.zone),
+            ("zone", &zone),
             ("start", &instant("--start", &self.start)?),
             ("end", &instant("--end", &self.end)?),
             ("jitter", &self.jitter.map(|time| time.to_string())),
@@ -249,6 +250,11 @@ impl TimingArgs {
             fields.insert("at".into(), json!(at?));
         }
         Ok(fields)
+    }
+
+    /// Whether the zone is that of times given here alone: the server takes one for cron expressions only.
+    fn zone_is_of_times(&self) -> bool {
+        !self.at.is_empty() || self.every.is_some() && (self.start.is_some() || self.end.is_some())
     }
 
     /// An instant as people write it. What is said without an offset is a time of the schedule's zone.
@@ -293,6 +299,10 @@ impl SchedulePut {
         match remote.patch(&path, &Value::Object(change)) {
             Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
                 self.timing.check()?;
+                if self.queue.is_none() {
+                    let what = "say which queue its messages enter: --queue";
+                    return Err(CommandFailure::Usage(what.to_owned()));
+                }
                 Ok(remote.put(&path, &Value::Object(fields))?)
             }
             answer => Ok(answer?),
@@ -301,8 +311,8 @@ impl SchedulePut {
 
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut fields = self.timing.json()?;
-        fields.insert("queue".into(), json!(self.queue));
         let texts = [
+            ("queue", &self.queue),
             ("missed", &self.missed),
             ("catchup", &self.catchup.map(|time| time.to_string())),
             ("overlap", &self.overlap),
@@ -316,9 +326,7 @@ impl SchedulePut {
             fields.insert("paused".into(), json!(true));
         }
         if !self.headers.is_empty() {
-            let headers =
-                self.headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-            fields.insert("headers".into(), Value::Object(headers.collect()));
+            fields.insert("headers".into(), headers(&self.headers)?);
         }
         match self.body.as_deref() {
             Some("-") => {
@@ -372,7 +380,12 @@ impl ClientCommand for ScheduleArgs {
                 let mut fields = args.timing.json()?;
                 fields.insert("count".into(), json!(args.count));
                 let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
-                insert(&mut fields, &[("from", &from.transpose()?)]);
+                let from = from.transpose()?;
+                if from.is_some() && args.timing.every.is_some() {
+                    // It is the zone of this time.
+                    fields.remove("zone");
+                }
+                insert(&mut fields, &[("from", &from)]);
                 told(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
             }
             ScheduleCommand::Trigger(args) => {

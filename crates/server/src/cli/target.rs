@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::enqueue::header_twice;
 use super::invocation::print_json;
 use super::remote::{Remote, segment};
 use super::table::{cell, print};
@@ -168,7 +169,7 @@ impl TargetPut {
     }
 
     fn headers(&self) -> Result<BTreeMap<&str, &str>, CommandFailure> {
-        let mut headers = BTreeMap::new();
+        let mut headers: BTreeMap<&str, &str> = BTreeMap::new();
         for header in &self.headers {
             // The text may hold a secret.
             let Some((name, value)) = header.split_once(':') else {
@@ -176,7 +177,11 @@ impl TargetPut {
                     "--header: give a name and a value, as NAME: VALUE".into(),
                 ));
             };
-            headers.insert(name.trim(), value.trim());
+            let name = name.trim();
+            if headers.keys().any(|known| known.eq_ignore_ascii_case(name)) {
+                return Err(header_twice(name));
+            }
+            headers.insert(name, value.trim());
         }
         Ok(headers)
     }

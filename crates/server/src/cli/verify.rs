@@ -55,12 +55,15 @@ impl VerifyArgs {
             for problem in &report.problems {
                 writeln!(out, "{problem}")?;
             }
-            let VerifyReport { files, bytes, records, messages, unproven_groups, .. } = report;
+            let VerifyReport { files, bytes, records, messages, pending, unproven_groups, .. } = report;
             let files = counted(files, "file");
             write!(out, "{files}, {bytes} bytes with the unused space of journal segments, ")?;
             write!(out, "{} in the journal", counted(records, "record"))?;
             if report.problems.is_empty() {
-                write!(out, ", {} pending", counted(messages, "message"))?;
+                write!(out, ", {} pending", counted(pending, "message"))?;
+                if messages > pending {
+                    write!(out, ", {} kept beside them", counted(messages - pending, "record"))?;
+                }
             }
             writeln!(out)?;
             if unproven_groups > 0 {
@@ -92,11 +95,13 @@ fn verify_shards(shards: &StoredShards) -> Result<VerifyReport, StoreError> {
             }
             continue;
         }
-        let VerifyReport { files, bytes, records, messages, unproven_groups, problems } = verify_on(&*disk)?;
+        let VerifyReport { files, bytes, records, messages, pending, unproven_groups, problems } =
+            verify_on(&*disk)?;
         all.files += files;
         all.bytes += bytes;
         all.records += records;
         all.messages += messages;
+        all.pending += pending;
         all.unproven_groups += unproven_groups;
         all.problems.extend(
             problems
@@ -110,7 +115,8 @@ fn verify_shards(shards: &StoredShards) -> Result<VerifyReport, StoreError> {
 fn as_json(report: &VerifyReport) -> serde_json::Value {
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     json!({
-        "files": report.files, "bytes": report.bytes, "records": report.records, "messages": report.messages,
-        "unproven_groups": report.unproven_groups, "problems": problems,
+        "files": report.files, "bytes": report.bytes, "records": report.records, "messages": report.pending,
+        "kept": report.messages.saturating_sub(report.pending), "unproven_groups": report.unproven_groups,
+        "problems": problems,
     })
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::failure::refused_line;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, will_pass};
-use super::work_child::{Children, CommandEnded, WorkChild};
+use super::work_child::{self, Children, CommandEnded, WorkChild};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -66,6 +66,9 @@ impl ClientCommand for WorkArgs {
     }
 
     fn run(self) -> Result<(), CommandFailure> {
+        // Each message that a worker leases for nothing has used up an attempt.
+        let cannot = |error| CommandFailure::Failed(format!("cannot run {}: {error}", self.command[0]));
+        work_child::find(&self.command[0]).map_err(cannot)?;
         let remote = Remote::new(&self.server)?;
         let slots = Arc::new(JobSlots { is_json: self.server.json, ..JobSlots::default() });
         watch_signals(slots.clone())?;

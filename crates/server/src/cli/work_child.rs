@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
+use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
@@ -264,6 +267,42 @@ fn pass_on(mut stderr: impl Read, tail: &StderrTail) {
     }
 }
 
+/// Whether a command is there and may be run, as far as that is known before it runs.
+pub(super) fn find(command: &str) -> io::Result<()> {
+    let may_run = |file: &Path| -> io::Result<()> {
+        if fs::metadata(file)?.is_dir() {
+            return Err(Errno::ACCESS.into());
+        }
+        Ok(access(file, Access::EXEC_OK)?)
+    };
+    if command.contains('/') {
+        return may_run(Path::new(command));
+    }
+    // Without this variable the system looks in folders of its own.
+    let Some(path) = env::var_os("PATH") else { return Ok(()) };
+    let mut why = io::Error::from(Errno::NOENT);
+    for folder in env::split_paths(&path) {
+        match may_run(&folder.join(command)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => why = error,
+            Err(_) => {}
+        }
+    }
+    Err(why)
+}
+
+/// What a command is told of its message beside its key, its headers and its URL.
+const FIELDS: [&str; 7] = ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"];
+/// The variable that each command has, and nothing else sets.
+pub(super) const MARK: &str = "DUEWHEEL_LATENESS_MS";
+
+/// Whether a command that `work` runs may find something of its message in this variable.
+pub(super) fn tells_of_message(variable: &str) -> bool {
+    let Some(name) = variable.strip_prefix("DUEWHEEL_") else { return false };
+    name.starts_with("HEADER_")
+        || FIELDS.iter().chain(&["key", "target_url"]).any(|field| name.eq_ignore_ascii_case(field))
+}
+
 /// What a command is told of its message. Values with a NUL cannot be in an environment, and are left out.
 fn environment(message: &Value) -> Vec<(String, String)> {
     let mut variables = Vec::new();
@@ -277,7 +316,7 @@ fn environment(message: &Value) -> Vec<(String, String)> {
             variables.push((name, text));
         }
     };
-    for field in ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"] {
+    for field in FIELDS {
         put(format!("DUEWHEEL_{}", field.to_ascii_uppercase()), &message[field]);
     }
     if message["target_url"].is_string() {

@@ -17,6 +17,7 @@ use crate::beanstalk;
 use crate::http::HttpLimits;
 use crate::span::TimeSpan;
 use crate::tls;
+use crate::toml_text::{self, BadToml};
 
 mod beanstalk_settings;
 mod error;
@@ -122,11 +123,10 @@ impl Options {
     pub fn from_file(file: &Path) -> Result<Options, ConfigError> {
         let text =
             std::fs::read_to_string(file).map_err(|error| ConfigError::Unreadable(file.to_owned(), error))?;
-        toml::from_str(&text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let line = text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1;
-            let what = error.message().replace('\n', " ");
-            ConfigError::File { file: file.to_owned(), line, what }
+        toml_text::read(&text).map_err(|BadToml { line, what }| ConfigError::File {
+            file: file.to_owned(),
+            line,
+            what,
         })
     }
 
@@ -514,6 +514,22 @@ mod tests {
         assert_eq!(settings("").unwrap().virtual_clock, VirtualClockOption::Off);
     }
 
+    /// Story: the page of the command line says what each length of time may be, and those of `serve` took `90s` only.
+    #[test]
+    fn lengths_of_time_are_read_as_everywhere() {
+        for (toml, ms) in [
+            ("drain_delay = '90'", 90_000),
+            ("drain_delay = 90", 90_000),
+            ("drain_delay = '1.5s'", 1_500),
+            ("drain_delay = 'PT5S'", 5_000),
+            ("drain_delay = '2 days'", 172_800_000),
+            ("drain_delay = '1h30m'", 5_400_000),
+        ] {
+            let settings = options(toml).settings().unwrap();
+            assert_eq!(settings.drain_delay, Duration::from_millis(ms), "{toml}");
+        }
+    }
+
     #[test]
     fn a_wrong_file_is_one_line_that_names_the_key() {
         let dir = tempfile::tempdir().unwrap();
@@ -522,8 +538,12 @@ mod tests {
             ("data = 'x'\nhtpp = 'off'\n", 2, "htpp"),
             ("durability = 'sometimes'", 1, "sometimes"),
             ("\n\nhttp = '7788'", 3, "neither HOST:PORT"),
-            ("drain_timeout = '10'", 1, "units"),
+            ("drain_timeout = 'soon'", 1, "drain_timeout: must be a length of time"),
+            ("drain_timeout = -10", 1, "drain_timeout: invalid value"),
             ("max_body = -1", 1, "-1"),
+            // Story: an error of a type did not say which key it was about.
+            ("max_body = 'a'", 1, "max_body: invalid type: string \"a\""),
+            ("\n[[quota]]\nprefix = 'a'\nmessages = 'x'", 4, "quota[0].messages: "),
             ("\n[[quota]]\nprefix = 'a'\nmesages = 1", 4, "mesages"),
             ("[[quota]]\nmessages = 1", 1, "prefix"),
             ("[[quota]]\nprefix = 'a'\nleases = 'many'", 3, "many"),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::auth::{Hosts, Prefixes};
 use crate::beanstalk::SocketMode;
-use crate::span::TimeSpan;
+use crate::span::{TimeSpan, written};
 
 macro_rules! options {
     ($(#[$outer:meta])* pub struct Options { $($(#[$meta:meta])* pub $field:ident: Option<$type:ty>,)* }) => {
@@ -38,14 +38,16 @@ macro_rules! options {
     };
 }
 
-/// Gives an option its variable: `DUEWHEEL_<OPTION>`. Other arguments of a command that has these options stay as they
-/// are.
+/// Gives an option its variable, `DUEWHEEL_<OPTION>`, and reads lengths of time as people write them. Other arguments
+/// of a command that has these options stay as they are.
 fn with_variable(arg: Arg) -> Arg {
     let id = arg.get_id().as_str();
     if !Options::NAMES.contains(&id) {
         return arg;
     }
     let variable = OsString::from(format!("DUEWHEEL_{}", id.to_uppercase()));
+    let is_time = arg.get_value_names().and_then(|names| names.first()).is_some_and(|name| name == "TIME");
+    let arg = if is_time { arg.value_parser(written) } else { arg };
     arg.env(variable)
 }
 

@@ -7,14 +7,15 @@ use std::fmt;
 use axum::http::StatusCode;
 use duewheel::core::{QueueName, WallMs};
 use duewheel_delivery::{
-    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView, UrlMoves,
+    BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView,
+    UrlMoves,
 };
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::call::Call;
-use super::limits::either;
+use super::limits::{self, either};
 use super::strict::{self, Object, Strings, Text, U32_MAX, Whole};
 use super::{Answer, App, listing, reply, target_url};
 use crate::auth::Caller;
@@ -169,9 +170,15 @@ impl FilterFields<'_> {
 }
 
 impl BulkFields<'_> {
+    /// The lengths of time that were sent as text.
+    fn as_text(&self) -> Vec<&'static str> {
+        limits::named([("delay", self.delay.as_ref()), ("shift", self.shift.as_ref())])
+    }
+
     /// The request for a job, and whether it is only counted.
     fn into_request(self, queue: QueueName) -> Result<(BulkRequest, bool), Problem> {
-        let filter = self.filter.map(|filter| filter.0.into_filter()).transpose()?.unwrap_or_default();
+        let filter = self.filter.map(|filter| filter.0.into_filter()).transpose();
+        let filter = filter.map_err(|bad| bad.within("filter"))?.unwrap_or_default();
         match (filter.is_empty(), self.all) {
             (false, true) => return Err(Problem::field("all", "only one of filter and all may be given")),
             (true, false) => {
@@ -309,9 +316,14 @@ impl JobAnswer {
 
 pub(crate) async fn bulk(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let (mut request, dry_run) = {
+    let (as_text, (mut request, dry_run)) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-        strict::parse::<BulkFields<'_>>(&bytes)?.into_request(queue)?
+        let fields = strict::parse::<BulkFields<'_>>(&bytes)?;
+        (fields.as_text(), fields.into_request(queue)?)
+    };
+    let refused = |error: BulkError| match error {
+        BulkError::Bad(bad) => of_bad(bad, &as_text),
+        error => error.into(),
     };
     if let BulkAction::Redrive { to_queue: Some(to), .. } = &request.action {
         let to = QueueName::new(to).map_err(|what| Problem::field("to_queue", what))?;
@@ -322,10 +334,10 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
     }
     let jobs = jobs(&call.app)?;
     if dry_run {
-        let count = jobs.count(&request).await?;
+        let count = jobs.count(&request).await.map_err(refused)?;
         return Ok(reply(StatusCode::OK, &BulkCountAnswer { matched: count.matched, leased: count.leased }));
     }
-    let view = jobs.begin(request).await?;
+    let view = jobs.begin(request).await.map_err(refused)?;
     Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
 }
 
@@ -367,11 +379,20 @@ fn reaches(caller: &Caller, view: &BulkView) -> bool {
     has(&view.queue) && to.is_none_or(has)
 }
 
+/// What is wrong with a field, by its place in the request. `as_text` names the lengths of time that were sent as text.
+fn of_bad(BadBulk { field, what }: BadBulk, as_text: &[&'static str]) -> Problem {
+    let problem = Problem::field(limits::sent_as(field, as_text), what);
+    match field {
+        "key_prefix" | "state" | "dead_reason" | "dead_note" => problem.within("filter"),
+        _ => problem,
+    }
+}
+
 impl From<BulkError> for Problem {
     fn from(error: BulkError) -> Self {
         let detail = error.to_string();
         match error {
-            BulkError::Bad(bad) => Problem::field(bad.field, bad.what),
+            BulkError::Bad(bad) => of_bad(bad, &[]),
             BulkError::NotFound => Problem::new(ErrorCode::NotFound, detail),
             BulkError::Unreadable(_) => Problem::new(ErrorCode::KeyExists, detail),
             BulkError::TooMany(_) | BulkError::Busy => Problem::new(ErrorCode::Overloaded, detail),
@@ -418,10 +439,16 @@ mod tests {
             (r#"{"action": "cancel", "filter": {"header.a": 5}}"#, "header.a: invalid type"),
             (r#"{"action": "cancel", "filter": {"header.a": "1", "header.a": "1"}}"#, "header.a: duplicate"),
             (r#"{"action": "cancel", "filter": {"header.a": "1", "headers": {"a": "1"}}}"#, "is in headers"),
-            (r#"{"action": "cancel", "filter": {"headers": {}}}"#, "headers: must name"),
-            (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "state: must be"),
-            (r#"{"action": "cancel", "filter": {"dead_reason": "done_acked"}}"#, "dead_reason: must be"),
-            (r#"{"action": "cancel", "filter": {"due_from": "soon"}}"#, "due_from: must be an RFC 3339"),
+            (r#"{"action": "cancel", "filter": {"headers": {}}}"#, "filter.headers: must name"),
+            (r#"{"action": "cancel", "filter": {"state": "done"}}"#, "filter.state: must be"),
+            (
+                r#"{"action": "cancel", "filter": {"dead_reason": "done_acked"}}"#,
+                "filter.dead_reason: must be",
+            ),
+            (
+                r#"{"action": "cancel", "filter": {"due_from": "soon"}}"#,
+                "filter.due_from: must be an RFC 3339",
+            ),
             (r#"{"action": "cancel", "filter": {"kay": 1}}"#, "kay"),
             (r#"{"action": "cancel", "all": true, "delay": "1s"}"#, "delay: is for"),
             (r#"{"action": "fire", "all": true, "shift_ms": 1}"#, "shift: is for"),

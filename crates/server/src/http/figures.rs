@@ -132,7 +132,7 @@ const COUNTERS: [(&str, &str); 37] = [
 const GAUGES: [(&str, &str); 20] = [
     ("done_messages", "Messages that have ended and are kept as done."),
     ("done_bytes", "Weight of the messages that are kept as done."),
-    ("messages", "Unsettled messages in the store."),
+    ("messages", "Messages in the store: pending ones, those that are kept as done, and the server's own."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
     ("journal_bytes", "Bytes of records in journal segments that are still needed."),

@@ -119,6 +119,16 @@ pub(super) fn either(
     }
 }
 
+/// The names of the lengths of time that were sent as text.
+pub(super) fn named<T>(texts: [(&'static str, Option<&T>); 2]) -> Vec<&'static str> {
+    texts.into_iter().filter_map(|(name, text)| text.map(|_| name)).collect()
+}
+
+/// The name under which a field was sent: `keep_done` for `keep_done_ms`, if it is among `as_text`.
+pub(super) fn sent_as(field: &'static str, as_text: &[&'static str]) -> &'static str {
+    field.strip_suffix("_ms").filter(|name| as_text.contains(name)).unwrap_or(field)
+}
+
 /// A time above 0, by at most one of two fields; 0 is refused by the name of its field.
 pub(super) fn positive(
     ms: Option<Positive>,

@@ -247,6 +247,11 @@ pub(crate) fn when(
     due_at: Option<Text<'_>>,
     past: Option<PastWord>,
 ) -> Result<Option<(When, TimeField)>, Problem> {
+    // Where there are several times, the refusal is of these.
+    let is_twice = delay_ms.is_some() && delay.is_some();
+    if past.is_some() && due_at.is_none() && !is_twice {
+        return Err(Problem::field("past", "goes with due_at, which is not given"));
+    }
     let when = match (delay_ms, delay, due_at) {
         (Some(ms), None, None) => (When::After(ms.0), "delay_ms"),
         (None, Some(text), None) => match text.0.parse() {
@@ -262,9 +267,6 @@ pub(crate) fn when(
                 Some(PastWord::Fire) => Past::Fire,
             };
             (When::At { due_at, past }, "due_at")
-        }
-        (None, None, None) if past.is_some() => {
-            return Err(Problem::field("past", "goes with due_at, which is not given"));
         }
         (None, None, None) => return Ok(None),
         (_, Some(_), Some(_)) | (Some(_), _, Some(_)) => {

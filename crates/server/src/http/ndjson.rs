@@ -120,9 +120,10 @@ async fn submit(
     Ok(slices)
 }
 
-/// The lines of a body. The last one may or may not end with a newline.
+/// The lines of a body. The last one may or may not end with a newline, and empty ones behind it count for nothing.
 fn lines(bytes: &[u8]) -> Vec<&[u8]> {
-    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let end = bytes.iter().rposition(|b| !matches!(b, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    let bytes = &bytes[..end];
     if bytes.is_empty() {
         return Vec::new();
     }
@@ -386,7 +387,10 @@ mod tests {
         assert_eq!(cut("a"), ["a"]);
         assert_eq!(cut("a\nb\n"), ["a", "b"]);
         assert_eq!(cut("a\r\n\r\nb"), ["a", "", "b"]);
-        assert_eq!(cut("a\n\n"), ["a", ""], "an empty line is a line");
+        // Story: an empty line at the end got the result of a bad line, which nobody had sent.
+        assert_eq!(cut("a\n\n"), ["a"]);
+        assert_eq!(cut("a\r\n\r\n\n"), ["a"]);
+        assert_eq!(cut("\na\n"), ["", "a"], "an empty line before another is a line");
     }
 
     /// Bytes that record when they are dropped.

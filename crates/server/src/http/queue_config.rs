@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
-use duewheel::core::engine::{Op, QueueView};
+use duewheel::core::engine::{Op, QueueView, SettingsRefusal};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::policy::{
     Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -23,6 +23,7 @@ use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
+use crate::span::TimeSpan;
 
 /// The settings of a queue. A member that is left out takes the server's default.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -88,6 +89,8 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let asked: ConfigRequest<'_> = strict::parse(&bytes)?;
+    let as_text =
+        limits::named([("expires_in", asked.expires_in.as_ref()), ("keep_done", asked.keep_done.as_ref())]);
     let settings = QueueSettings {
         lease_ms: asked.lease_ms.map(|n| n.0),
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
@@ -108,16 +111,17 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         trace: asked.trace.map(TraceMode::from),
     };
     let _alone = call.app.settings.lock().await;
-    set(&call.app, &call.caller, queue, settings, Some(asked.target)).await
+    set(&call.app, &call.caller, queue, settings, Some(asked.target), &as_text).await
 }
 
-/// Sets everything; a target that is not named stays.
+/// Sets everything; a target that is not named stays. `as_text` names the lengths of time that were sent as text.
 async fn set(
     app: &App,
     caller: &Caller,
     queue: QueueName,
     settings: QueueSettings,
     target: Option<Option<String>>,
+    as_text: &[&'static str],
 ) -> Answer {
     let targets = targets(app)?;
     let limited = caller.limits().is_some();
@@ -131,7 +135,8 @@ async fn set(
         // Nothing is changed when the target is refused.
         targets.check_choice(&queue, name, &may).await.map_err(of_target)?;
     }
-    let done = app.ask(Op::configure(queue.clone(), settings)).await?.map_err(Problem::from_settings)?;
+    let done = app.ask(Op::configure(queue.clone(), settings)).await?;
+    let done = done.map_err(|refusal| refused(refusal, as_text))?;
     let target = match target {
         Some(target) => {
             let chosen = targets.choose(&queue, target.as_deref(), &may).await;
@@ -145,6 +150,19 @@ async fn set(
     queue.config.target = target;
     let answer = ConfiguredAnswer { queue, durability: done.level.as_str() };
     Ok(reply(StatusCode::OK, &answer))
+}
+
+/// The problem of refused settings, with the field that was sent: `keep_done` where that was given for `keep_done_ms`.
+fn refused(refusal: SettingsRefusal, as_text: &[&'static str]) -> Problem {
+    match refusal {
+        SettingsRefusal::OutOfRange(field, limit) if as_text.contains(&limits::sent_as(field, as_text)) => {
+            Problem::field(
+                limits::sent_as(field, as_text),
+                format_args!("must be at most {}", TimeSpan(limit)),
+            )
+        }
+        refusal => Problem::from_settings(refusal),
+    }
 }
 
 /// The settings of the queue are set, and then its target was not: each is a record of its own.
@@ -394,8 +412,12 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     let _alone = call.app.settings.lock().await;
     let mut settings = present(&call.app, &queue).await?;
     let target = asked.target.clone();
+    let as_text = limits::named([
+        ("expires_in", asked.expires_in.as_ref().and_then(Option::as_ref)),
+        ("keep_done", asked.keep_done.as_ref().and_then(Option::as_ref)),
+    ]);
     asked.apply(&mut settings)?;
-    set(&call.app, &call.caller, queue, settings, target).await
+    set(&call.app, &call.caller, queue, settings, target, &as_text).await
 }
 
 /// A queue that is gone.

@@ -222,7 +222,10 @@ pub(crate) async fn preview(mut call: Call) -> Answer {
     // Nothing is put into it.
     fields.entry("queue".to_owned()).or_insert_with(|| raw(&"preview".into()));
     let text = written(256, &fields);
-    let (settings, _) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
+    let (settings, remaining) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
+    // What the schedule would do, if it began at `from`.
+    let left = if settings.paused { Some(0) } else { remaining };
+    let count = left.map_or(count, |left| count.min(usize::try_from(left).unwrap_or(usize::MAX)));
     let found = schedules(&call.app)?.preview(&settings, from, count);
     let found = found.map_err(|bad| Problem::from(ScheduleError::Bad(bad)))?;
     let next = found.iter().map(OccurrenceAnswer::of).collect();

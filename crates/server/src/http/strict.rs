@@ -15,6 +15,7 @@ use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, U
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorCode, Problem};
+use crate::repeated;
 use crate::schema::{HeadersSchema, IdInSchema, same_schema};
 
 /// The largest depth of arrays and objects. The types of requests need far less; the limit only makes the refusal
@@ -64,7 +65,7 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         .and_then(|rest| rest.split('`').next());
     let field = match (path.as_str(), named) {
         (".", Some(name)) => name.to_owned(),
-        (".", None) => return Problem::new(ErrorCode::BadRequest, what),
+        (".", None) => return Problem::new(ErrorCode::BadRequest, repeated::sentence(what)),
         // The path of an unknown field ends with it already, that of a duplicate or missing one does not.
         (path, Some(name)) if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
         (path, Some(name)) => format!("{path}.{name}"),

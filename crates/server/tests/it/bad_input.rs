@@ -9,6 +9,52 @@ const RESERVE: &str = "/v1/queues/q/reserve";
 const CONFIG: &str = "/v1/queues/q/config";
 const NONE: &str = "";
 
+/// Story: the answer to a query of 20,000 bytes repeated it twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_repeats_the_beginning_of_what_is_long() {
+    let server = Server::start().await;
+    let long = "x".repeat(20_000);
+    for (method, path, body) in [
+        ("GET", format!("/v1/queues?{long}=1"), String::new()),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": 0, "{long}": 1}}"#)),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": "{long}"}}"#)),
+        ("POST", MESSAGES.to_owned(), format!(r#"{{"body": "a", "delay_ms": 0, "if_exists": "{long}"}}"#)),
+    ] {
+        let answer = server.call(method, &path, &body).await;
+        let told = answer.json().to_string();
+        assert_eq!(answer.status, 400, "{told}");
+        assert!(told.len() < 2_000 && told.contains("xxx…"), "{told}");
+    }
+}
+
+/// Story: a refusal named `keep_done_ms` where `keep_done` was sent, and `due_to` where `filter.due_to` was.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_name_the_field_that_was_sent() {
+    let server = Server::start().await;
+    let bulk = "/v1/queues/q/bulk";
+    for (method, path, body, field) in [
+        ("PATCH", CONFIG, r#"{"keep_done": "367d"}"#, "keep_done"),
+        ("PATCH", CONFIG, r#"{"keep_done_ms": 40000000000}"#, "keep_done_ms"),
+        ("PATCH", CONFIG, r#"{"keep_done": null, "keep_done_ms": 40000000000}"#, "keep_done_ms"),
+        ("PUT", CONFIG, r#"{"keep_done": "367d"}"#, "keep_done"),
+        ("PATCH", CONFIG, r#"{"expires_in": "40000d"}"#, "expires_in"),
+        ("PUT", CONFIG, r#"{"expires_in_ms": 4000000000000}"#, "expires_in_ms"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"due_to": "x"}}"#, "filter.due_to"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"key_prefix": ""}}"#, "filter.key_prefix"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"headers": {}}}"#, "filter.headers"),
+        ("POST", bulk, r#"{"action": "cancel", "filter": {"state": "leased"}}"#, "filter.state"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "delay": "40000d"}"#, "delay"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "delay_ms": 4000000000000}"#, "delay_ms"),
+        ("POST", bulk, r#"{"action": "postpone", "all": true, "shift": "-40000d"}"#, "shift"),
+    ] {
+        let answer = server.call(method, path, body).await;
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["field"]), (400, &Value::from(field)), "{body}: {problem}");
+        let detail = problem["detail"].as_str().expect("a sentence");
+        assert!(detail.starts_with(&format!("{field}: ")), "{body}: {detail}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_bodies_name_the_field() {
     let server = Server::start().await;
@@ -54,6 +100,10 @@ async fn bad_bodies_name_the_field() {
             "due_at",
         ),
         ("PATCH", "/v1/messages/1", r#"{"past": "fire", "body": "a"}"#, "past"),
+        // Story: these took the word for nothing.
+        ("PATCH", "/v1/messages/1", r#"{"past": "fire", "delay": "1s"}"#, "past"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "past": "fire"}"#, "past"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay": "1s", "past": "refuse"}"#, "past"),
         ("PATCH", "/v1/messages/1", r#"{"delay_ms": 1, "delay": "1s"}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "tomorrow"}"#, "due_at"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "2027-01-01T00:00:00"}"#, "due_at"),

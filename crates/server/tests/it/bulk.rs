@@ -134,7 +134,7 @@ async fn dead_messages_are_counted_listed_and_meant_by_reason() {
     assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("after")));
     let alive = json!({"action": "fire", "filter": {"dead_reason": "buried"}}).to_string();
     let refused = server.call("POST", "/v1/queues/orders/bulk", &alive).await;
-    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("dead_reason")));
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("filter.dead_reason")));
 }
 
 /// A token has the jobs of its queues, if it reaches the queue that their messages go to as well.

@@ -52,6 +52,76 @@ fn enqueue_get_postpone_fire_cancel() {
     assert!(shell.fails(&["get", "2"], 3).contains("message_not_found"));
 }
 
+/// Story: only options of `serve` and of the server's address had variables: `DUEWHEEL_DELAY=1h duewheel enqueue q x`
+/// was due at once.
+#[test]
+fn options_have_variables_and_what_is_typed_wins() {
+    let shell = Shell::new();
+    let run = |args: &[&str], variables: &[(&str, &str)]| {
+        let mut command = shell.command(args);
+        command.envs(variables.iter().copied()).stdin(Stdio::null()).output().expect("output")
+    };
+    let answer = |args: &[&str], variables: &[(&str, &str)]| -> Value {
+        let output = run(args, variables);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let made = answer(&["enqueue", "q", "x"], &[("DUEWHEEL_JSON", "1"), ("DUEWHEEL_DELAY", "1h")]);
+    let seen = shell.json(&["get", made["id"].as_str().expect("id"), "--json"]);
+    assert_eq!(seen["state"], "scheduled", "{seen}");
+    // A length of time and an instant conflict: the one that is typed counts.
+    let args = ["enqueue", "q", "x", "--json", "--at", "2099-01-01T00:00:00Z"];
+    let made = answer(&args, &[("DUEWHEEL_DELAY", "1h"), ("DUEWHEEL_LINES", "false")]);
+    assert_eq!(made["due_at"], "2099-01-01T00:00:00.000Z", "{made}");
+    let args = ["enqueue", "q", "x", "--json", "--key", "k"];
+    let made =
+        answer(&args, &[("DUEWHEEL_LINES", "true"), ("DUEWHEEL_LEASE", "90"), ("DUEWHEEL_KEY", "other")]);
+    assert_eq!(
+        (&made["key"], &made["notes"][0]),
+        (&json!("k"), &json!("--lease \"90\": 90 is taken as 90 seconds"))
+    );
+    let wrong = run(&["enqueue", "q", "x"], &[("DUEWHEEL_PRIORITY", "abc"), ("DUEWHEEL_JSON", "true")]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let told: Value = serde_json::from_slice(&wrong.stderr).expect("JSON");
+    assert!(told["detail"].as_str().is_some_and(|text| text.contains("--priority")), "{told}");
+    let both = run(&["enqueue", "q", "x"], &[("DUEWHEEL_DELAY", "1h"), ("DUEWHEEL_AT", "2099-01-01")]);
+    assert_eq!(both.status.code(), Some(2), "nothing says which of them is meant");
+    let strange = run(&["enqueue", "q", "x"], &[("DUEWHEEL_JSON", "perhaps")]);
+    assert_eq!(strange.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&strange.stderr).contains("--json"), "{strange:?}");
+
+    // What `work` tells its command of a message says nothing of the messages that this command makes.
+    shell.ok(&["enqueue", "in", "x", "--priority", "5"]);
+    let script = format!("{BINARY} enqueue out y --json");
+    let worked =
+        run(&["work", "in", "--until-empty", "--", "sh", "-c", &script], &[("DUEWHEEL_DELAY", "1h")]);
+    let made: Value = serde_json::from_slice(&worked.stdout).expect("JSON");
+    let seen = shell.json(&["get", made["id"].as_str().expect("id"), "--json"]);
+    assert_eq!((&seen["priority"], &seen["state"]), (&json!(1024), &json!("scheduled")), "{seen}");
+}
+
+/// Story: of two headers with one name the first was dropped without a word.
+#[test]
+fn a_header_that_is_given_twice_is_refused() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x", "--delay", "1h"]);
+    let twice = ["--header", "a=b", "--header", "a=c"];
+    for args in [
+        &["enqueue", "q", "x"][..],
+        &["postpone", "1"],
+        &["list", "q"],
+        &["bulk", "cancel", "q"],
+        &["schedule", "put", "s", "--queue", "q", "--every", "1h"],
+    ] {
+        let refused = shell.fails(&[args, &twice].concat(), 2);
+        assert!(refused.contains("--header a: occurs twice"), "{args:?}: {refused}");
+    }
+    let target =
+        ["target", "put", "t", "https://a.example/", "--header", "X-Shop: 7", "--header", "x-shop: 8"];
+    let refused = shell.fails(&target, 2);
+    assert!(refused.contains("--header x-shop: occurs twice"), "{refused}");
+}
+
 #[test]
 fn bodies_come_from_the_argument_or_standard_input() {
     let shell = Shell::new();

@@ -234,7 +234,7 @@ async fn the_setting_is_checked_by_its_name() {
         (json!({"keep_done": "soon"}), "keep_done"),
         (json!({"keep_done": "1h", "keep_done_ms": 5}), "keep_done"),
         (json!({"keep_done_ms": -1}), "keep_done_ms"),
-        (json!({"keep_done": "10000d"}), "keep_done_ms"),
+        (json!({"keep_done": "10000d"}), "keep_done"),
     ] {
         let refused = server.call("PATCH", "/v1/queues/q/config", &settings.to_string()).await;
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{settings}");

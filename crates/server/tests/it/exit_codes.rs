@@ -114,7 +114,8 @@ fn lines_and_imports_without_permission_exit_6() {
         stderr
     };
     let lines = refused(&["enqueue", "q", "--lines"], b"a\nb\n");
-    assert!(lines.contains("; 0 accepted; it is not known from line 1 on"), "{lines}");
+    // Story: it said that this was not known.
+    assert!(lines.contains("; 0 accepted; nothing was accepted from line 1 on"), "{lines}");
     let import = refused(&["import", file.to_str().expect("path")], b"");
     assert!(import.contains("; 0 messages are here. Import the file again"), "{import}");
 }

@@ -90,7 +90,7 @@ fn what_travels_arrives() {
     {
         assert!(text.contains(exported), "{exported}: {text}");
     }
-    assert!(text.ends_with("{\"type\":\"end\",\"queues\":2,\"messages\":10}\n"), "{text}");
+    assert!(text.ends_with("{\"type\":\"end\",\"queues\":2,\"schedules\":0,\"messages\":10}\n"), "{text}");
     let done = to.import(&file, &[]);
     assert_eq!(
         (&done["imported"], &done["refused"], &done["leased"], &done["durability"]),

@@ -82,6 +82,69 @@ fn a_data_folder_is_inspected() {
     is_inspected(&["--data", &data], Some(&data));
 }
 
+/// Story: messages that had ended and were kept, and the server's own records of schedules, were counted as pending by
+/// every command that reads a folder, and by the first line of the log.
+#[test]
+fn what_has_ended_and_what_is_the_servers_is_not_pending() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let data = path("data");
+    let server = |log: &str| {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--http", "127.0.0.1:0", "--data", &data]);
+        Process::spawn_logged(command, std::fs::File::create(path(log)).expect("a log").into())
+    };
+    let call = |server: &Process, method: &str, path: &str, body: &str| -> Value {
+        let (status, answer) = server.call(method, path, body);
+        assert!((200..300).contains(&status), "{method} {path}: {answer}");
+        answer
+    };
+    let mut first = server("first");
+    call(&first, "PATCH", "/v1/queues/kd/config", r#"{"keep_done": "24h"}"#);
+    for (key, delay) in [("ended", "1h"), ("later", "2h"), ("now", "0s")] {
+        let body = format!(r#"{{"body": "x", "key": "{key}", "delay": "{delay}"}}"#);
+        call(&first, "POST", "/v1/queues/kd/messages", &body);
+    }
+    call(&first, "DELETE", "/v1/queues/kd/keys/ended", "");
+    call(&first, "PUT", "/v1/schedules/s", r#"{"queue": "scheduled", "cron": "0 9 * * *", "paused": true}"#);
+    let shown = call(&first, "GET", "/v1/queues/kd/keys/later", "");
+    first.signal("-TERM");
+    assert!(first.wait().success());
+
+    let checked = as_json("verify", &[&data], &[]);
+    assert_eq!(checked["messages"], 2, "{checked}");
+    assert!(checked["kept"].as_u64() >= Some(2), "{checked}");
+    let told = text(&run(Command::new(BINARY).args(["verify", &data])).stdout);
+    assert!(told.contains(", 2 messages pending, ") && told.contains(" kept beside them"), "{told}");
+    let seen = as_json("inspect", &["--data", &data], &[]);
+    let queues = seen["queues"].as_array().expect("queues");
+    let row = queues.iter().find(|row| row["queue"] == "kd").expect("the queue");
+    assert_eq!((&row["messages"], &row["done"]), (&Value::from(2), &Value::from(1)), "{seen}");
+    assert!(!seen.to_string().contains('#'), "{seen}");
+    let listed = as_json("inspect", &["--data", &data, "--queue", "kd"], &[]);
+    let messages = listed["messages"].as_array().expect("messages");
+    let states: Vec<&str> = messages.iter().filter_map(|message| message["state"].as_str()).collect();
+    assert_eq!(states, ["ready", "scheduled"], "{listed}");
+    assert_eq!(messages[1]["due_at"], shown["due_at"], "{listed}");
+    for (command, dest) in [("restore", path("restored")), ("salvage", path("salvaged"))] {
+        let made = as_json(command, &[&data, &dest], &[]);
+        assert_eq!(made["messages"], 2, "{command}: {made}");
+    }
+    let second = server("second");
+    let ready = |seen: &Value| seen["status"] == "ok";
+    second.until("/healthz", ready);
+    let begun = Instant::now();
+    loop {
+        let log = std::fs::read_to_string(path("second")).expect("the log");
+        if let Some(line) = log.lines().find(|line| line.contains("started ")) {
+            assert!(line.contains("messages=2 "), "{line}");
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_redis_is_inspected_and_verified() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");

@@ -174,7 +174,8 @@ async fn health_metrics_and_the_page() {
         "duewheel_healthy 1",
         "duewheel_drain_mode 0",
         "# TYPE duewheel_store_messages gauge",
-        "# HELP duewheel_store_messages Unsettled messages in the store.",
+        "# HELP duewheel_store_messages Messages in the store: pending ones, those that are kept as done, and the \
+         server's own.",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
     }

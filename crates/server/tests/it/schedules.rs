@@ -103,6 +103,19 @@ async fn a_preview_marks_what_clocks_do() {
     assert_eq!(server.ok("GET", "/v1/schedules", "").await["schedules"], json!([]), "nothing is saved");
 }
 
+/// Story: a preview showed ten occurrences of a schedule that had two left, and of one that was paused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preview_shows_what_would_occur() {
+    let server = Server::start().await;
+    for (more, count) in
+        [("", 3), (r#", "remaining": 2"#, 2), (r#", "remaining": 9"#, 3), (r#", "paused": true"#, 0)]
+    {
+        let asked = format!(r#"{{"every": "1h", "count": 3{more}}}"#);
+        let seen = server.ok("POST", "/v1/schedules/preview", &asked).await;
+        assert_eq!(seen["next"].as_array().map(Vec::len), Some(count), "{asked}: {seen}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_schedules_are_refused_by_field() {
     let server = Server::start().await;
@@ -530,6 +543,11 @@ fn putting_a_schedule_again_keeps_what_is_not_named() {
     assert!(both.contains("--unset note"), "{both}");
     shell.fails(&["schedule", "put", "new", "--queue", "q"], 2);
     assert_eq!(put(&["--unset", "zone"])["paused"], true);
+    // Story: the queue had to be named again, too.
+    let other = shell.json(&["schedule", "put", "daily", "--every", "2h", "--json"]);
+    assert_eq!((&other["every"], &other["queue"]), (&json!("2h"), &json!("q")), "{other}");
+    let new = shell.fails(&["schedule", "put", "new", "--every", "2h"], 2);
+    assert!(new.contains("--queue"), "{new}");
 }
 
 /// Story: of a member that was there twice the last one counted, in a preview and in a change.

@@ -35,6 +35,19 @@ fn history(shell: &Shell) -> serde_json::Value {
     shell.json(&["get", "1", "--json"])["history"][0].clone()
 }
 
+/// Story: a command that is not there used up an attempt of the first message, each time that it was tried.
+#[test]
+fn a_command_that_is_not_there_takes_no_message() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    for command in ["/nonexistent", "no-such-command-of-duewheel", "./."] {
+        let told = shell.fails(&["work", "q", "--", command], 1);
+        assert!(told.contains(&format!("cannot run {command}: ")), "{told}");
+    }
+    let seen = shell.json(&["get", "1", "--json"]);
+    assert_eq!((&seen["state"], &seen["attempt"]), (&json!("ready"), &json!(0)), "{seen}");
+}
+
 /// Story: with several jobs, the one that could not run its command told the others to stop, and the last of them ended
 /// the process with exit code 0 and without a word.
 #[test]

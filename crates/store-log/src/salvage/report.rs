@@ -8,8 +8,10 @@ use crate::fault::{Damage, ReadFault};
 /// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Unsettled messages in the new folder.
+    /// Messages in the new folder, those included that have ended and are kept, and the server's own.
     pub messages: u64,
+    /// Pending messages: those of these that have not ended, in queues of users.
+    pub pending: u64,
     /// Remembered answers in the new folder.
     pub answers: u64,
     /// Places of the old folder that could not be read.
@@ -21,8 +23,9 @@ pub struct SalvageReport {
 impl SalvageReport {
     /// Adds the report of a folder of this name.
     pub(super) fn add(&mut self, folder: &str, other: SalvageReport) {
-        let SalvageReport { messages, answers, damage, losses } = other;
+        let SalvageReport { messages, pending, answers, damage, losses } = other;
         self.messages += messages;
+        self.pending += pending;
         self.answers += answers;
         self.damage.extend(damage.into_iter().map(|damage| damage.inside(folder)));
         let of_shard = |loss| Loss::InShard { folder: folder.to_owned(), loss: Box::new(loss) };

@@ -70,6 +70,33 @@ fn schedules_take_times_as_people_write_them() {
     assert!(told.contains("--from") && told.contains("soon"), "{told}");
 }
 
+/// Story: the zone in which `--at`, `--start` and `--from` were read went to the server, too, which takes one for cron
+/// expressions only and refused it.
+#[test]
+fn times_have_a_zone_without_a_cron_expression() {
+    let shell = Shell::new();
+    let zone = ["--zone", "Europe/Berlin", "--json"];
+    let put = |more: &[&str]| said(&shell, &[&["schedule", "put"], more, &zone].concat());
+    let (made, note) = put(&["once", "--queue", "q", "--at", "2099-01-31 9:00"]);
+    assert_eq!(made["at"][0], "2099-01-31T08:00:00.000Z", "{made}");
+    assert!(note.contains("+01:00 of Europe/Berlin"), "{note}");
+    let (made, _) = put(&["often", "--queue", "q", "--every", "6h", "--start", "2099-01-31 9:00"]);
+    assert_eq!(made["start"], "2099-01-31T08:00:00.000Z", "{made}");
+    let preview = ["schedule", "preview", "--every", "6h", "--start", "2099-01-31T08:00:00Z", "--count", "1"];
+    let from = ["--from", "2099-01-31 9:30"];
+    let (seen, _) = said(&shell, &[&preview[..], &from, &zone].concat());
+    assert_eq!(seen["next"][0]["at"], "2099-01-31T14:00:00.000Z", "{seen}");
+    // Nothing here is of a zone.
+    let refused =
+        shell.fails(&["schedule", "put", "x", "--queue", "q", "--every", "6h", "--zone", "Asia/Tokyo"], 2);
+    assert!(refused.contains("--zone"), "{refused}");
+    // Alone it is that of the expression which the schedule has.
+    let (made, _) = put(&["daily", "--queue", "q", "--cron", "0 9 * * *"]);
+    assert_eq!(made["zone"], "Europe/Berlin", "{made}");
+    let changed = shell.json(&["schedule", "put", "daily", "--zone", "Asia/Tokyo", "--json"]);
+    assert_eq!(changed["zone"], "Asia/Tokyo", "{changed}");
+}
+
 #[test]
 fn a_number_alone_is_seconds_and_the_answer_says_so() {
     let shell = Shell::new();

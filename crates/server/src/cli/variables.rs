@@ -1,0 +1,162 @@
+//! The environment variables of options: each long option of each command has `DUEWHEEL_<OPTION>`.
+//!
+//! The options of `serve` name theirs themselves, as do those that clients have had from the start. All others get
+//! theirs here. What is on the command line wins: a variable whose option conflicts with it is not read.
+
+use std::env;
+use std::ffi::OsString;
+
+use clap::builder::BoolishValueParser;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, Id};
+
+use super::work_child;
+
+/// Options whose variable is another command's: that of `serve` names the address where it listens, and an import would
+/// move the jobs of the server to itself.
+const WITHOUT: [(&str, &str); 1] = [("import", "beanstalk")];
+
+/// Gives each long option that has none its variable.
+pub(super) fn named(command: Command) -> Command {
+    // The commands that `work` runs find the message there, which says nothing of other messages.
+    let is_in_work = env::var_os(work_child::MARK).is_some();
+    with_names(command, &|variable| !(is_in_work && work_child::tells_of_message(variable)))
+}
+
+fn with_names(command: Command, is_ours: &impl Fn(&str) -> bool) -> Command {
+    let name = command.get_name().to_owned();
+    let is_without = |arg: &Arg| arg.get_long().is_some_and(|long| WITHOUT.contains(&(&*name, long)));
+    let command = command.mut_args(|arg| if is_without(&arg) { arg } else { with_name(arg, is_ours) });
+    command.mut_subcommands(|command| with_names(command, is_ours))
+}
+
+fn with_name(arg: Arg, is_ours: &impl Fn(&str) -> bool) -> Arg {
+    let Some(variable) = arg.get_long().map(of_option) else { return arg };
+    let arg = if is_flag(&arg) { arg.value_parser(BoolishValueParser::new()) } else { arg };
+    if arg.get_env().is_some() || !is_ours(&variable) {
+        return arg;
+    }
+    arg.env(OsString::from(variable)).hide_env(true)
+}
+
+/// `DUEWHEEL_IF_EXISTS` of `if-exists`.
+fn of_option(long: &str) -> String {
+    format!("DUEWHEEL_{}", long.to_ascii_uppercase().replace('-', "_"))
+}
+
+/// Whether an option stands without a value on the command line; its variable is true or false.
+fn is_flag(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::SetTrue)
+}
+
+/// The command line without the variables that `args` make void: of options that conflict with one of them, and of
+/// flags that are false, which are as good as not given.
+pub(super) fn without_beaten(command: Command, args: &[OsString]) -> Command {
+    // Wrong arguments are reported by the second reading, with what could be read until there. Help reads no variables.
+    let read = command.clone().ignore_errors(true).try_get_matches_from(args);
+    match read {
+        Ok(given) => without(command, &given),
+        Err(_) => command,
+    }
+}
+
+fn without(command: Command, given: &ArgMatches) -> Command {
+    if let Some((name, inner)) = given.subcommand() {
+        return command.mut_subcommand(name, |command| without(command, inner));
+    }
+    let is_typed =
+        |arg: &Arg| matches!(given.value_source(arg.get_id().as_str()), Some(ValueSource::CommandLine));
+    let typed: Vec<&Arg> = command.get_arguments().filter(|arg| is_typed(arg)).collect();
+    let conflict = |one: &Arg, other: &Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
+    };
+    let is_beaten = |arg: &Arg| typed.iter().any(|typed| conflict(typed, arg) || conflict(arg, typed));
+    let void: Vec<Id> = command
+        .get_arguments()
+        .filter(|arg| arg.get_env().is_some() && !is_typed(arg))
+        .filter(|arg| {
+            is_beaten(arg) || is_flag(arg) && arg.get_env().and_then(env::var_os).is_some_and(is_false)
+        })
+        .map(|arg| arg.get_id().clone())
+        .collect();
+    command.mut_args(|arg| if void.contains(arg.get_id()) { arg.env(None::<&str>) } else { arg })
+}
+
+fn is_false(value: OsString) -> bool {
+    let value = value.to_string_lossy().to_ascii_lowercase();
+    ["false", "f", "no", "n", "off", "0"].contains(&&*value)
+}
+
+/// Whether the variable of a flag is set, for errors of arguments that could not be read.
+pub(super) fn is_set(long: &str) -> bool {
+    env::var_os(of_option(long)).is_some_and(|value| !value.is_empty() && !is_false(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: the contract gave every option a variable, and only those of `serve` and of the server's address had one:
+    /// `DUEWHEEL_DELAY=1h duewheel enqueue q x` was due at once.
+    #[test]
+    fn every_option_of_every_command_has_its_variable() {
+        fn walk(command: &Command, seen: &mut usize) {
+            for arg in command.get_arguments() {
+                let Some(long) = arg.get_long() else { continue };
+                let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
+                let name = command.get_name();
+                let expected = (!WITHOUT.contains(&(name, long))).then(|| of_option(long));
+                assert_eq!(variable, expected, "{name} --{long}");
+                *seen += 1;
+            }
+            command.get_subcommands().for_each(|command| walk(command, seen));
+        }
+        let mut seen = 0;
+        walk(&super::super::command(), &mut seen);
+        assert!(seen > 300, "{seen}");
+    }
+
+    #[test]
+    fn what_is_typed_takes_the_variables_of_its_conflicts_away() {
+        let left = |args: &[&str]| -> Vec<String> {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            let command = without_beaten(super::super::command(), &args);
+            let name = args[1].to_string_lossy().into_owned();
+            let command = command.find_subcommand(&name).expect("a command");
+            let named = command.get_arguments().filter(|arg| arg.get_env().is_some());
+            named.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+        };
+        let has = |names: &[String], name: &str| names.iter().any(|known| known == name);
+        let plain = left(&["duewheel", "enqueue", "q", "x"]);
+        assert!(has(&plain, "delay") && has(&plain, "at") && has(&plain, "key"), "{plain:?}");
+        let at = left(&["duewheel", "enqueue", "q", "x", "--at", "2099-01-01"]);
+        assert!(!has(&at, "delay") && has(&at, "at"), "{at:?}");
+        // The conflict is declared by the other option.
+        let key = left(&["duewheel", "enqueue", "q", "x", "--key", "k"]);
+        assert!(!has(&key, "lines") && has(&key, "delay"), "{key:?}");
+        let lines = left(&["duewheel", "enqueue", "q", "--lines", "--token-file", "f"]);
+        assert!(!has(&lines, "key") && !has(&lines, "token"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_message_that_is_worked_on_is_no_option() {
+        let arg = || Arg::new("key").long("key").value_name("K");
+        assert_eq!(with_name(arg(), &|variable| variable != "DUEWHEEL_KEY").get_env(), None);
+        assert_eq!(
+            with_name(arg(), &|_| true).get_env().and_then(|name| name.to_str()),
+            Some("DUEWHEEL_KEY")
+        );
+        for (variable, is_told) in [
+            ("DUEWHEEL_KEY", true),
+            ("DUEWHEEL_PRIORITY", true),
+            ("DUEWHEEL_QUEUE", true),
+            ("DUEWHEEL_TARGET_URL", true),
+            ("DUEWHEEL_HEADER_TIMEOUT", true),
+            ("DUEWHEEL_HEADER", false),
+            ("DUEWHEEL_DELAY", false),
+            ("DUEWHEEL_SERVER", false),
+        ] {
+            assert_eq!(work_child::tells_of_message(variable), is_told, "{variable}");
+        }
+    }
+}
