@@ -301,7 +301,7 @@ impl Disk for MediumDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.sweep()?;
+        let _ = self.0.sweep(); // it is tried again at the next removal
         let kept = match name.ends_with(SPILL) {
             true => KeptAs::Here(tempfile::tempfile()?),
             false => KeptAs::Pieces(kind_of(name)),

@@ -121,11 +121,18 @@ impl Database {
 
     /// Begins a transaction that the server ends when this process does not go on with it, so that no lock of it stays.
     pub(crate) async fn begin<'a>(&self, lent: &'a mut Lent) -> Result<Transaction<'a>, CallFailure> {
+        let transaction = self.begin_long(lent).await?;
+        let limit = millis(self.time_limit());
+        transaction.batch_execute(&format!("SET LOCAL statement_timeout = {limit}")).await?;
+        Ok(transaction)
+    }
+
+    /// Begins a transaction like [`Database::begin`], whose statements may take long.
+    pub(crate) async fn begin_long<'a>(&self, lent: &'a mut Lent) -> Result<Transaction<'a>, CallFailure> {
         let transaction = lent.client()?.transaction().await?;
         let limit = millis(self.time_limit());
         let limits = format!(
-            "SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}; \
-             SET LOCAL idle_in_transaction_session_timeout = {limit}"
+            "SET LOCAL lock_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
         );
         transaction.batch_execute(&limits).await?;
         Ok(transaction)

@@ -39,11 +39,14 @@ const FULL_FOR_MS: u64 = 5_000;
 
 const FENCE: &str =
     "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WHERE shard = $1 AND mark = $2 FOR SHARE)";
+/// Whether the last name or removal that was answered is there. Later ones may be on their way.
+const HELD: &str =
+    ", held AS MATERIALIZED (SELECT 1 FROM {s}.turn WHERE shard = $1 AND mark = $2 AND n >= $9)";
 const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $5, u.at, u.seq, u.body \
-      FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before \
+      FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before, held \
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body, noted = excluded.noted \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
-    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM before), (SELECT count(*) FROM put), ";
+    SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM before, held), (SELECT count(*) FROM put), ";
 const WRITE_BLOB: &str = "WITH fence AS MATERIALIZED (SELECT 1 FROM {s}.shard WHERE shard = $1 AND mark = $2), \
     put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $3, u.at, u.seq, u.body \
       FROM unnest($4::int8[], $5::int8[], $6::bytea[]) AS u(at, seq, body), fence \
@@ -71,7 +74,9 @@ const REMOVE: &str = ", gone AS (DELETE FROM {s}.file USING turned WHERE file.sh
 /// The first reason stays.
 const REFUSE: &str =
     "UPDATE {s}.shard SET refused = COALESCE(refused, $3) WHERE shard = $1 AND mark = $2 RETURNING 1";
-const FORGET: &str = "DELETE FROM {s}.piece WHERE shard = $1 AND file = ANY($2)";
+/// A server that has been set back may have the name of such a file again.
+const FORGET: &str = "DELETE FROM {s}.piece p USING {s}.shard s WHERE s.shard = $1 AND s.mark = $3 AND p.shard = $1 \
+    AND p.file = ANY($2) AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
 /// What the calls of an owner share.
 struct PgFiles {
     of_process: OfProcess,
@@ -83,8 +88,10 @@ struct PgFiles {
     given: AtomicI64,
     /// The last row of the journal.
     last: Mutex<Option<LastRow>>,
-    /// The number of the last name or removal.
+    /// The number of the last name or removal; they are made one at a time.
     turn: tokio::sync::Mutex<i64>,
+    /// The same, for the journal, which does not wait for them.
+    answered_turn: AtomicI64,
     /// Where the pieces of files begin that have no name yet, but for journals.
     unnamed: Mutex<BTreeMap<i64, BTreeSet<i64>>>,
     /// Files that are gone but for their last row, which the next write to the journal requires.
@@ -114,7 +121,7 @@ impl FileStatements {
     fn of(database: &Database) -> Self {
         let fenced = |change: &str| database.sql(&[FENCE, change].concat());
         FileStatements {
-            write_journal: fenced(&[BEFORE, WRITE_JOURNAL, SETTINGS].concat()),
+            write_journal: fenced(&[BEFORE, HELD, WRITE_JOURNAL, SETTINGS].concat()),
             write_blob: database.sql(WRITE_BLOB),
             name: fenced(&[BEFORE, TURN, NAME].concat()),
             remove: fenced(&[BEFORE, TURN, REMOVE].concat()),
@@ -154,7 +161,8 @@ impl PgFiles {
         let (at, seq, body) = self.columns(pieces);
         let last = *locked(&self.last);
         let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
-        let params: [Param<'_>; 8] = [
+        let turn = self.answered_turn.load(SeqCst);
+        let params: [Param<'_>; 9] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
             (&last_file, Type::INT8),
@@ -163,6 +171,7 @@ impl PgFiles {
             (&at, Type::INT8_ARRAY),
             (&seq, Type::INT8_ARRAY),
             (&body, Type::BYTEA_ARRAY),
+            (&turn, Type::INT8),
         ];
         let sql = &self.statements.write_journal;
         let rows = self.insist(sql, &params).await?;
@@ -253,6 +262,7 @@ impl PgFiles {
             return Err(self.lost(last).await);
         }
         *turn = next;
+        self.answered_turn.store(next, SeqCst);
         locked(&self.unnamed).remove(&file);
         Ok(())
     }
@@ -276,13 +286,14 @@ impl PgFiles {
             return Err(self.lost(last).await);
         }
         *turn = next;
-        drop(turn);
+        self.answered_turn.store(next, SeqCst);
         let Some(file) = found else { return Ok(false) };
         self.forget(Some(signed(file.id.0)).filter(|id| *id == last_file)).await?;
         Ok(true)
     }
 
-    /// Removes what is left of files that are gone, but of the one with the journal's last row.
+    /// Removes what is left of files that are gone, but of the one with the journal's last row. The caller has the turn: a
+    /// name or a removal under way may require a row that was the last one when it was sent.
     async fn forget(&self, another: Option<i64>) -> Result<(), StoreError> {
         let last = locked(&self.last).map(|last| last.file);
         let gone: Vec<i64> = {
@@ -295,7 +306,8 @@ impl PgFiles {
         if gone.is_empty() {
             return Ok(());
         }
-        let params: [Param<'_>; 2] = [(&self.reign.shard, Type::INT4), (&gone, Type::INT8_ARRAY)];
+        let params: [Param<'_>; 3] =
+            [(&self.reign.shard, Type::INT4), (&gone, Type::INT8_ARRAY), (&self.reign.mark, Type::INT8)];
         self.insist(&self.statements.forget, &params).await?;
         Ok(())
     }
@@ -317,6 +329,7 @@ impl PgMedium {
             given,
             last: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            answered_turn: AtomicI64::new(0),
             unnamed: Mutex::default(),
             leftovers: Mutex::default(),
             full_at: AtomicU64::new(0),
@@ -403,6 +416,7 @@ impl Medium for PgMedium {
 
     fn discard(&self, file: FileId) -> Result<(), StoreError> {
         self.wait(|files| async move {
+            let _turn = files.turn.lock().await;
             locked(&files.unnamed).remove(&signed(file.0));
             files.forget(Some(signed(file.0))).await
         })

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 
 /// The columns of [`CommitSettings`]: the settings of the session in which the statement runs.
 pub(crate) const SETTINGS: &str = "current_setting('fsync'), current_setting('synchronous_commit'), \
-    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)";
+    current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_get_wal_senders())";
 
 /// The settings of a server that decide the level of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

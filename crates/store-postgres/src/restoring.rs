@@ -77,7 +77,7 @@ async fn begin(database: &Database, shards: u32) -> Result<String, StoreError> {
     }
     database.clamp().await?;
     let mut lent = database.connection().await?;
-    let transaction = database.begin(&mut lent).await?;
+    let transaction = database.begin_long(&mut lent).await?;
     let ask = async |sql: &str, params: &[Param<'_>]| {
         transaction.query_typed(&database.sql(sql), params).await.map_err(failed)
     };

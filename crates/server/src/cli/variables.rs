@@ -16,6 +16,11 @@ use super::work_child;
 /// move the jobs of the server to itself.
 const WITHOUT: [(&str, &str); 1] = [("import", "beanstalk")];
 
+/// Options that are of use with another argument only. A variable alone is not read: it would make each command wrong that
+/// has no use for it.
+const REQUIRES: [(&str, &str); 5] =
+    [("if-exists", "key"), ("past", "at"), ("to-queue", "ids"), ("burst", "rate"), ("role", "print")];
+
 /// Gives each long option that has none its variable.
 pub(super) fn named(command: Command) -> Command {
     // The commands that `work` runs find the message there, which says nothing of other messages.
@@ -71,7 +76,7 @@ fn without(command: Command, given: &ArgMatches) -> Command {
         command.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
     };
     let is_beaten = |arg: &Arg| typed.iter().any(|typed| conflict(typed, arg) || conflict(arg, typed));
-    let void: Vec<Id> = command
+    let mut void: Vec<Id> = command
         .get_arguments()
         .filter(|arg| arg.get_env().is_some() && !is_typed(arg))
         .filter(|arg| {
@@ -79,6 +84,19 @@ fn without(command: Command, given: &ArgMatches) -> Command {
         })
         .map(|arg| arg.get_id().clone())
         .collect();
+    let is_given = |id: &str, void: &[Id]| {
+        command.get_arguments().filter(|arg| arg.get_id() == id).any(|arg| {
+            let in_variable = || arg.get_env().is_some_and(|name| env::var_os(name).is_some());
+            is_typed(arg) || (!void.contains(arg.get_id()) && in_variable())
+        })
+    };
+    for arg in command.get_arguments().filter(|arg| arg.get_env().is_some() && !is_typed(arg)) {
+        let required = REQUIRES.iter().find(|(long, _)| arg.get_long() == Some(long));
+        let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+        if required.is_some_and(|(_, id)| has(id) && !is_given(id, &void)) {
+            void.push(arg.get_id().clone());
+        }
+    }
     command.mut_args(|arg| if void.contains(arg.get_id()) { arg.env(None::<&str>) } else { arg })
 }
 
@@ -134,6 +152,9 @@ mod tests {
         // The conflict is declared by the other option.
         let key = left(&["duewheel", "enqueue", "q", "x", "--key", "k"]);
         assert!(!has(&key, "lines") && has(&key, "delay"), "{key:?}");
+        // What is of use with another argument only is not read without it.
+        assert!(!has(&plain, "if-exists") && !has(&plain, "past"), "{plain:?}");
+        assert!(has(&key, "if-exists") && has(&at, "past"), "{key:?} {at:?}");
         let lines = left(&["duewheel", "enqueue", "q", "--lines", "--token-file", "f"]);
         assert!(!has(&lines, "key") && !has(&lines, "token"), "{lines:?}");
     }

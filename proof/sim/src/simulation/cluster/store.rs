@@ -159,6 +159,17 @@ struct Behind {
     writes: u64,
 }
 
+impl Change {
+    /// Whether a change of this kind requires those before it.
+    fn is_in_order(&self) -> bool {
+        match self {
+            Change::Write { journal, .. } => journal.is_some(),
+            Change::Name { .. } | Change::Remove(_) => true,
+            Change::Discard(_) => false,
+        }
+    }
+}
+
 /// What a change has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Met {
@@ -440,7 +451,7 @@ impl State {
         let (now, bug) = (self.now, self.bug);
         let kept = &mut self.shards[reign.shard.0 as usize];
         let is_owner = kept.is_of(reign);
-        if self.sets_back && is_owner && matches!(change, Change::Write { journal: Some(_), .. }) {
+        if self.sets_back && is_owner && change.is_in_order() {
             let earlier = &mut self.earlier[reign.shard.0 as usize];
             earlier.push_back((now, kept.files.clone()));
             if earlier.len() > EARLIER {
@@ -454,7 +465,8 @@ impl State {
             Change::Write { file, journal, pieces } => {
                 if let Some(before) = journal {
                     let follows = before == kept.journal || bug == Some(WorldBug::GapAccepted);
-                    let is_next = is_owner && follows;
+                    let holds = bug.is_some() || behind.turn == kept.turn;
+                    let is_next = is_owner && follows && holds;
                     if !is_next && bug != Some(WorldBug::JournalUnfenced) {
                         return Met::Fenced;
                     }
