@@ -57,7 +57,7 @@ struct MediumDiskInner {
 #[derive(Default)]
 struct OpenNames {
     open: BTreeMap<String, Vec<Weak<MediumFile>>>,
-    /// Those that have been removed.
+    /// Open files that have been removed.
     removed: BTreeMap<String, Vec<Weak<MediumFile>>>,
 }
 

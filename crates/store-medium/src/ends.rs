@@ -29,7 +29,7 @@ pub struct JournalEnds(Mutex<BTreeMap<u32, JournalEnd>>);
 #[derive(Clone, Copy, Debug, Default)]
 struct JournalEnd {
     durable: Lsn,
-    /// That of the owner.
+    /// The epoch of the owner.
     epoch: Epoch,
     /// The newest change that was durable at [`Level::Quorum`].
     of_quorum: Lsn,
@@ -39,11 +39,11 @@ struct JournalEnd {
 /// Changes that were durable, and that the medium has no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostChanges {
-    /// Their number.
+    /// The number of all lost changes.
     pub changes: u64,
     /// The number of those that were durable at [`Level::Quorum`].
     pub of_quorum: u64,
-    /// That of the owner to whom they were reported.
+    /// The epoch of the owner to whom the changes were reported.
     pub epoch: Epoch,
 }
 

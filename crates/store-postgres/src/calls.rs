@@ -24,7 +24,7 @@ const PAUSES_MS: [u64; 5] = [20, 50, 100, 200, 400];
 /// Connections for calls that say that this process is alive: renewals of leases and of the membership.
 const HEARTBEATS: usize = 2;
 
-/// See [`Database::clamp`].
+/// The statements of [`Database::clamp`].
 const CLAMPS: [&str; 2] = [
     "UPDATE {s}.lease SET until = clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000) \
      WHERE until > clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000)",

@@ -90,7 +90,7 @@ struct PgFiles {
     last: Mutex<Option<LastRow>>,
     /// The number of the last name or removal; they are made one at a time.
     turn: tokio::sync::Mutex<i64>,
-    /// The same, for the journal, which does not wait for them.
+    /// The number of the last name or removal, for the journal, which does not wait for the next one.
     answered_turn: AtomicI64,
     /// Where the pieces of files begin that have no name yet, but for journals.
     unnamed: Mutex<BTreeMap<i64, BTreeSet<i64>>>,
