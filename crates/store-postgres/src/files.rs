@@ -6,7 +6,8 @@
 //! are checked without a lock: nothing reads them before they have a name.
 //!
 //! **Lost answers.** Each statement may be repeated: what it writes is the same, and an older piece or name never replaces
-//! a newer one, however late the server comes to it. (Numbers of files and of pieces only grow.) So a statement whose answer was lost is made again until it has one, or until the lease is over.
+//! a newer one, however late the server comes to it. (Numbers of files and of pieces only grow.) So a statement whose
+//! answer was lost is made again until it has one, or until the lease is over.
 //!
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
 //! journal, name and removal requires the last row of the journal; a name and a removal require the number of the one
