@@ -17,7 +17,7 @@ pub enum ScheduleError {
     #[error("there is no schedule of this name")]
     NotFound,
     /// Another tenant has a schedule of this name.
-    #[error("another schedule has this name, and this caller may not see it")]
+    #[error("the name is that of a schedule which this caller may not see")]
     Taken,
     /// There are too many schedules.
     #[error("there are {0} schedules, and no more are accepted")]

@@ -102,7 +102,7 @@ fn a_queue_from_which_nobody_reserves_is_told_once() {
         server.call("POST", &format!("/v1/queues/{queue}/messages"), r#"{"body": "a", "delay": "0s"}"#);
     }
     server.call("POST", "/v1/queues/orders/reserve", "{}");
-    let said = || read(dir.path(), "log").matches("nobody has reserved from its queue").count();
+    let said = || read(dir.path(), "log").matches("without a reserve from its queue").count();
     let deadline = Instant::now() + PATIENCE;
     while said() == 0 {
         assert!(Instant::now() < deadline, "{}", read(dir.path(), "log"));

@@ -62,7 +62,7 @@ fn the_servers_own_queues_are_listed_nowhere() {
         .as_array()
         .expect("a list")
         .iter()
-        .filter_map(|queue| queue["name"].as_str())
+        .filter_map(|queue| queue["queue"].as_str())
         .collect();
     assert_eq!(names, ["a"], "{listed}");
     let exported = run(Command::new(BINARY).args(["export", "-", "--server", &server.url]));

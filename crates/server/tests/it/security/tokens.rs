@@ -237,5 +237,9 @@ fn a_file_of_tokens_is_its_owners_alone_and_never_half_written_over() {
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("chmod");
     let output = start(&file);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("line 1: missing field `hash`"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("line 1: token[0]: missing field `hash`"),
+        "{}",
+        text(&output.stderr)
+    );
 }
