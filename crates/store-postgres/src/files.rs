@@ -10,8 +10,8 @@
 //! answer was lost is made again until it has one, or until the lease is over.
 //!
 //! **Lost changes.** A server that takes the place of a failed one may lack its newest changes. Each write to the
-//! journal, name and removal requires the last row of the journal; a name and a removal require the number of the one
-//! before; and a name requires all pieces of its file. If something is gone the store ends, and what is left is read
+//! journal, name and removal requires the last row of the journal and the last name or removal, which have numbers; and a
+//! name requires all pieces of its file. If something is gone the store ends, and what is left is read
 //! again. Otherwise a run would be removed that the manifest, as it is then, still lists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,9 +89,9 @@ struct PgFiles {
     given: AtomicI64,
     /// The last row of the journal.
     last: Mutex<Option<LastRow>>,
-    /// The number of the last name or removal; they are made one at a time.
-    turn: tokio::sync::Mutex<i64>,
-    /// The number of the last name or removal, for the journal, which does not wait for the next one.
+    /// Names and removals are made one at a time.
+    turn: tokio::sync::Mutex<()>,
+    /// The number of the last name or removal that was answered.
     answered_turn: AtomicI64,
     /// Where the pieces of files begin that have no name yet, but for journals.
     unnamed: Mutex<BTreeMap<i64, BTreeSet<i64>>>,
@@ -206,7 +206,7 @@ impl PgFiles {
         lost
     }
 
-    /// Keeps everybody from opening the shard.
+    /// Keeps all nodes from opening the shard.
     async fn refuse(&self, why: String) -> Result<(), StoreError> {
         let params: [Param<'_>; 3] =
             [(&self.reign.shard, Type::INT4), (&self.reign.mark, Type::INT8), (&why, Type::TEXT)];
@@ -243,8 +243,9 @@ impl PgFiles {
     }
 
     async fn name(&self, name: String, file: i64, bytes: u64) -> Result<(), StoreError> {
-        let mut turn = self.turn.lock().await;
-        let (last, next, bytes) = (*locked(&self.last), *turn + 1, signed(bytes));
+        let _turn = self.turn.lock().await;
+        let next = self.answered_turn.load(SeqCst) + 1;
+        let (last, bytes) = (*locked(&self.last), signed(bytes));
         let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
         let pieces = locked(&self.unnamed).get(&file).map_or(0, |pieces| signed(pieces.len() as u64));
         let params: [Param<'_>; 9] = [
@@ -262,7 +263,6 @@ impl PgFiles {
         if put == 0 {
             return Err(self.lost(last).await);
         }
-        *turn = next;
         self.answered_turn.store(next, SeqCst);
         locked(&self.unnamed).remove(&file);
         Ok(())
@@ -270,8 +270,8 @@ impl PgFiles {
 
     /// Removes a name and its file. False if there was none.
     async fn remove(&self, name: String) -> Result<bool, StoreError> {
-        let mut turn = self.turn.lock().await;
-        let (last, next) = (*locked(&self.last), *turn + 1);
+        let _turn = self.turn.lock().await;
+        let (last, next) = (*locked(&self.last), self.answered_turn.load(SeqCst) + 1);
         let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
         let params: [Param<'_>; 6] = [
             (&self.reign.shard, Type::INT4),
@@ -286,7 +286,6 @@ impl PgFiles {
         if turned == 0 {
             return Err(self.lost(last).await);
         }
-        *turn = next;
         self.answered_turn.store(next, SeqCst);
         let Some(file) = found else { return Ok(false) };
         self.forget(Some(signed(file.id.0)).filter(|id| *id == last_file)).await?;

@@ -45,6 +45,10 @@ fn an_owner_changes_nothing_behind_a_gap() {
     let a = node(&postgres.url(), "a", 1);
     let losses = [
         ("a name", "DELETE FROM duewheel.file WHERE name = 'b'; UPDATE duewheel.turn SET n = n - 1"),
+        (
+            "a name, before a write",
+            "DELETE FROM duewheel.file WHERE name = 'b'; UPDATE duewheel.turn SET n = n - 1",
+        ),
         ("a removal", "UPDATE duewheel.turn SET n = n - 1"),
         ("a row of the journal", "DELETE FROM duewheel.piece WHERE body = '\\x07'"),
         ("a piece", "DELETE FROM duewheel.piece WHERE body = '\\x09'"),
@@ -63,6 +67,7 @@ fn an_owner_changes_nothing_behind_a_gap() {
         postgres.query(loses).expect("a loss");
         // Either is the next change of the owner.
         let refused = match what {
+            "a name, before a write" => write(4, FileKind::Journal, 7).map(drop),
             "a piece" => medium.give_name("d", file(5), FileKind::Blob, 1).map(drop),
             _ => medium.remove("a").map(drop),
         };
