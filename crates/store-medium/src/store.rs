@@ -329,6 +329,7 @@ impl Store for MediumStore {
         let progress = self.store.progress().map_err(|error| self.judged(error))?;
         // Changes that were durable while the lease was certain may be reported.
         self.check()?;
+        let has_advanced = progress.durable > self.durable;
         self.durable = progress.durable;
         while self.under_way.front().is_some_and(|(_, first)| *first <= self.durable) {
             self.under_way.pop_front();
@@ -337,7 +338,10 @@ impl Store for MediumStore {
         if let Some(level) = self.sent.level_before(before) {
             self.level = level;
         }
-        self.ends.note(self.shard, self.medium.epoch(), self.durable, self.level);
+        // Before its first write the owner does not know the level of what it has recovered.
+        if has_advanced {
+            self.ends.note(self.shard, self.medium.epoch(), self.durable, self.level);
+        }
         Ok(Progress { written: progress.durable, level: self.level, ..progress })
     }
 
@@ -433,7 +437,9 @@ impl Store for MediumStore {
         let given = self.medium.give_back(closed.is_ok().then_some(MessageId(self.next_id)));
         self.end();
         let progress = closed?;
-        self.ends.note(self.shard, self.medium.epoch(), progress.durable, level);
+        if progress.durable > self.durable {
+            self.ends.note(self.shard, self.medium.epoch(), progress.durable, level);
+        }
         // The lease that could not be given back runs out.
         match given {
             Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
