@@ -48,6 +48,8 @@ impl Beanstalkd {
         Beanstalkd::start_with(&["-b", binlog.to_str().expect("path")])
     }
 
+    /// Story: its port is open before it handles signals and has read its binlog. On a busy machine the signal of
+    /// [`drain`](Self::drain) came between, and ended the process. So an answer is waited for.
     pub(crate) fn start_with(options: &[&str]) -> Beanstalkd {
         let begun = Instant::now();
         loop {
@@ -59,7 +61,9 @@ impl Beanstalkd {
                 .spawn();
             let mut child = spawned.expect("install the Debian package beanstalkd; scripts/test does it");
             while child.try_wait().expect("wait").is_none() {
-                if TcpStream::connect(free).is_ok() {
+                if let Ok(stream) = TcpStream::connect(free) {
+                    let mut client = Client::of(stream);
+                    assert!(client.ask("list-tube-used").starts_with("USING "), "it answers");
                     return Beanstalkd { child, address: free.to_string() };
                 }
                 assert!(begun.elapsed() < PATIENCE, "beanstalkd does not listen");
@@ -111,7 +115,10 @@ impl Drop for Beanstalkd {
 
 impl Client {
     pub(crate) fn connect(address: &str) -> Client {
-        let stream = TcpStream::connect(address).expect("connect");
+        Client::of(TcpStream::connect(address).expect("connect"))
+    }
+
+    fn of(stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         Client { reader: BufReader::new(stream) }
     }

@@ -3,10 +3,14 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process, run, text};
 use crate::shell::Shell;
 
@@ -130,16 +134,24 @@ fn tokens_are_made_hashed_and_revoked_in_json() {
 
 /// Answers everything on a port with these bytes.
 fn stranger(answer: &'static str) -> String {
+    counted_stranger(answer).0
+}
+
+/// The same, and the number of its answers.
+fn counted_stranger(answer: &'static str) -> (String, Arc<AtomicUsize>) {
     let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = socket.local_addr().expect("address").to_string();
+    let answers = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&answers);
     std::thread::spawn(move || {
         for stream in socket.incoming() {
             let Ok(mut stream) = stream else { return };
             let _ = stream.read(&mut [0; 4_096]);
             let _ = stream.write_all(answer.as_bytes());
+            count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    address
+    (address, answers)
 }
 
 /// Story: `work` waited for ever for a server at `https://` of an HTTP port, and for one that is none of duewheel.
@@ -155,10 +167,16 @@ fn work_ends_where_waiting_does_not_help() {
     }
     // A proxy says so while the server behind it is away.
     let away = "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
-    let proxy = format!("http://{}", stranger(away));
+    let (proxy, asked) = counted_stranger(away);
+    let proxy = format!("http://{proxy}");
     let mut waiting = shell.command(&["work", "q", "--jobs", "4", "--server", &proxy, "--", "true"]);
     let mut waiting = waiting.stderr(Stdio::piped()).spawn().expect("spawn");
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    // Each job asks again and again.
+    let begun = Instant::now();
+    while asked.load(Ordering::Relaxed) < 12 {
+        assert!(begun.elapsed() < PATIENCE, "the worker does not ask again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let sent = Command::new("kill").args(["-TERM", &waiting.id().to_string()]).status();
     assert!(sent.expect("kill").success());
     assert_eq!(waiting.wait().expect("wait").code(), Some(0));
