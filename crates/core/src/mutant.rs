@@ -32,6 +32,12 @@ pub enum Mutant {
     PanicSwallowed,
     /// A call that has waited for the medium is decided by what was found when it began to wait.
     LookUpAsOfAsking,
+    /// Calls that name what a waiting call names do not wait for it.
+    LaneIgnored,
+    /// A flush removes the journal that it covers before the manifest lists its runs.
+    CutBeforeManifest,
+    /// A medium removes a file that is still read.
+    RemovedWhileRead,
     /// An expired message is granted where it is to be dropped.
     ExpiredGranted,
     /// An expiry is counted from the enqueue, not from the due time.

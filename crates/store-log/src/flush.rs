@@ -244,6 +244,11 @@ impl Flush<'_> {
         let states = write_state(shared, self.state, &work.states, &change)?;
         syncing::wait_until(self.last, shared)?;
         let covered = covered(shared, self.last);
+        if mutant::is(Mutant::CutBeforeManifest) {
+            for segment in &covered {
+                let _ = shared.disk.remove(&segment.no.segment()); // the manifest still lists it
+            }
+        }
         shared.change_manifest(|manifest| {
             manifest.runs.extend(entries);
             manifest.states.clone_from(&states);

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duewheel_core::Epoch;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind, SEGMENT_HEADER};
 
@@ -338,7 +339,11 @@ impl Disk for MediumDisk {
             if names.removed.contains_key(name) {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            if let Some(files) = names.open.remove(name).filter(|files| is_open(files)) {
+            if let Some(files) = names
+                .open
+                .remove(name)
+                .filter(|files| is_open(files) && !mutant::is(Mutant::RemovedWhileRead))
+            {
                 names.removed.insert(name.to_owned(), files);
                 return Ok(());
             }

@@ -300,6 +300,29 @@ impl Postgres {
         Ok(run(ask)?.trim_end().to_owned())
     }
 
+    /// Begins a transaction that keeps its first look at these statements' tables until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached.
+    pub fn long_transaction(&self, sql: &str) -> io::Result<LongTransaction> {
+        let mut psql = psql_at(self.port)?;
+        psql.arg("--command").arg("BEGIN ISOLATION LEVEL REPEATABLE READ");
+        psql.arg("--command").arg(sql).arg("--command").arg("SELECT pg_sleep(3600)");
+        let child = psql.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let transaction = LongTransaction(child);
+        let deadline = Instant::now() + PATIENCE;
+        let held = "SELECT count(*) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND query LIKE '%pg_sleep(3600)%' \
+                    AND pid <> pg_backend_pid()";
+        while self.query(held)? != "1" {
+            if Instant::now() >= deadline {
+                return Err(io::Error::other("the transaction does not begin"));
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(transaction)
+    }
+
     /// Kills all of its processes with SIGKILL.
     ///
     /// # Errors
@@ -451,6 +474,17 @@ fn id(child: &Child) -> io::Result<Pid> {
 
 fn not_running() -> io::Error {
     io::Error::other("the server does not run")
+}
+
+/// A transaction of [`Postgres::long_transaction`].
+#[derive(Debug)]
+pub struct LongTransaction(Child);
+
+impl Drop for LongTransaction {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // or it has ended
+        let _ = self.0.wait();
+    }
 }
 
 /// A pooler in front of a server, which gives a connection of the server to each transaction.

@@ -2,7 +2,7 @@
 //!
 //! `DUEWHEEL_SEEDS` (300) says how many from `DUEWHEEL_FIRST_SEED` (0) on, `DUEWHEEL_SEED` repeats one and keeps its
 //! history, `DUEWHEEL_MUTANT` names one mutant, `DUEWHEEL_MUTANT_STARTS` (1) says from how many starts mutants are
-//! hunted, up to three, and `DUEWHEEL_MUTANT_SEEDS` (100) how far from each.
+//! hunted, up to three, and `DUEWHEEL_MUTANT_SEEDS` (200) how far from each.
 
 #[path = "simulation/cluster.rs"]
 mod cluster;
@@ -231,7 +231,7 @@ fn caught(bug: Bug, start: u64, seeds: u64) -> Option<(u64, String)> {
 fn every_mutant_is_caught_from_each_start() {
     be_quiet();
     let only = std::env::var("DUEWHEEL_MUTANT").ok();
-    let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(100);
+    let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(200);
     let starts = env("DUEWHEEL_MUTANT_STARTS").and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
     let starts = &STARTS[..starts.clamp(1, STARTS.len())];
     let hunts = (BUGS.len() * starts.len()) as u64;

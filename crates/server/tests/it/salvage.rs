@@ -140,22 +140,16 @@ fn a_postgres_without_damage_becomes_a_folder() {
     a_whole_store_becomes_a_folder(&postgres.url());
 }
 
-/// What checksums prove is kept, and what is lost is told.
-#[test]
-fn a_damaged_redis_is_salvaged() {
-    let redis = Redis::start(Settings::default()).expect("a redis-server");
-    let (dir, url) = (tempfile::tempdir().expect("a folder"), redis.url(0));
+/// What checksums prove is kept, and what is lost is told. `spoil` changes some of the bodies, wherever they lie: in the
+/// journals.
+fn a_damaged_store_is_salvaged(url: &str, spoil: impl FnOnce()) {
+    let dir = tempfile::tempdir().expect("a folder");
     let dest = dir.path().join("dest");
-    filled(&url, &dest);
-    // Each body that ends with a 2, wherever it lies: in the journals.
-    let spoil = "for _, key in ipairs(redis.call('KEYS', '*')) do \
-                 if redis.call('TYPE', key).ok == 'string' then \
-                 local at = string.find(redis.call('GET', key), 'body %d?2') \
-                 if at then redis.call('SETRANGE', key, at - 1, 'BODY') end end end";
-    redis.command(&["EVAL", spoil, "0"]).expect("spoilt");
-    let damaged = run(Command::new(BINARY).args(["verify", "--store", &url]));
+    filled(url, &dest);
+    spoil();
+    let damaged = run(Command::new(BINARY).args(["verify", "--store", url]));
     assert_eq!(damaged.status.code(), Some(1), "{}", text(&damaged.stdout));
-    let lossy = salvage_store(&url, &dest);
+    let lossy = salvage_store(url, &dest);
     assert_eq!(lossy.status.code(), Some(1), "{}", text(&lossy.stderr));
     let told = json(&lossy);
     let places = told["damage"].as_array().expect("damage");
@@ -166,4 +160,28 @@ fn a_damaged_redis_is_salvaged() {
     let messages = told["messages"].as_u64().expect("a number");
     assert!((1..MESSAGES - 1).contains(&messages), "{told}");
     is_served(&dest, messages);
+}
+
+#[test]
+fn a_damaged_redis_is_salvaged() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    // Each body that ends with a 2.
+    let spoil = "for _, key in ipairs(redis.call('KEYS', '*')) do \
+                 if redis.call('TYPE', key).ok == 'string' then \
+                 local at = string.find(redis.call('GET', key), 'body %d?2') \
+                 if at then redis.call('SETRANGE', key, at - 1, 'BODY') end end end";
+    a_damaged_store_is_salvaged(&redis.url(0), || {
+        redis.command(&["EVAL", spoil, "0"]).expect("spoilt");
+    });
+}
+
+#[test]
+fn a_damaged_postgres_is_salvaged() {
+    let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
+    let spoil = "UPDATE duewheel.piece SET body = overlay(body placing 'BODY'::bytea from position(wanted IN body)) \
+                 FROM (SELECT ('body ' || n)::bytea AS wanted FROM generate_series(2, 32, 10) AS n) AS bodies \
+                 WHERE position(wanted IN body) > 0";
+    a_damaged_store_is_salvaged(&postgres.url(), || {
+        postgres.query(spoil).expect("spoilt");
+    });
 }

@@ -82,9 +82,7 @@ impl Parked {
 
     /// Whether a call that waits names something of what these operations name.
     pub(super) fn concerns(&self, ops: &[(ReplyTo, Op)]) -> bool {
-        !self.names.is_empty()
-            && !mutant::is(Mutant::LookUpAsOfAsking)
-            && names(ops).any(|name| self.names.contains(&name))
+        !self.names.is_empty() && !is_lane_ignored() && names(ops).any(|name| self.names.contains(&name))
     }
 
     /// Parks a call; returns the ticket under which its look-ups are to be fetched, unless it only waits for other calls.
@@ -134,8 +132,7 @@ impl Parked {
         let mut waiting = BTreeSet::new();
         for parked in std::mem::take(&mut self.calls) {
             let waits = parked.ticket.is_some()
-                || (!mutant::is(Mutant::LookUpAsOfAsking)
-                    && names(&parked.ops).any(|name| waiting.contains(&name)));
+                || (!is_lane_ignored() && names(&parked.ops).any(|name| waiting.contains(&name)));
             let is_full = !to.is_empty() && to.len() + parked.ops.len() > most;
             if waits || is_full {
                 self.more |= !waits;
@@ -166,6 +163,10 @@ impl Parked {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (ReplyTo, Op)> + use<> {
         std::mem::take(self).calls.into_iter().flat_map(|call| call.ops)
     }
+}
+
+fn is_lane_ignored() -> bool {
+    mutant::is(Mutant::LaneIgnored) || mutant::is(Mutant::LookUpAsOfAsking)
 }
 
 fn names(ops: &[(ReplyTo, Op)]) -> impl Iterator<Item = LookupName> + '_ {

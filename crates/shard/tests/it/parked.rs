@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use duewheel_core::engine::{Config, Enqueue, Op, Reply, Target, When};
 use duewheel_core::id::MessageId;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{AtHand, Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
@@ -205,6 +206,19 @@ fn calls_that_name_the_same_message_keep_their_order() {
     assert_eq!(is_found(&mut first), Some(vec![true]));
     assert_eq!(is_found(&mut second), Some(vec![false, true]), "it was cancelled before");
     assert_eq!(is_found(&mut third), Some(vec![true]), "it waits for a call that waits");
+}
+
+/// The bug that the tests of the order must notice: the second call overtakes the first.
+#[test]
+fn a_mutant_that_ignores_the_lane_is_caught() {
+    mutant::choose(Some(Mutant::LaneIgnored));
+    let mut rig = Rig::new();
+    let mut first = rig.submit(vec![cancel(1)]);
+    rig.slow().cold.clear();
+    let mut second = rig.submit(vec![get(1)]);
+    let both = [&mut first, &mut second].map(is_found);
+    mutant::choose(None);
+    assert_eq!(both, [None, Some(vec![true])]);
 }
 
 /// What a waiting call names counts, whether it was found or not.

@@ -80,7 +80,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 30] = [
+pub const BUGS: [(&str, Bug); 31] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -109,6 +109,7 @@ pub const BUGS: [(&str, Bug); 30] = [
     ("retry moves the expiry", Bug(Inside::Code(Mutant::RetryMovesExpiry))),
     ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
+    ("cut before the manifest", Bug(Inside::Code(Mutant::CutBeforeManifest))),
     ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];

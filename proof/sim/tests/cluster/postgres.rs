@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Blow, Fault};
-use duewheel_postgres_rig::{Postgres, Settings};
+use duewheel_postgres_rig::{PgBouncer, Postgres, Settings};
 use duewheel_redis_rig::{Mode, Proxy};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
 use duewheel_sim::permission::{NamespaceUser, on_a_small_disk};
@@ -37,6 +37,9 @@ fn play(
 
 /// Half of the killed nodes come back at once, and the others when somebody else has their shards. Others are stopped
 /// until somebody else has their shards: they must find that out before they write or grant anything.
+///
+/// Two nodes reach the server through a pooler, and a transaction beside them is open for all the time, as that of a
+/// report or of a backup is.
 #[test]
 fn a_node_that_is_killed_or_stopped_is_replaced() {
     in_runs(KILLS, 2, 25, killed_or_stopped);
@@ -53,9 +56,13 @@ fn killed_or_stopped(kills: u64) {
         (Fact::CancelsWon, kills),
         (Fact::Replaced, kills),
     ];
-    let stores = vec![postgres.url(); NODES];
+    let pooler = PgBouncer::start(&postgres).expect("a pooler");
+    let mut stores = vec![postgres.url_at(pooler.port()); NODES];
+    stores[0] = postgres.url();
     let name = "postgres::a_node_that_is_killed_or_stopped_is_replaced";
     perform(play(name, (KILLS, kills), 2, stores, facts), |stage| {
+        let report = postgres.long_transaction("SELECT count(*) FROM duewheel.piece");
+        let report = report.map_err(|e| format!("a long transaction: {e}"))?;
         let worst = stage.until_it_bites(kills, "after a kill", |stage, round| {
             stage.sleep(500, 1_500);
             let node = stage.any();
@@ -78,6 +85,7 @@ fn killed_or_stopped(kills: u64) {
             stage.heal(since)?;
             Ok(took)
         })?;
+        drop(report);
         stage.say(format!("shards of a killed node served again after at most {} ms", ms(worst)));
         Ok(())
     });

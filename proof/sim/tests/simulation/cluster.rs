@@ -103,7 +103,7 @@ fn caught(bug: ClusterBug, start: u64, seeds: u64) -> Option<(u64, String)> {
 fn every_mutant_of_a_cluster_is_caught_from_each_start() {
     be_quiet();
     let only = std::env::var("DUEWHEEL_MUTANT").ok();
-    let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(100);
+    let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(200);
     let starts = env("DUEWHEEL_MUTANT_STARTS").and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
     let starts = starts.clamp(1, STARTS.len());
     let hunts = (CLUSTER_BUGS.len() * starts) as u64;

@@ -35,6 +35,8 @@ pub struct ClusterFacts {
     pub late_writes: u64,
     /// Groups that their owner gave up because no answer arrived.
     pub unanswered_writes: u64,
+    /// Writes to journals that were sent again because no answer arrived.
+    pub writes_repeated: u64,
     /// Calls of the coordinator that were carried out, and whose answers were lost.
     pub answers_lost: u64,
     /// Submissions sent to another node.
@@ -56,12 +58,12 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 25] {
+    fn all(&mut self) -> [(&'static str, &mut u64); 26] {
         let ClusterFacts { kills, leaves, pauses, pauses_beyond, cuts, lossy, splits, resets, .. } = self;
         let ClusterFacts { bytes_lost, reigns, takeovers, leases_run_out, stale_writes_refused, .. } = self;
         let ClusterFacts { stale_renewals_refused, late_writes, unanswered_writes, answers_lost, .. } = self;
         let ClusterFacts { forwards, sent_again, unknown, unknown_of_living, skewed, .. } = self;
-        let ClusterFacts { set_backs, writes_lost, lost_noticed, .. } = self;
+        let ClusterFacts { set_backs, writes_lost, lost_noticed, writes_repeated, .. } = self;
         [
             ("nodes killed", kills),
             ("nodes that left", leaves),
@@ -79,6 +81,7 @@ impl ClusterFacts {
             ("stale renewals refused", stale_renewals_refused),
             ("writes applied after they were given up", late_writes),
             ("writes without an answer", unanswered_writes),
+            ("writes sent again", writes_repeated),
             ("answers of the coordinator lost", answers_lost),
             ("forwards", forwards),
             ("submissions sent again", sent_again),

@@ -93,7 +93,7 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 9] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 10] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
@@ -103,6 +103,7 @@ pub const CLUSTER_BUGS: [(&str, ClusterBug); 9] = [
     ("a name before its bytes", ClusterBug(Inside::World(WorldBug::NameFirst))),
     ("a name that shows what it had before", ClusterBug(Inside::World(WorldBug::StaleNames))),
     ("a journal with a gap", ClusterBug(Inside::World(WorldBug::GapAccepted))),
+    ("retry with other bytes", ClusterBug(Inside::World(WorldBug::RetryWithOtherBytes))),
 ];
 
 /// The result of a run of a cluster.

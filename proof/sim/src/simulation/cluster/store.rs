@@ -63,6 +63,8 @@ pub(super) enum WorldBug {
     StaleNames,
     /// The journal is written although the write before was lost.
     GapAccepted,
+    /// A write to the journal whose answer was lost is made again with more than it had.
+    RetryWithOtherBytes,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -84,6 +86,8 @@ struct State {
     broken: Option<String>,
     /// Whether it may be set back.
     sets_back: bool,
+    /// Whether owners make a write to the journal again whose answer was lost, as on PostgreSQL, or end, as on Redis.
+    repeats: bool,
     /// Earlier states of the shards, since their owners have acquired them, and their times.
     earlier: Vec<VecDeque<(u64, Files)>>,
     /// The owner that may not know yet that its shard was set back.
@@ -114,8 +118,9 @@ struct Files {
     /// What names had before.
     former: BTreeMap<String, NamedFile>,
     bytes: BTreeMap<FileId, Vec<u8>>,
-    /// The number of the last write to the journal, and the time of its arrival.
+    /// The number of the last write to the journal, the epoch of its owner, and the time of its arrival.
     journal: u64,
+    journal_of: u32,
     noted: Option<u64>,
     /// The number of the last name or removal.
     turn: u64,
@@ -160,6 +165,16 @@ struct Behind {
 }
 
 impl Change {
+    /// A write without the second half of its last piece.
+    fn shortened(mut self) -> Change {
+        if let Change::Write { pieces, .. } = &mut self
+            && let Some(Piece { bytes, .. }) = pieces.last_mut()
+        {
+            bytes.truncate(bytes.len() / 2);
+        }
+        self
+    }
+
     /// Whether a change of this kind requires those before it.
     fn is_in_order(&self) -> bool {
         match self {
@@ -242,9 +257,11 @@ impl World {
         bug: Option<WorldBug>,
         sets_back: bool,
     ) -> Self {
+        let mut rng = Rng::new(seed);
+        let repeats = rng.percent(50) || bug == Some(WorldBug::RetryWithOtherBytes);
         World(Arc::new(Mutex::new(State {
             now: 0,
-            rng: Rng::new(seed),
+            rng,
             bug,
             latency_ms,
             shards: (0..shards).map(|_| Kept::default()).collect(),
@@ -255,6 +272,7 @@ impl World {
             facts: ClusterFacts::default(),
             broken: None,
             sets_back,
+            repeats,
             earlier: (0..shards).map(|_| VecDeque::new()).collect(),
             unaware: None,
         })))
@@ -464,6 +482,10 @@ impl State {
         match change {
             Change::Write { file, journal, pieces } => {
                 if let Some(before) = journal {
+                    // It was carried out, and is made again.
+                    if is_owner && kept.journal == before + 1 && kept.journal_of == reign.owner.epoch.0 {
+                        return Met::Done;
+                    }
                     let follows = before == kept.journal || bug == Some(WorldBug::GapAccepted);
                     let holds = bug.is_some() || behind.turn == kept.turn;
                     let is_next = is_owner && follows && holds;
@@ -471,6 +493,7 @@ impl State {
                         return Met::Fenced;
                     }
                     kept.journal += 1;
+                    kept.journal_of = reign.owner.epoch.0;
                     kept.noted = Some(now);
                 }
                 *kept.writes.entry(file).or_default() += 1;

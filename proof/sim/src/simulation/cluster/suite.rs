@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use duewheel_core::ShardId;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{Node, StoreError};
 use duewheel_store_log::Options;
 use duewheel_store_medium::conformance::{self, Able, MediumFixture};
@@ -14,11 +15,12 @@ use super::{ClusterBug, Inside};
 
 /// The bugs of a medium that its suite finds, by name. Of the fences, the nodes of a simulated cluster notice nothing: a
 /// journal whose owner has ended is read no more, and the next owner writes names again before anybody reads them.
-pub const MEDIUM_BUGS: [(&str, ClusterBug); 4] = [
+pub const MEDIUM_BUGS: [(&str, ClusterBug); 5] = [
     ("journal without a fence", ClusterBug(Inside::World(WorldBug::JournalUnfenced))),
     ("names without a fence", ClusterBug(Inside::World(WorldBug::NamesUnfenced))),
     ("an epoch that was there before", ClusterBug(Inside::World(WorldBug::EpochKept))),
     ("a name that shows what it had before", ClusterBug(Inside::World(WorldBug::StaleNames))),
+    ("a file removed while it is read", ClusterBug(Inside::Code(Mutant::RemovedWhileRead))),
 ];
 
 /// Runs the suite on the simulated medium.
@@ -26,10 +28,12 @@ pub const MEDIUM_BUGS: [(&str, ClusterBug); 4] = [
 /// # Panics
 /// An obligation is broken.
 pub fn suite_of_media(bug: Option<ClusterBug>) {
-    let bug = match bug {
-        Some(ClusterBug(Inside::World(bug))) => Some(bug),
-        Some(ClusterBug(Inside::Code(_))) | None => None,
+    let (bug, of_code) = match bug {
+        Some(ClusterBug(Inside::World(bug))) => (Some(bug), None),
+        Some(ClusterBug(Inside::Code(mutant))) => (None, Some(mutant)),
+        None => (None, None),
     };
+    mutant::choose(of_code);
     conformance::run(&mut Simulated { world: World::new(1, 1, 1, bug, false), bug, now: 0, owners: 0 });
 }
 

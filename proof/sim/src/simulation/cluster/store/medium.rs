@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// How often a write to the journal is sent until its owner ends, on a medium where it is sent again.
+const ATTEMPTS: u32 = 4;
+
 /// The files of a shard, for its owner.
 #[derive(Debug)]
 pub(in super::super) struct SimMedium {
@@ -16,10 +19,34 @@ impl SimMedium {
         Ok(reign)
     }
 
-    /// Sends a change. Without an answer the owner ends: what it was may have been done, or will be.
+    /// Sends a change. Without an answer it is sent again or the owner ends: what it was may have been done, or will be.
     fn change(&self, change: Change) -> Result<Met, StoreError> {
         let mut reign = self.reign()?;
         let behind = reign.behind(&change);
+        let is_repeated =
+            matches!(change, Change::Write { journal: Some(_), .. }) && self.world.state().repeats;
+        let mut met = None;
+        for attempt in 0..if is_repeated { ATTEMPTS } else { 1 } {
+            self.world.state().facts.writes_repeated += u64::from(attempt > 0);
+            met = self.attempt(&mut reign, &change, behind);
+            if met.is_some() {
+                break;
+            }
+        }
+        let Some(met) = met else {
+            reign.end(away());
+            return Err(away());
+        };
+        if met == Met::Fenced {
+            reign.end(fenced("another owner has the shard"));
+            return Err(fenced("another owner has the shard").with_nothing_from(Lsn(0)));
+        }
+        reign.count(&change);
+        Ok(met)
+    }
+
+    /// Sends a change once; `None` without an answer.
+    fn attempt(&self, reign: &mut Reign, change: &Change, behind: Behind) -> Option<Met> {
         let mut state = self.world.state();
         let place = reign.place;
         let is_lost = |state: &mut State| match state.links[place] {
@@ -27,20 +54,20 @@ impl SimMedium {
             Link::Cut => true,
             Link::Lossy(percent) => state.rng.percent(percent),
         };
+        let bug = state.bug;
         if is_lost(&mut state) {
-            let bug = state.bug;
             // It may be on its way still, and arrive when the cut ends.
             let arrives = state.links[place] == Link::Cut || state.rng.percent(50);
             drop(state);
-            match (&change, bug) {
+            match (change, bug) {
                 (Change::Write { journal: Some(_), .. }, Some(WorldBug::LostWriteAcked))
                 | (Change::Write { journal: None, .. }, Some(WorldBug::LostBlobAcked)) => {
-                    return Ok(Met::Done);
+                    return Some(Met::Done);
                 }
                 _ => {}
             }
             if arrives {
-                reign.send(&self.world, Ask::Change(change, behind));
+                reign.send(&self.world, Ask::Change(change.clone(), behind));
                 // Some calls come so late that another node has the shard.
                 let mut state = self.world.state();
                 if let Some((at, _)) = reign.there.back_mut().filter(|_| state.rng.percent(50)) {
@@ -48,33 +75,25 @@ impl SimMedium {
                 }
             }
             self.world.state().facts.unanswered_writes += 1;
-            reign.end(away());
-            return Err(away());
+            return None;
         }
-        if let (Change::Write { file, journal: None, .. }, Some(WorldBug::NameFirst)) = (&change, state.bug) {
+        if let (Change::Write { file, journal: None, .. }, Some(WorldBug::NameFirst)) = (change, bug) {
             // Its pieces come a little later.
             state.shards[reign.shard.0 as usize].files.bytes.entry(*file).or_default();
             drop(state);
-            reign.send(&self.world, Ask::Change(change, behind));
-            return Ok(Met::Done);
+            reign.send(&self.world, Ask::Change(change.clone(), behind));
+            return Some(Met::Done);
         }
-        let met = state.apply(&reign, change.clone(), behind);
         // The answer may be lost, too.
         let is_heard = !is_lost(&mut state);
+        let met = match is_heard || bug != Some(WorldBug::RetryWithOtherBytes) {
+            true => state.apply(reign, change.clone(), behind),
+            false => state.apply(reign, change.clone().shortened(), behind),
+        };
         state.facts.unanswered_writes += u64::from(!is_heard);
         state.facts.late_writes += u64::from(!is_heard && met == Met::Done);
         state.facts.stale_writes_refused += u64::from(met == Met::Fenced);
-        drop(state);
-        if !is_heard {
-            reign.end(away());
-            return Err(away());
-        }
-        if met == Met::Fenced {
-            reign.end(fenced("another owner has the shard"));
-            return Err(fenced("another owner has the shard").with_nothing_from(Lsn(0)));
-        }
-        reign.count(&change);
-        Ok(met)
+        is_heard.then_some(met)
     }
 
     /// Reads what the server has.
