@@ -1,11 +1,14 @@
-//! A small blocking HTTP/1.1 client that hides nothing: no retries, no pools, and an incomplete answer is returned as
+//! A small blocking HTTP/1.1 client that hides nothing: no pools, retries in [`done`] alone, and an incomplete answer is returned as
 //! far as it arrived.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// The pause before a request is sent again that was refused for now.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// One keep-alive connection.
 #[derive(Debug)]
@@ -158,6 +161,29 @@ pub fn ask(
         return Err(format!("{method} {path}: the answer was cut"));
     }
     Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+}
+
+/// As [`ask`], for a request that must be answered with success; returns the JSON. A server with too much to do refuses
+/// it for now (429): then it is sent again, as a client does.
+///
+/// # Errors
+///
+/// There is no answer, it is incomplete, or it is an error until the time limit has passed.
+pub fn done(
+    host: SocketAddr,
+    patience: Duration,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Result<Value, String> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match ask(host, patience, method, path, body)? {
+            (200..=299, value) => return Ok(value),
+            (429, _) if Instant::now() < deadline => std::thread::sleep(AGAIN),
+            (status, value) => return Err(format!("{method} {path} {body}: {status} {value}")),
+        }
+    }
 }
 
 fn bad(what: String) -> io::Error {

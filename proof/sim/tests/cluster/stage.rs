@@ -413,10 +413,7 @@ impl Stage<'_> {
     pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Result<(), String> {
         let node =
             (0..self.nodes.len()).find(|node| self.nodes[*node].http.is_some()).ok_or("no node runs")?;
-        match self.call(node, method, path, body)? {
-            (200..=299, _) => Ok(()),
-            (status, value) => Err(format!("{method} {path} {body}: {status} {value}")),
-        }
+        http::done(self.http(node)?, PATIENCE, method, path, body).map(drop)
     }
 
     /// What a node answers to a `GET`, as text.

@@ -6,6 +6,7 @@ use duewheel_judge::checker::Fact;
 use duewheel_judge::history::Blow;
 use duewheel_redis_rig::{Mode, Proxy, Redis, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
+use duewheel_sim::http;
 use serde_json::json;
 
 use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
@@ -145,9 +146,10 @@ fn away(rounds: u64) {
             let took = back.elapsed();
             for node in 0..NODES {
                 let message = json!({"body": "after", "delay_ms": 0});
-                let (status, said) = stage.call(node, "POST", "/v1/queues/own/messages", &message)?;
-                if !(200..300).contains(&status) || said["durability"] != "fsync" {
-                    return Err(format!("with Redis back node {node} answers {status} {said}"));
+                let said =
+                    http::done(stage.http(node)?, PATIENCE, "POST", "/v1/queues/own/messages", &message)?;
+                if said["durability"] != "fsync" {
+                    return Err(format!("with Redis back node {node} answers {said}"));
                 }
             }
             Ok(took)
