@@ -1,11 +1,12 @@
 //! Blocks of files that never change, kept in memory: a look-up that reads a run again costs no call.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use lru::LruCache;
 
+use crate::fence::locked;
 use crate::medium::FileId;
 
 /// Size of a block.
@@ -31,7 +32,7 @@ impl BlockCache {
     }
 
     fn blocks(&self) -> MutexGuard<'_, LruCache<(u32, FileId, u64), Bytes>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind, SEGMENT_HEADER};
 
 use crate::cache::{BLOCK, BlockCache};
+use crate::fence::locked;
 use crate::medium::{FileId, FileKind, Medium, NamedFile};
 use crate::pieces::{MAX_PIECE, Pieces};
 
@@ -159,10 +160,6 @@ struct MediumFile {
 struct MediumLock;
 
 impl HeldLock for MediumLock {}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// As the log store expects errors of its disk.
 fn io_error(error: &StoreError) -> io::Error {

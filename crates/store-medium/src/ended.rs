@@ -1,7 +1,9 @@
 //! Owners of this process that have ended.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::fence::locked;
 
 /// Number of owners that are remembered.
 const REMEMBERED: usize = 4096;
@@ -34,7 +36,7 @@ impl<Mark: Clone + PartialEq> EndedOwners<Mark> {
     }
 
     fn marks(&self) -> MutexGuard<'_, VecDeque<Mark>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

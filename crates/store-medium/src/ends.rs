@@ -2,10 +2,12 @@
 //! was restored, may have lost changes that were durable.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use duewheel_core::store::Level;
 use duewheel_core::{Epoch, Lsn};
+
+use crate::fence::locked;
 
 /// The newest durable change of each shard that this process has owned.
 ///
@@ -83,6 +85,6 @@ impl JournalEnds {
     }
 
     fn ends(&self) -> MutexGuard<'_, BTreeMap<u32, JournalEnd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }

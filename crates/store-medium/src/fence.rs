@@ -1,7 +1,7 @@
 //! Whether a lease certainly runs, by a clock that goes on while the process or the machine sleeps.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -87,6 +87,11 @@ pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
     Ok(bytes)
+}
+
+/// Locks a mutex, also one whose holder has panicked: what it protects is whole after each statement.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -22,14 +22,16 @@ mod medium;
 mod pieces;
 mod reading;
 mod restoring;
+mod rotation;
 mod store;
 
 pub use cache::BlockCache;
 pub use ended::EndedOwners;
 pub use ends::{JournalEnds, LostChanges};
-pub use fence::{LeaseFence, boot_ms, millis, random};
+pub use fence::{LeaseFence, boot_ms, locked, millis, random};
 pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 pub use pieces::{MAX_PIECE, lay_over};
 pub use reading::ReadOnlyFolder;
 pub use restoring::RestoreTarget;
+pub use rotation::SecretRotation;
 pub use store::{Acquired, FillFolder, MediumShared, MediumStore, quorum_lost};

@@ -1,12 +1,12 @@
 //! The keys of a cluster in Redis, and the connections to the masters that have them and the shards.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Node, Owner, Ownership, PLACEMENT, Secrets, StoreError};
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{millis, random};
+use duewheel_store_medium::{locked, millis, random};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
@@ -431,10 +431,6 @@ fn server_ms(reply: Value) -> Result<u64, StoreError> {
     let mut time = value::list(reply, "TIME")?.into_iter();
     let mut part = || value::number(time.next().unwrap_or_default(), "TIME");
     Ok(part()?.unwrap_or(0) * 1_000 + part()?.unwrap_or(0) / 1_000)
-}
-
-fn locked<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The owner in these fields, and the end of its lease, if the lease runs by the server's clock.

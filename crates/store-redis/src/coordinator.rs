@@ -10,7 +10,7 @@ use duewheel_core::store::{
     Candidate, Coordinator, ErrorKind, Joined, Level, Node, Ownership, PLACEMENT, Secrets, Store, StoreError,
     Waker,
 };
-use duewheel_store_medium::{Acquired, Medium, MediumFiles, millis, random};
+use duewheel_store_medium::{Acquired, Medium, MediumFiles, SecretRotation, millis, random};
 use redis::{Cmd, Value};
 
 use crate::cluster::{CoordinatorInner, unknown_format};
@@ -19,7 +19,6 @@ use crate::options::{Create, Options};
 use crate::reading::RedisReader;
 use crate::reign::{self, Claimant, ClusterIdentity};
 use crate::reset::Reset;
-use crate::rotation::Rotation;
 use crate::wire::wait_for;
 use crate::{fault, open, value};
 
@@ -90,13 +89,13 @@ impl RedisCoordinator {
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
     /// [`Options::wait_replicas`], too few replicas know of it.
-    pub fn begin_rotation(&self) -> Result<Rotation, StoreError> {
+    pub fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.begin_rotation().await })
     }
 
     /// Ends the validity of the former secret, and the connections that were authenticated by it. Call it
-    /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without a rotation nothing changes.
+    /// [`SecretRotation::wait`] after [`RedisCoordinator::begin_rotation`]; without a rotation nothing changes.
     ///
     /// # Errors
     /// See [`RedisCoordinator::begin_rotation`].

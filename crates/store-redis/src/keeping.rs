@@ -255,7 +255,7 @@ fn flag(text: Option<&str>) -> Option<bool> {
     }
 }
 
-/// Number of replicas that follow closely, counted as in `apply.lua`.
+/// Number of replicas that follow closely, counted as in `fence.lua`.
 fn replicas(info: &str) -> u64 {
     let follows = |line: &&str| {
         let lag =

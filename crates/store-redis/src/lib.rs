@@ -40,4 +40,3 @@ pub use keeping::{Finding, Weight};
 pub use open::open;
 pub use options::{BadOption, Create, Options, WaitFor};
 pub use reset::Reset;
-pub use rotation::Rotation;

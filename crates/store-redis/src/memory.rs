@@ -1,11 +1,11 @@
 //! What this process knows of a master: its memory, how much of that is free, and how safely it keeps changes.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::Level;
-use duewheel_store_medium::{boot_ms, millis};
+use duewheel_store_medium::{boot_ms, locked, millis};
 
 /// The memory reserved for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its
 /// memory.
@@ -49,12 +49,12 @@ impl Memory {
 
     /// Records the level of a change that only the master has.
     pub(crate) fn note_alone(&self, level: Level) {
-        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = level;
+        *locked(&self.alone) = level;
     }
 
     /// The level of a change that only the master has.
     pub(crate) fn alone(&self) -> Level {
-        *self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.alone)
     }
 
     /// Whether this caller should ask: one shard asks for all.

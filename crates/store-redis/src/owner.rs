@@ -3,12 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, Level, StoreError, Waker};
-use duewheel_store_medium::{FileKind, LeaseFence};
+use duewheel_store_medium::{FileKind, LeaseFence, locked};
 use redis::{Cmd, Pipeline};
 use tokio::task::JoinHandle;
 
@@ -64,10 +64,6 @@ impl RequestFigures {
         self.answered.fetch_add(1, SeqCst);
         self.append_micros.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), SeqCst);
     }
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RedisOwner {

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_medium::locked;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -86,7 +87,7 @@ impl<T: Clone + Send + Sync + 'static> Questions<T> {
     }
 
     fn silent(&self) -> MutexGuard<'_, BTreeMap<HostPort, Option<Question<T>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The knowledge of a process about the shards of a Redis, kept while the process lives.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use duewheel_store_medium::locked;
 
 use crate::address::HostPort;
 use crate::keys::Keys;
@@ -29,11 +31,11 @@ impl RememberedShards {
 
     /// The memory of a master, shared by all shards of this process.
     pub(crate) fn memory_of(&self, master: &HostPort) -> Arc<Memory> {
-        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut masters = locked(&self.masters);
         Arc::clone(masters.entry(master.clone()).or_default())
     }
 
     fn shards(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.shards)
     }
 }

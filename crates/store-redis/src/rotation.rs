@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_store_medium::random;
+use duewheel_store_medium::{SecretRotation, random};
 
 use crate::cluster::{CoordinatorInner, unknown_format};
 use crate::reign::{self, FORMAT};
@@ -13,21 +13,12 @@ use crate::{fault, script, value};
 /// that was cut off for a whole lease reads it before it talks to others again.
 const LEASES: u32 = 2;
 
-/// A rotation in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rotation {
-    /// Whether this call has begun it; otherwise an earlier one was interrupted, and its new secret is valid.
-    pub is_new: bool,
-    /// How long to wait before [`RedisCoordinator::end_rotation`](crate::RedisCoordinator::end_rotation).
-    pub wait: Duration,
-}
-
 impl CoordinatorInner {
     /// Writes a new secret; the former one stays valid beside it.
-    pub(crate) async fn begin_rotation(&self) -> Result<Rotation, StoreError> {
+    pub(crate) async fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
         let (is_new, wait) = self.rotate("begin", &reign::hex(&random::<32>()?)).await?;
         self.replicas_know().await?;
-        Ok(Rotation { is_new, wait })
+        Ok(SecretRotation { is_new, wait })
     }
 
     /// Ends the validity of the former secret.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_medium::locked;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -282,7 +283,7 @@ impl Wire {
     }
 
     fn connection(&self) -> MutexGuard<'_, Option<MultiplexedConnection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -23,5 +23,5 @@ for i = 1, #files, 2 do
     redis.call('UNLINK', unpack(keys))
   end
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4])
 return 'OK'

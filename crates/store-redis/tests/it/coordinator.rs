@@ -9,7 +9,8 @@ use duewheel_core::record::ClockPair;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Ownership, Secrets, Store};
 use duewheel_redis_rig::{RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisCoordinator, Rotation};
+use duewheel_store_medium::SecretRotation;
+use duewheel_store_redis::{Options, RedisCoordinator};
 
 use crate::place::{kind, of_cluster, options, server, until};
 
@@ -61,12 +62,12 @@ fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
     operator.end_rotation().unwrap();
     assert_eq!(a.secrets().unwrap(), (before), "no rotation has begun");
 
-    assert_eq!(operator.begin_rotation().unwrap(), (Rotation { is_new: true, wait: LEASE * 2 }));
+    assert_eq!(operator.begin_rotation().unwrap(), (SecretRotation { is_new: true, wait: LEASE * 2 }));
     let during = a.secrets().unwrap();
     assert_eq!(during.former, Some(joined.secret));
     assert_ne!(during.current, joined.secret);
     // It was interrupted: nothing is replaced twice, or a node that knows the first alone would know neither.
-    assert_eq!(operator.begin_rotation().unwrap(), (Rotation { is_new: false, wait: LEASE * 2 }));
+    assert_eq!(operator.begin_rotation().unwrap(), (SecretRotation { is_new: false, wait: LEASE * 2 }));
     assert_eq!(a.secrets().unwrap(), (during));
     let b = operator.join(&candidate("b")).unwrap();
     assert_eq!(b.secret, during.current);

@@ -12,7 +12,7 @@ use duewheel_redis_rig::{Appendonly, Redis, RedisCluster, Settings, Value};
 use duewheel_store_medium::MediumStore;
 use duewheel_store_redis::{Options, RedisCoordinator, WaitFor, Weight};
 
-use crate::place::{PATIENCE, of_cluster, open, options, server, until};
+use crate::place::{LITTLE, PATIENCE, of_cluster, open, options, server, until};
 use crate::shard::{Shard, ask, put, queue};
 
 fn long(redis: &Redis) -> Options {
@@ -291,12 +291,10 @@ fn what_settings_mean_is_said_at_the_start() {
 /// Where `CONFIG` is forbidden `INFO` says whether there is a file; when it is synced is not known, and that is said.
 #[test]
 fn without_the_right_to_config_what_is_known_counts() {
-    let rules =
-        "~{duewheel:* +@hash +setrange +getrange +exists +eval +unlink +type +info +time +wait +select";
     let start = |appendonly| {
         let redis = Redis::start(Settings { appendonly, ..Settings::default() }).unwrap();
         let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
-        words.extend(rules.split(' '));
+        words.extend(LITTLE.split(' '));
         ask(&redis, &words);
         redis
     };

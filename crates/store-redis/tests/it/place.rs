@@ -40,6 +40,9 @@ pub(crate) fn small(options: Options) -> Options {
     })
 }
 
+/// The rules that `docs/redis.md` names for a user that may do little.
+pub(crate) const LITTLE: &str = "~{duewheel:* +@hash +set +strlen +setrange +getrange +exists +eval +unlink +type +info +time +wait +select";
+
 /// The records of the history are durable.
 pub(crate) fn written(store: &mut MediumStore, history: &History) {
     let last = history.model().applied();
