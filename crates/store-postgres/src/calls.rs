@@ -1,13 +1,13 @@
 //! Calls to the server, each with a time limit.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool::managed::{Object, PoolError};
 use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
-use duewheel_store_medium::millis;
+use duewheel_store_medium::{locked, millis};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
 
@@ -82,11 +82,11 @@ impl Database {
 
     /// The level of the last write to a journal, or, before the first one, of the first connection.
     pub(crate) fn level(&self) -> Level {
-        self.level.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(Level::Fsync)
+        locked(&self.level).unwrap_or(Level::Fsync)
     }
 
     pub(crate) fn note_level(&self, level: Level) {
-        *self.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(level);
+        *locked(&self.level) = Some(level);
     }
 
     /// The time limit of a call: an answer after the end of a lease is useless.
@@ -107,7 +107,7 @@ impl Database {
             Ok(Err(error)) => return Err(CallFailure::passing(format_args!("PostgreSQL: {error}"))),
             Err(_) => return Err(CallFailure::passing("PostgreSQL cannot be reached in time")),
         };
-        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut level = locked(&self.level);
         level.get_or_insert_with(|| connection.settings.level());
         drop(level);
         Ok(connection)
@@ -213,10 +213,17 @@ impl Database {
         Ok(warning)
     }
 
-    /// Makes the tables.
+    /// Makes the tables, and the schema if it is missing: that takes a right on the database.
     pub(crate) async fn init(&self) -> Result<(), StoreError> {
+        let schema = &self.options.schema;
+        let rows = self.call("SELECT to_regnamespace($1) IS NOT NULL", &[(schema, Type::TEXT)]).await?;
+        let is_there = rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false));
+        let sql = match is_there {
+            true => crate::schema::tables(schema),
+            false => crate::schema::schema(schema),
+        };
         let mut lent = self.connection().await?;
-        let made = lent.client()?.batch_execute(&crate::schema::schema(&self.options.schema)).await;
+        let made = lent.client()?.batch_execute(&sql).await;
         lent.give_back();
         Ok(made.map_err(CallFailure::from)?)
     }
@@ -225,7 +232,7 @@ impl Database {
     pub(crate) async fn has_tables(&self) -> Result<bool, StoreError> {
         let [turn, shard] = ["turn", "shard"].map(|table| format!("{}.{table}", self.options.schema));
         let sql = "SELECT to_regclass($1) IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute \
-                   WHERE attrelid = to_regclass($2) AND attname = 'given_up' AND NOT attisdropped)";
+                   WHERE attrelid = to_regclass($2) AND attname = 'used' AND NOT attisdropped)";
         let rows = self.call(sql, &[(&turn, Type::TEXT), (&shard, Type::TEXT)]).await?;
         let there = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
         there.ok_or_else(|| {

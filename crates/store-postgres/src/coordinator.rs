@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel_core::store::{
@@ -11,7 +11,8 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{
-    Acquired, EndedOwners, Medium, MediumFiles, MediumShared, MediumStore, millis, random,
+    Acquired, EndedOwners, Medium, MediumFiles, MediumShared, MediumStore, SecretRotation, locked, millis,
+    random,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
@@ -44,17 +45,23 @@ const JOIN: &str = "INSERT INTO {s}.node (name, number, advertise, until, lease_
     VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4::float8 / 1000), $4, $5) \
     ON CONFLICT (name) DO UPDATE SET number = excluded.number, advertise = excluded.advertise, \
     until = excluded.until, lease_ms = excluded.lease_ms, settle_ms = excluded.settle_ms";
-const BEAT: &str = "WITH beat AS (UPDATE {s}.node SET until = clock_timestamp() + make_interval(secs => lease_ms::float8 / 1000) \
-    WHERE name = $1 AND number = $2 RETURNING 1) \
+/// A server that has lost changes may lack the node, or have one of an earlier start.
+const BEAT: &str = "WITH beat AS (INSERT INTO {s}.node AS n (name, number, advertise, until, lease_ms, settle_ms) \
+    SELECT $1, $2, $3, clock_timestamp() + make_interval(secs => $4::float8 / 1000), $4, $5 FROM {s}.cluster c WHERE c.id = $6 \
+    ON CONFLICT (name) DO UPDATE SET number = excluded.number, advertise = excluded.advertise, until = excluded.until \
+    WHERE n.number <= excluded.number RETURNING 1) \
     SELECT c.id, (SELECT count(*) FROM beat), n.name, n.number, n.advertise FROM {s}.cluster c \
     LEFT JOIN {s}.node n ON n.until > clock_timestamp() OR n.name = $1 ORDER BY n.name";
 const LEAVE: &str = "DELETE FROM {s}.node WHERE name = $1 AND number = $2";
 const OWNERS: &str = "SELECT s.shard, s.epoch, l.node, l.number, l.advertise, \
     COALESCE(l.mark = s.mark AND l.until > clock_timestamp(), false), (SELECT format FROM {s}.cluster) \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard ORDER BY s.shard";
-const OWNED: &str = "SELECT epoch > 0 FROM {s}.shard WHERE shard = $1";
-const GIVE_UP: &str =
-    "UPDATE {s}.shard SET refused = NULL, given_up = epoch WHERE refused IS NOT NULL RETURNING shard";
+const USED: &str = "SELECT used OR EXISTS (SELECT 1 FROM {s}.turn t WHERE t.shard = $1 AND t.n > 0) \
+    FROM {s}.shard WHERE shard = $1";
+const GIVE_UP: &str = "WITH lost AS (UPDATE {s}.shard s SET refused = NULL, given_up = epoch, used = false \
+      WHERE refused IS NOT NULL OR (NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = s.shard) \
+        AND (used OR EXISTS (SELECT 1 FROM {s}.turn t WHERE t.shard = s.shard AND t.n > 0))) RETURNING shard), \
+    turned AS (DELETE FROM {s}.turn t USING lost WHERE t.shard = lost.shard) SELECT shard FROM lost";
 const BEGIN_ROTATION: &str =
     "UPDATE {s}.cluster SET former_secret = secret, secret = $1 WHERE former_secret IS NULL RETURNING 1";
 const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNING 1";
@@ -83,19 +90,17 @@ const END_ROTATION: &str = "UPDATE {s}.cluster SET former_secret = NULL RETURNIN
 #[derive(Debug)]
 pub struct PostgresCoordinator {
     of_process: OfProcess,
-    /// The id of the cluster that this node has joined.
-    joined: Mutex<Option<String>>,
+    /// The cluster that this node has joined.
+    joined: Mutex<Option<JoinedCluster>>,
     /// The greatest epoch that was seen of each shard.
     epochs: Mutex<BTreeMap<u32, u32>>,
 }
 
-/// A rotation of the nodes' secret in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PostgresRotation {
-    /// Whether this call has begun it; otherwise an earlier one was interrupted, and its new secret is valid.
-    pub is_new: bool,
-    /// How long to wait before [`PostgresCoordinator::end_rotation`].
-    pub wait: Duration,
+/// What a node knows of the cluster since it has joined.
+#[derive(Clone, Debug)]
+struct JoinedCluster {
+    id: String,
+    settle_ms: i64,
 }
 
 /// The cluster as it is stored.
@@ -103,10 +108,6 @@ struct StoredCluster {
     id: String,
     shards: u32,
     secrets: Secrets,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PostgresCoordinator {
@@ -165,7 +166,7 @@ impl PostgresCoordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when the server does not answer.
-    pub fn begin_rotation(&self) -> Result<PostgresRotation, StoreError> {
+    pub fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
         let secret = random::<32>()?;
         let wait = self.options().lease * ROTATION_LEASES;
         let is_new = self.bounded(|database| async move {
@@ -174,10 +175,10 @@ impl PostgresCoordinator {
             let changed = database.call(&database.sql(BEGIN_ROTATION), &[(&secret, Type::BYTEA)]).await?;
             Ok(!changed.is_empty())
         })?;
-        Ok(PostgresRotation { is_new, wait })
+        Ok(SecretRotation { is_new, wait })
     }
 
-    /// Ends the validity of the former secret. Call it [`PostgresRotation::wait`] after
+    /// Ends the validity of the former secret. Call it [`SecretRotation::wait`] after
     /// [`PostgresCoordinator::begin_rotation`]; without a rotation nothing changes.
     ///
     /// # Errors
@@ -210,6 +211,7 @@ impl PostgresCoordinator {
         let (reign, acquired) = self.bounded(|database| async move {
             reign::acquire(&database, no, &node, &cluster, (known, &ended)).await
         })?;
+        self.note_epoch(shard.0, reign.epoch.0);
         let reign = Arc::new(reign);
         of_process.leases.add(&reign, waker);
         Ok((Arc::new(PgMedium::new(of_process, reign)), acquired))
@@ -224,21 +226,21 @@ impl PostgresCoordinator {
         Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
     }
 
-    /// Whether a shard has had an owner: then it has files, unless that owner has ended before it had made any.
+    /// Whether a shard has had files.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the shard is not there, [`ErrorKind::Unavailable`] when the server does not answer.
-    pub fn has_been_owned(&self, shard: ShardId) -> Result<bool, StoreError> {
+    pub fn has_been_written(&self, shard: ShardId) -> Result<bool, StoreError> {
         let no = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
         let rows = self.bounded(|database| async move {
-            Ok(database.call(&database.sql(OWNED), &[(&no, Type::INT4)]).await?)
+            Ok(database.call(&database.sql(USED), &[(&no, Type::INT4)]).await?)
         })?;
         let missing = || StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard} is not there"));
         column(rows.first().ok_or_else(missing)?, 0)
     }
 
-    /// Gives up the changes for which shards are refused: these are opened again, without them. Returns their numbers,
-    /// ascending.
+    /// Gives up the changes for which shards are refused, and the files of shards that have lost all of them: these are
+    /// opened again, without them. Returns their numbers, ascending.
     ///
     /// # Errors
     /// [`StoreError`] when the server does not answer, or refuses.
@@ -263,11 +265,18 @@ impl PostgresCoordinator {
 
     /// The id of the cluster that this process has joined.
     pub(crate) fn joined(&self) -> Option<String> {
-        locked(&self.joined).clone()
+        locked(&self.joined).as_ref().map(|joined| joined.id.clone())
     }
 
-    pub(crate) fn set_joined(&self, id: String) {
-        *locked(&self.joined) = Some(id);
+    pub(crate) fn set_joined(&self, id: String, settle_ms: i64) {
+        *locked(&self.joined) = Some(JoinedCluster { id, settle_ms });
+    }
+
+    /// Remembers an epoch: later ones of this shard are greater, also on a server that has lost it.
+    fn note_epoch(&self, shard: u32, epoch: u32) {
+        let known = &mut *locked(&self.epochs);
+        let greatest = known.entry(shard).or_default();
+        *greatest = epoch.max(*greatest);
     }
 
     /// Makes calls of the cluster's tables, within a time limit for all of them together.
@@ -353,7 +362,7 @@ async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, Str
     let transaction = database.begin(&mut lent).await?;
     let cluster = existing_or_new(database, &transaction, candidate).await?;
     let lease = i64::try_from(millis(database.options.lease)).unwrap_or(i64::MAX);
-    let settle = i64::try_from(millis(candidate.settle_delay)).unwrap_or(i64::MAX);
+    let settle = settle_ms(candidate);
     // It locks the cluster's row: nodes join one after the other.
     let first: [Param<'_>; 1] = [(&FIRST_SECOND, Type::INT8)];
     let numbers = transaction.query_typed(&database.sql(NUMBER), &first).await.map_err(failed)?;
@@ -394,6 +403,10 @@ async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, Str
     Ok((Joined { node, shards, secret: secrets.current, is_alone: false }, id))
 }
 
+fn settle_ms(candidate: &Candidate) -> i64 {
+    i64::try_from(millis(candidate.settle_delay)).unwrap_or(i64::MAX)
+}
+
 async fn existing_or_new(
     database: &Database,
     transaction: &Transaction<'_>,
@@ -425,33 +438,51 @@ async fn existing_or_new(
 
 impl Coordinator for PostgresCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
-        let candidate = candidate.clone();
+        let (candidate, settle) = (candidate.clone(), settle_ms(candidate));
         let (joined, id) = self.bounded(|database| async move { join(&database, &candidate).await })?;
-        self.set_joined(id);
+        self.set_joined(id, settle);
         Ok(joined)
     }
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
-        let (name, number) = (node.name.clone(), i64::from(node.number));
-        let joined = self.joined();
+        let (node, number) = (node.clone(), i64::from(node.number));
+        let lease = i64::try_from(millis(self.options().lease)).unwrap_or(i64::MAX);
+        let joined = locked(&self.joined).clone();
         self.bounded(|database| async move {
             database.clamp().await?;
-            let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
+            let (name, advertise) = (&*node.name, &*node.advertise);
+            let (id, settle) = joined.map_or((None, 0), |joined| (Some(joined.id), joined.settle_ms));
+            let params: [Param<'_>; 6] = [
+                (&name, Type::TEXT),
+                (&number, Type::INT8),
+                (&advertise, Type::TEXT),
+                (&lease, Type::INT8),
+                (&settle, Type::INT8),
+                (&id, Type::TEXT),
+            ];
             let rows = database.heartbeat(&database.sql(BEAT), &params).await?;
             let Some(first) = rows.first() else {
                 let what = "there is no cluster in the database any more: it was emptied, or restored to an earlier time";
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             };
-            let (id, beats): (String, i64) = (column(first, 0)?, column(first, 1)?);
-            if joined.as_ref().is_some_and(|joined| *joined != id) {
-                let what = format_args!("the database has cluster {id:?}, and not the one that this node has joined");
+            let (found, beats): (String, i64) = (column(first, 0)?, column(first, 1)?);
+            if id.is_some_and(|joined| joined != found) {
+                let what = format_args!("the database has cluster {found:?}, and not the one that this node has joined");
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
             if beats == 0 {
-                let what = format_args!("another node has taken the name {name:?}");
+                let what = format_args!("another node has taken the name {name:?}, or this one has left");
                 return Err(StoreError::new(ErrorKind::Fenced, what));
             }
-            rows.iter().map(|row| read_node(row, 2)).collect()
+            let mut living = vec![node.clone()];
+            for row in &rows {
+                // The look is older than the beat: of this node it may show nothing, or an earlier start.
+                if column::<Option<&str>>(row, 2)?.is_some_and(|other| *other != *node.name) {
+                    living.push(read_node(row, 2)?);
+                }
+            }
+            living.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(living)
         })
     }
 
@@ -461,7 +492,10 @@ impl Coordinator for PostgresCoordinator {
             let params: [Param<'_>; 2] = [(&&*name, Type::TEXT), (&number, Type::INT8)];
             database.call(&database.sql(LEAVE), &params).await?;
             Ok(())
-        })
+        })?;
+        // A late beat would make it a member again.
+        *locked(&self.joined) = None;
+        Ok(())
     }
 
     fn secrets(&self) -> Result<Secrets, StoreError> {
@@ -484,9 +518,7 @@ impl Coordinator for PostgresCoordinator {
                 return Err(StoreError::new(ErrorKind::Corrupt, "the database has lost rows of shards"));
             }
             let epoch = u32::try_from(epoch).map_err(|_| odd("an epoch"))?;
-            let known = &mut *locked(&self.epochs);
-            let greatest = known.entry(shard.unsigned_abs()).or_default();
-            *greatest = epoch.max(*greatest);
+            self.note_epoch(shard.unsigned_abs(), epoch);
             owners.push(match runs {
                 true => Ownership::Owned(Owner { node: read_node(row, 2)?, epoch: Epoch(epoch) }),
                 false => Ownership::Free,

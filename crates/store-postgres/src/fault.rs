@@ -60,6 +60,14 @@ impl From<tokio_postgres::Error> for CallFailure {
         if made.contains(code) {
             return CallFailure::passing(what);
         }
+        if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+            return CallFailure::lasting(
+                ErrorKind::Corrupt,
+                format_args!(
+                    "{what}: `duewheel store init --print --role USER` prints what another user can run for it"
+                ),
+            );
+        }
         // Wrong passwords, missing rights and databases, damage: an operator must act.
         if matches!(class, "28" | "3D" | "XX" | "42") {
             return CallFailure::lasting(ErrorKind::Corrupt, what);

@@ -18,12 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, boot_ms, quorum_lost};
+use duewheel_store_medium::{
+    FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, boot_ms, locked, quorum_lost,
+};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -116,6 +118,7 @@ struct FileStatements {
     name: String,
     remove: String,
     forget: String,
+    settings: String,
 }
 
 impl FileStatements {
@@ -127,6 +130,7 @@ impl FileStatements {
             name: fenced(&[BEFORE, TURN, NAME].concat()),
             remove: fenced(&[BEFORE, TURN, REMOVE].concat()),
             forget: database.sql(FORGET),
+            settings: ["SELECT ", SETTINGS].concat(),
         }
     }
 }
@@ -178,7 +182,10 @@ impl PgFiles {
         let rows = self.insist(sql, &params).await?;
         let [_, before, _] = self.counts(&rows)?;
         let settings = rows.first().map(|row| CommitSettings::read(row, 3));
-        let level = settings.and_then(Result::ok).ok_or_else(|| odd("its settings"))?.level();
+        let mut level = settings.and_then(Result::ok).ok_or_else(|| odd("its settings"))?.level();
+        if level == Level::Quorum {
+            level = level.and(self.level_now().await);
+        }
         self.database.note_level(level);
         if before == 0 {
             return Err(self.lost(last).await);
@@ -187,6 +194,14 @@ impl PgFiles {
             *locked(&self.last) = Some(LastRow { file, at: *last, level });
         }
         Ok(level)
+    }
+
+    /// The level by the present settings. When a server stops waiting for standbys, the commits that wait return without a
+    /// warning.
+    async fn level_now(&self) -> Level {
+        let rows = self.database.call(&self.statements.settings, &[]).await.unwrap_or_default();
+        let settings = rows.first().and_then(|row| CommitSettings::read(row, 0).ok());
+        settings.map_or(Level::BestEffortReplicated, |settings| settings.level())
     }
 
     /// Ends this owner, because the server lacks what it has written before: rows of the journal, of which this was the
@@ -343,10 +358,6 @@ impl PgMedium {
     {
         pool::wait_for(work(Arc::clone(&self.0)))
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RowsAsked for PgFiles {

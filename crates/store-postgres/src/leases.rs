@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use duewheel_core::store::{ErrorKind, StoreError, Waker};
-use duewheel_store_medium::boot_ms;
+use duewheel_store_medium::{boot_ms, locked};
 use tokio_postgres::types::Type;
 
 use crate::calls::Database;
@@ -14,7 +14,8 @@ use crate::reign::PgReign;
 
 const RENEW: &str = "UPDATE {s}.lease l SET until = clock_timestamp() + make_interval(secs => l.lease_ms::float8 / 1000) \
     FROM unnest($1::int4[], $2::int8[]) AS held(shard, mark), {s}.shard s \
-    WHERE l.shard = held.shard AND l.mark = held.mark AND s.shard = held.shard AND s.mark = held.mark RETURNING l.mark";
+    WHERE l.shard = held.shard AND l.mark = held.mark AND s.shard = held.shard AND s.mark = held.mark \
+    AND l.until > clock_timestamp() RETURNING l.mark";
 /// A lease is renewed so often in its time.
 const RENEWALS: u32 = 5;
 
@@ -34,7 +35,7 @@ impl PgLeases {
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<i64, (Arc<PgReign>, Waker)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// Starts the renewals, which end with the last use of these leases.
@@ -67,7 +68,7 @@ impl PgLeases {
                     if renewed.contains(&reign.mark) {
                         reign.fence.renewed(asked);
                     } else {
-                        let what = "another node has the shard by now, or its rows are gone";
+                        let what = "the lease is over, another node has the shard, or its rows are gone";
                         reign.fence.lose(StoreError::new(ErrorKind::Fenced, what));
                     }
                 }

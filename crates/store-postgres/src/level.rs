@@ -33,7 +33,11 @@ impl CommitSettings {
 
     /// The level of a commit that returned without a warning.
     pub(crate) fn level(&self) -> Level {
-        if self.fsync != "on" || self.synchronous_commit == "off" {
+        if self.fsync != "on" {
+            // A crash of the machine may damage the whole database.
+            return Level::Memory;
+        }
+        if self.synchronous_commit == "off" {
             return Level::Buffered;
         }
         let waits = matches!(self.synchronous_commit.as_str(), "on" | "remote_apply");
@@ -50,7 +54,7 @@ impl CommitSettings {
     pub(crate) fn warning(&self) -> Option<String> {
         let CommitSettings { fsync, synchronous_commit, standby_names, standbys } = self;
         if fsync != "on" {
-            return Some(format!("fsync is {fsync}: a crash of the machine may lose what was acknowledged"));
+            return Some(format!("fsync is {fsync}: a crash of the machine may damage the whole database"));
         }
         match synchronous_commit.as_str() {
             "off" => Some("synchronous_commit is off: a crash may lose what was acknowledged".into()),
@@ -80,7 +84,7 @@ mod tests {
         for (settings, level, warns) in [
             (settings("on", "on", "", 0), Level::Fsync, false),
             (settings("on", "local", "", 0), Level::Fsync, false),
-            (settings("off", "on", "", 0), Level::Buffered, true),
+            (settings("off", "on", "", 0), Level::Memory, true),
             (settings("on", "off", "", 0), Level::Buffered, true),
             (settings("on", "on", "", 1), Level::BestEffortReplicated, true),
             (settings("on", "on", "ANY 1 (a, b)", 2), Level::Quorum, false),

@@ -24,6 +24,6 @@ mod reign;
 mod restoring;
 mod schema;
 
-pub use coordinator::{PostgresCoordinator, PostgresRotation};
+pub use coordinator::PostgresCoordinator;
 pub use options::{BadPostgresOption, Options};
 pub use schema::{SCHEMA, role, schema};

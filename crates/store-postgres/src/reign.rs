@@ -39,11 +39,17 @@ const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
 /// How long ago the journal was written last. A file of the journal is known by its name.
 const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::bigint FROM {s}.piece p \
     JOIN {s}.file f ON f.shard = p.shard AND f.id = p.file WHERE p.shard = $1 AND f.name LIKE 'journal/%'";
-const TAKE: &str = "UPDATE {s}.shard SET epoch = $2, mark = $3 WHERE shard = $1";
+/// Whether the shard has had files, which are gone.
+const TAKE: &str = "UPDATE {s}.shard s SET epoch = $2, mark = $3, used = s.used OR has.file OR has.turn \
+    FROM (SELECT EXISTS (SELECT 1 FROM {s}.file WHERE shard = $1) AS file, \
+      EXISTS (SELECT 1 FROM {s}.turn WHERE shard = $1 AND n > 0) AS turn) AS has \
+    WHERE s.shard = $1 RETURNING s.used AND NOT has.file";
+/// A renewal that nobody saw yet may have come first.
 const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise, until, lease_ms) \
     VALUES ($1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6::float8 / 1000), $6) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, node = excluded.node, number = excluded.number, \
-    advertise = excluded.advertise, until = excluded.until, lease_ms = excluded.lease_ms";
+    advertise = excluded.advertise, until = excluded.until, lease_ms = excluded.lease_ms \
+    WHERE lease.until <= clock_timestamp() OR lease.mark = ANY($7) RETURNING 1";
 const FIRST_TURN: &str = "INSERT INTO {s}.turn (shard, mark, n) VALUES ($1, $2, 0) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, n = 0";
 /// What earlier owners have left without a name. Files of this owner, and of later ones, have higher numbers: a server that
@@ -140,7 +146,16 @@ async fn take(
     let (name, advertise, number) = (&*node.name, &*node.advertise, i64::from(node.number));
     let of_mark = (&mark as _, Type::INT8);
     let taking = [of_shard.clone(), (&epoch as _, Type::INT8), of_mark.clone()];
-    transaction.query_typed(&database.sql(TAKE), &taking).await.map_err(failed)?;
+    let had = transaction.query_typed(&database.sql(TAKE), &taking).await.map_err(failed)?;
+    if had.first().is_some_and(|row| row.get(0)) {
+        transaction.rollback().await.map_err(failed)?;
+        lent.give_back();
+        let what = format_args!(
+            "shard {shard} has had files, and the database has none of them any more: restore its tables, or give up what is \
+             lost by `duewheel cluster reset`"
+        );
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
     let first_turn = [of_shard.clone(), of_mark.clone()];
     transaction.query_typed(&database.sql(FIRST_TURN), &first_turn).await.map_err(failed)?;
     let holding = [
@@ -150,8 +165,13 @@ async fn take(
         (&number as _, Type::INT8),
         (&advertise as _, Type::TEXT),
         (&lease as _, Type::INT8),
+        (&ended as _, Type::INT8_ARRAY),
     ];
-    transaction.query_typed(&database.sql(HOLD), &holding).await.map_err(failed)?;
+    if transaction.query_typed(&database.sql(HOLD), &holding).await.map_err(failed)?.is_empty() {
+        transaction.rollback().await.map_err(failed)?;
+        lent.give_back();
+        return Err(StoreError::new(ErrorKind::Fenced, "the shard's owner has renewed its lease meanwhile"));
+    }
     transaction.commit().await.map_err(failed)?;
     let has_warned = lent.has_warned();
     lent.give_back();

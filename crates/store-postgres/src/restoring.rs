@@ -41,7 +41,7 @@ impl RestoreTarget for PostgresCoordinator {
     fn begin_restore(&self, shards: u32) -> Result<(), StoreError> {
         let database = Arc::clone(self.database());
         let id = pool::wait_for(async move { begin(&database, shards).await })?;
-        self.set_joined(id);
+        self.set_joined(id, 0);
         Ok(())
     }
 

@@ -21,6 +21,11 @@ pub fn schema(name: &str) -> String {
     SCHEMA.replace("{schema}", name)
 }
 
+/// The statements for a schema that is there.
+pub(crate) fn tables(name: &str) -> String {
+    schema(name).replace(&format!("CREATE SCHEMA IF NOT EXISTS {name};\n"), "")
+}
+
 /// The statements that give a role the rights that the server needs, and no more.
 ///
 /// # Examples

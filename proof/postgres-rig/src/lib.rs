@@ -223,6 +223,11 @@ impl Postgres {
         self.port
     }
 
+    /// The number of its first process; `None` when it does not run.
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// The database `postgres` of it, as its superuser.
     pub fn url(&self) -> String {
         self.url_at(self.port)

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Coordinator, ErrorKind, Ownership, Store};
+use duewheel_core::store::{Coordinator, ErrorKind, Ownership, Store, StoreError};
 
 use duewheel_postgres_rig::{PgBouncer, Postgres};
 
-use crate::place::{LEASE, SHARD, append, candidate, node, open, server, until};
+use crate::place::{LEASE, SHARD, append, candidate, node, open, options, server, until};
 
 #[test]
 fn a_shard_has_one_owner_and_the_next_one_has_everything() {
@@ -172,6 +172,24 @@ fn the_least_role_is_enough() {
     assert!(refused.is_err(), "it may make no tables");
 }
 
+/// Story: a role with a schema of its own, and no right to make others, was refused.
+#[test]
+fn a_role_makes_the_tables_in_its_own_schema() {
+    let postgres = server();
+    postgres.query("CREATE ROLE own LOGIN; CREATE SCHEMA wheel AUTHORIZATION own").expect("a role");
+    let nodes = |schema: &str| {
+        let url = postgres.url().replace("postgres@", "own@");
+        let options = options(&url).schema(schema).expect("a name");
+        duewheel_store_postgres::PostgresCoordinator::new(options).expect("a coordinator")
+    };
+    let own = nodes("wheel");
+    own.init().expect("tables");
+    own.init().expect("they may be repeated");
+    assert!(own.has_tables().expect("an answer"));
+    let refused = nodes("other").init().expect_err("it may make no schema");
+    assert!(refused.to_string().contains("duewheel store init --print --role"), "{refused}");
+}
+
 #[test]
 fn a_name_belongs_to_one_living_node() {
     let postgres = server();
@@ -191,4 +209,50 @@ fn a_name_belongs_to_one_living_node() {
     assert!(!a.0.begin_rotation().expect("again").is_new, "an interrupted one goes on");
     a.0.end_rotation().expect("end");
     assert_eq!(a.0.secrets().expect("secrets").former, None);
+}
+
+/// A lease that has run out stays so, whoever asks: another node may have seen that it had.
+#[test]
+fn a_lease_that_is_over_is_not_renewed() {
+    let postgres = server();
+    let url = postgres.url();
+    let options = options(&url).lease(Duration::from_secs(30)).expect("a lease");
+    let nodes = duewheel_store_postgres::PostgresCoordinator::new(options).expect("a coordinator");
+    nodes.init().expect("tables");
+    let joined = nodes.join(&candidate("a", 1)).expect("join");
+    let mut store = open(&(nodes, joined));
+    store.recovered();
+    postgres.query("UPDATE duewheel.lease SET until = clock_timestamp() - interval '1 s'").expect("over");
+    let refused = until("it is told", || match store.progress() {
+        Ok(_) => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+        Err(refused) => Ok(refused),
+    });
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+}
+
+/// A renewal that nobody could see when another node looked, because its commit waited, counts.
+#[test]
+fn a_shard_is_not_acquired_over_a_renewal_that_came_first() {
+    let postgres = server();
+    let url = postgres.url();
+    let (a, b) = (node(&url, "a", 1), node(&url, "b", 1));
+    let medium = a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})).expect("it is free");
+    postgres.query("UPDATE duewheel.lease SET until = clock_timestamp() - interval '1 ms'").expect("over");
+    let port = postgres.port();
+    let renewal = std::thread::spawn(move || {
+        Postgres::query_at(
+            port,
+            "BEGIN; UPDATE duewheel.lease SET until = clock_timestamp() + interval '20 s'; SELECT pg_sleep(1); COMMIT",
+        )
+    });
+    let waits =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%' AND wait_event = 'PgSleep'";
+    until("it is not seen yet", || match postgres.query(waits).expect("a count").as_str() {
+        "1" => Ok(()),
+        _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+    });
+    let refused = b.0.acquire(&b.1.node, SHARD, Arc::new(|| {})).map(drop).expect_err("it was renewed");
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    renewal.join().expect("it ends").expect("it commits");
+    drop(medium);
 }

@@ -226,7 +226,8 @@ fn a_synchronous_standby_is_a_quorum() {
     assert_eq!(store.progress().expect("progress").level, Level::Quorum);
 }
 
-/// A commit whose wait for the standby is cancelled is on one machine alone. It is not acknowledged, and made again.
+/// A commit whose wait for the standby is cancelled is on one machine alone. It is not acknowledged, and made again. When
+/// the server does not wait for standbys any more, the commit that waits returns without a warning; it is no quorum.
 #[test]
 fn a_commit_whose_wait_was_cancelled_has_not_reached_the_level() {
     let primary = server();
@@ -256,11 +257,73 @@ fn a_commit_whose_wait_was_cancelled_has_not_reached_the_level() {
         assert!(store.progress().expect("progress").durable < group.last(), "it is on one machine");
         if cancelled >= 3 { Ok(()) } else { Err(StoreError::new(ErrorKind::Unavailable, "not yet")) }
     });
-    names("ALTER SYSTEM RESET synchronous_standby_names");
-    until("it is durable", || match store.progress()?.durable >= group.last() {
-        true => Ok(()),
-        false => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    until("it waits again", || match primary.query(waits).expect("an answer").as_str() {
+        "0" => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+        _ => Ok(()),
     });
+    names("ALTER SYSTEM RESET synchronous_standby_names");
+    let level = until("it is durable", || match store.progress()? {
+        progress if progress.durable >= group.last() => Ok(progress.level),
+        _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+    });
+    assert_eq!(level, Level::Fsync);
+}
+
+/// Story: a node that had joined after the last change that a standby knew was told that another one had its name, and
+/// ended.
+#[test]
+fn a_node_that_the_server_has_lost_goes_on() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    for lost in ["DELETE FROM duewheel.node", "UPDATE duewheel.node SET number = 1, advertise = 'old:1'"] {
+        postgres.query(lost).expect("it is lost");
+        assert_eq!(a.0.beat(&a.1.node).expect("a beat"), std::slice::from_ref(&a.1.node), "{lost}");
+        assert_eq!(a.0.beat(&a.1.node).expect("another"), std::slice::from_ref(&a.1.node));
+    }
+    postgres.query("UPDATE duewheel.node SET number = number + 1").expect("another start has its name");
+    assert_eq!(a.0.beat(&a.1.node).expect_err("a later start").kind(), ErrorKind::Fenced);
+}
+
+/// Story: the shard was begun anew, and what was left of its files was removed.
+#[test]
+fn a_shard_whose_names_are_gone_is_not_begun_anew() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let mut history = History::new(12);
+    for round in 0..2 {
+        let mut store = open(&a);
+        append(&mut *store, &mut history, 20).expect("append");
+        store.close(history.clock()).expect("close");
+        postgres.query("CREATE TABLE kept AS TABLE duewheel.file; DELETE FROM duewheel.file").expect("lost");
+        let pieces = || postgres.query("SELECT count(*) FROM duewheel.piece").expect("a count");
+        let before = pieces();
+        let refused = a.0.open(&a.1.node, SHARD, Arc::new(|| {})).err().expect("it has had files");
+        assert_eq!((refused.kind(), pieces()), (ErrorKind::Corrupt, before), "{refused}");
+        assert!(refused.to_string().contains("duewheel cluster reset"), "{refused}");
+        if round == 0 {
+            // They come back.
+            postgres.query("INSERT INTO duewheel.file TABLE kept; DROP TABLE kept").expect("restored");
+            assert_eq!(open(&a).recovered().next_lsn, history.model().applied().next());
+        }
+    }
+    assert_eq!(a.0.give_up_lost().expect("an answer"), [SHARD]);
+    assert_eq!(a.0.give_up_lost().expect("an answer"), [], "once");
+    assert_eq!(open(&a).recovered().next_lsn, duewheel_core::Lsn(1));
+}
+
+/// A server that was set back has an earlier epoch. This process gives none again, within the same second either.
+#[test]
+fn an_epoch_that_the_server_has_lost_is_not_given_again() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    let mut last = duewheel_core::Epoch(0);
+    for _ in 0..5 {
+        let (medium, _) = a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})).expect("it is free");
+        assert!(medium.epoch() > last, "{:?}", medium.epoch());
+        last = medium.epoch();
+        postgres.query("UPDATE duewheel.shard SET epoch = 0; DELETE FROM duewheel.lease").expect("set back");
+    }
 }
 
 /// The time between two owners is taken from the server's clock, whatever the calendar of the first one said.
