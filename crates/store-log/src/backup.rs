@@ -98,7 +98,8 @@ impl Backup {
     pub fn copy_shards(stores: &[Backup], folder: &EmptyFolder) -> Result<BackupReport, StoreError> {
         let shards = u32::try_from(stores.len()).unwrap_or(u32::MAX);
         let pinned = stores.iter().map(|store| Pinned::new(&store.0)).collect::<Result<Vec<_>, _>>()?;
-        let mut whole = BackupReport { files: 1, ..BackupReport::default() };
+        // Beside those of the shards' stores: which shards they are, and how many.
+        let mut whole = BackupReport { files: 1 + u64::from(shards), ..BackupReport::default() };
         for (shard, (store, last)) in (0..).zip(pinned.iter().zip(written_by_all(stores))) {
             let inner = folder.inner(&shards::name(shard, shards));
             let inner = inner.map_err(|problem| unusable(format_args!("shard {shard}"), problem))?;

@@ -65,6 +65,8 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
 pub struct CheckedBackup {
     /// The copies of the shards, in order.
     copies: Vec<SoundCopy>,
+    /// Files that say which shards these are.
+    files: u64,
     /// The lock of the folder around several shards.
     _lock: Option<Box<dyn HeldLock>>,
 }
@@ -86,16 +88,17 @@ impl CheckedBackup {
         let from = RealDisk::new(src);
         let Some(count) = shards::count(&from)? else {
             let copies = vec![SoundCopy::check(Arc::new(from), String::new())?];
-            return Ok(CheckedBackup { copies, _lock: None });
+            return Ok(CheckedBackup { copies, files: 0, _lock: None });
         };
         let lock = lock_if_any(&from)?;
         if !count.is_complete {
             return Err(Damage::new(shards::SHARDS, 0, "it is missing: the copy is not complete").into());
         }
         shards::whole(&from, count.shards)?;
+        shards::agreed(&from, &count)?;
         let disks = shards::disks(src, count.shards).into_iter();
         let copies = disks.map(|(name, disk)| SoundCopy::check(disk, name)).collect::<Result<_, _>>()?;
-        Ok(CheckedBackup { copies, _lock: lock })
+        Ok(CheckedBackup { copies, files: count.files(), _lock: lock })
     }
 
     /// The number of shards.
@@ -105,9 +108,7 @@ impl CheckedBackup {
 
     /// What the check has found, over all shards.
     pub fn report(&self) -> VerifyReport {
-        // With several shards one more file says how many there are.
-        let files = u64::from(self.shards() > 1);
-        let mut report = VerifyReport { files, ..VerifyReport::default() };
+        let mut report = VerifyReport { files: self.files, ..VerifyReport::default() };
         for copy in &self.copies {
             report.add(&copy.name, copy.report.clone());
         }

@@ -45,7 +45,7 @@ use crate::manifest::RunEntry;
 use crate::options::{Options, Workers};
 use crate::owner::lock_if_any;
 use crate::restore::{EPOCHS_AHEAD, SoundCopy};
-use crate::shards::{self, ShardCount};
+use crate::shards;
 use crate::store::LogStore;
 use contents::{RunContents, RunItem};
 use files::SalvageFiles;
@@ -74,10 +74,15 @@ const IDS_AHEAD: u64 = 1 << 32;
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
     let (src, dir) = (src.as_ref(), dir.as_ref());
     let disk = RealDisk::new(src);
-    let Some(ShardCount { shards, .. }) = shards::count(&disk)? else {
+    let Some(count) = shards::count(&disk).map_err(|error| shards::named(src, error))? else {
         return salvage_from(&disk, dir);
     };
+    let shards = count.shards;
     let _lock = lock_if_any(&disk)?;
+    // A shard in the place of another one would give its ids again.
+    if let Some(other) = shards::strangers(&disk, &count)?.into_iter().find(|other| other.is_another) {
+        return Err(shards::named(src, other.into()));
+    }
     let disks: Vec<_> = shards::disks(src, shards).into_iter().map(|(_, disk)| disk).collect();
     salvage_shards(&disks, dir)
 }

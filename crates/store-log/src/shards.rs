@@ -3,11 +3,15 @@
 //! ```text
 //! data/
 //!   LOCK      flock; one owner of all shards
-//!   SHARDS    how many there are; written when all of them exist
+//!   SHARDS    how many there are, and an id; written when all of them exist
 //!   0-of-4/   the folder of a shard: the names say how many there are, too
+//!     SHARD   which one it is, and the id of the data folder
 //!   1-of-4/
 //!   ...
 //! ```
+//!
+//! Ids, keys and tokens tell the shard, so a shard in the place of another one, or of another data folder, would lose and
+//! double messages: it is refused.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,9 +26,9 @@ use crate::folder::MANIFEST;
 use crate::owner::take_lock;
 
 pub(crate) const SHARDS: &str = "SHARDS";
-const SHARDS_TEMP: &str = "SHARDS.tmp";
-/// The version of what `SHARDS` says.
-const FORMAT: u32 = 1;
+const SHARD: &str = "SHARD";
+/// The version of what `SHARDS` and `SHARD` say. Version 1 had no id, and no `SHARD`.
+const FORMAT: u32 = 2;
 /// A `SHARDS` file is shorter than this.
 const MAX_BYTES: u64 = 256;
 
@@ -43,6 +47,15 @@ pub(crate) struct ShardCount {
     pub(crate) shards: u32,
     /// Whether all of them have existed.
     pub(crate) is_complete: bool,
+    /// The id of the data folder, which its shards know; an earlier version gave none.
+    pub(crate) id: Option<u64>,
+}
+
+impl ShardCount {
+    /// The number of files that say what the folders are.
+    pub(crate) fn files(&self) -> u64 {
+        1 + if self.id.is_some() { u64::from(self.shards) } else { 0 }
+    }
 }
 
 /// The number of shards of a data folder, which never changes. `None`: there is no data folder yet.
@@ -55,7 +68,7 @@ pub fn shards_in(dir: impl AsRef<Path>) -> Result<Option<u32>, StoreError> {
     let disk = RealDisk::new(dir);
     let shards = match count(&disk) {
         Ok(Some(count)) => Ok(Some(count.shards)),
-        Ok(None) => exists(&disk, MANIFEST).map(|exists| exists.then_some(1)),
+        Ok(None) => alone(&disk).and_then(|()| exists(&disk, MANIFEST)).map(|exists| exists.then_some(1)),
         Err(error) => Err(error),
     };
     shards.map_err(|error| named(dir, error))
@@ -67,11 +80,13 @@ pub fn shards_in(dir: impl AsRef<Path>) -> Result<Option<u32>, StoreError> {
 /// See [`shards_in`].
 pub fn folders_in(dir: impl AsRef<Path>) -> Result<Vec<PathBuf>, StoreError> {
     let dir = dir.as_ref();
-    let shards = count(&RealDisk::new(dir)).map_err(|error| named(dir, error))?;
-    Ok(match shards {
-        None => vec![dir.to_owned()],
-        Some(ShardCount { shards, .. }) => (0..shards).map(|shard| dir.join(name(shard, shards))).collect(),
-    })
+    folders_of(&RealDisk::new(dir), dir).map_err(|error| named(dir, error))
+}
+
+fn folders_of(disk: &dyn Disk, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let Some(count) = count(disk)? else { return Ok(vec![dir.to_owned()]) };
+    agreed(disk, &count)?;
+    Ok((0..count.shards).map(|shard| dir.join(name(shard, count.shards))).collect())
 }
 
 /// Undoes the last step of making a data folder: it is not opened any more.
@@ -104,16 +119,20 @@ impl ShardFolders {
                 let what = format!("it has {} shards, not {shards}", count.shards);
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
-            Some(count) => count.is_complete,
+            Some(count) if count.is_complete => {
+                whole(&disk, shards)?;
+                agreed(&disk, &count)?;
+                if count.id.is_none() {
+                    establish(&disk, shards)?;
+                }
+                true
+            }
             None if exists(&disk, MANIFEST)? => {
                 let what = format!("it has one shard, not {shards}");
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
-            None => false,
+            Some(_) | None => false,
         };
-        if is_complete {
-            whole(&disk, shards)?;
-        }
         Ok(ShardFolders { root: dir.to_owned(), shards, is_complete, _lock: lock })
     }
 
@@ -154,11 +173,85 @@ pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
             let size = file.size().map_err(failed("measure", SHARDS))?;
             let mut bytes = vec![0; usize::try_from(size.min(MAX_BYTES)).unwrap_or(0)];
             file.read_at(&mut bytes, 0).map_err(failed("read", SHARDS))?;
-            let shards = read(&bytes).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
-            Ok(Some(ShardCount { shards, is_complete: true }))
+            let (shards, id) = read(&bytes).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
+            Ok(Some(ShardCount { shards, is_complete: true, id }))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => of_names(disk),
         Err(error) => Err(failed("open", SHARDS)(error)),
+    }
+}
+
+/// The content of a small file; `None` if it is not there.
+fn small(disk: &dyn Disk, name: &str) -> Result<Option<String>, StoreError> {
+    match disk.open(name, FileAccess::Read) {
+        Ok(file) => {
+            let size = file.size().map_err(failed("measure", name))?;
+            let mut bytes = vec![0; usize::try_from(size.min(MAX_BYTES)).unwrap_or(0)];
+            file.read_at(&mut bytes, 0).map_err(failed("read", name))?;
+            Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("open", name)(error)),
+    }
+}
+
+/// Checks that a folder is that of a store, and not that of a shard in a data folder.
+fn alone(disk: &dyn Disk) -> Result<(), StoreError> {
+    match small(disk, SHARD)? {
+        None => Ok(()),
+        Some(text) => {
+            let which =
+                read_shard(&text).map_or(String::new(), |(shard, shards, _)| format!(" {shard} of {shards}"));
+            let what = format!("it is the folder of shard{which} of a data folder: open that one");
+            Err(StoreError::new(ErrorKind::Corrupt, what))
+        }
+    }
+}
+
+/// A folder that is not what its name says.
+pub(crate) struct Stranger {
+    /// The file that says so.
+    pub(crate) file: String,
+    /// What it says.
+    pub(crate) what: String,
+    /// Whether it is the folder of another shard, and not only damaged.
+    pub(crate) is_another: bool,
+}
+
+/// Checks that each folder is that of the shard whose name it has, and of this data folder.
+pub(crate) fn agreed(disk: &dyn Disk, count: &ShardCount) -> Result<(), StoreError> {
+    strangers(disk, count)?.into_iter().next().map_or(Ok(()), |stranger| Err(stranger.into()))
+}
+
+/// The folders that are not what their names say.
+pub(crate) fn strangers(disk: &dyn Disk, count: &ShardCount) -> Result<Vec<Stranger>, StoreError> {
+    let mut strangers = Vec::new();
+    for shard in 0..count.shards {
+        let file = format!("{}/{SHARD}", name(shard, count.shards));
+        let text = small(disk, &file)?;
+        let (what, is_another) = match (text.as_deref(), text.as_deref().and_then(read_shard), count.id) {
+            // An earlier version made the data folder, or it is not complete.
+            (None, _, None) => continue,
+            (None, _, Some(_)) => {
+                ("it is missing: this is the folder of no shard, or of another data folder".into(), false)
+            }
+            (Some(_), None, _) => ("it is damaged".into(), false),
+            (_, Some((own, of, _)), _) if (own, of) != (shard, count.shards) => {
+                (format!("this is the folder of shard {own} of {of}"), true)
+            }
+            (_, Some((_, _, id)), Some(expected)) if id != expected => {
+                ("this shard is that of another data folder, or of another copy of this one".into(), true)
+            }
+            (_, Some(_), _) => continue,
+        };
+        strangers.push(Stranger { file, what, is_another });
+    }
+    Ok(strangers)
+}
+
+impl From<Stranger> for StoreError {
+    fn from(stranger: Stranger) -> Self {
+        StoreError::new(ErrorKind::Corrupt, format_args!("{}: {}", stranger.file, stranger.what))
     }
 }
 
@@ -179,7 +272,7 @@ fn of_names(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
         let what = format!("{SHARDS} is missing, and the names of its folders contradict each other");
         return Err(StoreError::new(ErrorKind::Corrupt, what));
     }
-    Ok(Some(ShardCount { shards, is_complete: false }))
+    Ok(Some(ShardCount { shards, is_complete: false, id: None }))
 }
 
 /// Whether the stores of all shards are there.
@@ -202,32 +295,66 @@ fn exists(disk: &dyn Disk, file: &str) -> Result<bool, StoreError> {
     }
 }
 
-/// Writes `SHARDS`, the last step of making the folder.
+/// Writes what each folder is, and `SHARDS`, the last step of making the folder.
 pub(crate) fn establish(disk: &dyn Disk, shards: u32) -> Result<(), StoreError> {
-    let file = disk.create(SHARDS_TEMP).map_err(failed("create", SHARDS_TEMP))?;
-    file.write_at(text(shards).as_bytes(), 0).map_err(failed("write", SHARDS_TEMP))?;
-    file.sync_data().map_err(failed("sync", SHARDS_TEMP))?;
-    disk.rename(SHARDS_TEMP, SHARDS).map_err(failed("make", SHARDS))?;
-    disk.sync_dir("").map_err(failed("sync the names of", ""))
+    let id = disk.unique();
+    for shard in 0..shards {
+        let folder = name(shard, shards);
+        put(
+            disk,
+            &folder,
+            SHARD,
+            &format!("format {FORMAT}\nshard {shard}\nshards {shards}\nid {id:016x}\n"),
+        )?;
+    }
+    put(disk, "", SHARDS, &text(shards, id))
 }
 
-fn text(shards: u32) -> String {
-    format!("format {FORMAT}\nshards {shards}\n")
+/// Writes a small file in one step.
+fn put(disk: &dyn Disk, folder: &str, name: &str, text: &str) -> Result<(), StoreError> {
+    let path = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+    let temp = format!("{path}.tmp");
+    let file = disk.create(&temp).map_err(failed("create", &temp))?;
+    file.write_at(text.as_bytes(), 0).map_err(failed("write", &temp))?;
+    file.sync_data().map_err(failed("sync", &temp))?;
+    disk.rename(&temp, &path).map_err(failed("make", &path))?;
+    disk.sync_dir(folder).map_err(failed("sync the names of", folder))
 }
 
-/// The error says in words what is wrong.
-fn read(bytes: &[u8]) -> Result<u32, String> {
+fn text(shards: u32, id: u64) -> String {
+    format!("format {FORMAT}\nshards {shards}\nid {id:016x}\n")
+}
+
+/// The number of shards, and the id of the folder. The error says in words what is wrong.
+fn read(bytes: &[u8]) -> Result<(u32, Option<u64>), String> {
     let damaged = || format!("{SHARDS} is damaged");
     let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
     let (format, rest) = text.split_once('\n').ok_or_else(damaged)?;
-    match format.strip_prefix("format ").and_then(|format| format.parse::<u32>().ok()) {
-        Some(FORMAT) => {}
+    let format = format.strip_prefix("format ").and_then(|format| format.parse::<u32>().ok());
+    let (shards, id) = match format {
+        Some(1) => (rest.strip_suffix('\n').ok_or_else(damaged)?, None),
+        Some(FORMAT) => {
+            let (shards, id) = rest.split_once('\n').ok_or_else(damaged)?;
+            (shards, Some(read_id(id).ok_or_else(damaged)?))
+        }
         Some(other) => return Err(format!("{SHARDS} has format {other}; this version reads {FORMAT}")),
         None => return Err(damaged()),
-    }
-    let shards = rest.strip_prefix("shards ").and_then(|rest| rest.strip_suffix('\n'));
-    let shards: Option<u32> = shards.and_then(|shards| shards.parse().ok());
-    shards.filter(|shards| (2..=MAX_SHARDS).contains(shards)).ok_or_else(damaged)
+    };
+    let shards: Option<u32> = shards.strip_prefix("shards ").and_then(|shards| shards.parse().ok());
+    Ok((shards.filter(|shards| (2..=MAX_SHARDS).contains(shards)).ok_or_else(damaged)?, id))
+}
+
+/// The shard that a folder is, the number of shards, and the id of their data folder.
+fn read_shard(text: &str) -> Option<(u32, u32, u64)> {
+    let rest = text.strip_prefix("format 2\nshard ")?;
+    let (shard, rest) = rest.split_once("\nshards ")?;
+    let (shards, id) = rest.split_once('\n')?;
+    Some((shard.parse().ok()?, shards.parse().ok()?, read_id(id)?))
+}
+
+fn read_id(line: &str) -> Option<u64> {
+    let digits = line.strip_prefix("id ")?.strip_suffix('\n')?;
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
 /// The error with the folder's name.
@@ -299,16 +426,65 @@ mod tests {
         refused(shards_in(dir.path()), "contradict");
     }
 
+    /// Story: folders that had changed places were opened; keys were not found, and ids were given twice.
+    #[test]
+    fn a_shard_stays_in_its_place_and_in_its_data_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, other) = (dir.path().join("data"), dir.path().join("other"));
+        let open = || ShardFolders::open(&data, 3);
+        let swap = |one: &Path, another: &Path| {
+            let aside = dir.path().join("aside");
+            fs::rename(one, &aside).unwrap();
+            fs::rename(another, one).unwrap();
+            fs::rename(&aside, another).unwrap();
+        };
+        drop((made(&data, 3), made(&other, 3)));
+        drop(open().unwrap());
+        let problems = || crate::verify(&data).unwrap().problems.len();
+        assert_eq!(problems(), 0);
+        swap(&data.join("1-of-3"), &data.join("2-of-3"));
+        refused(open(), "1-of-3/SHARD: this is the folder of shard 2 of 3");
+        refused(folders_in(&data), "shard 2 of 3");
+        assert_eq!(problems(), 2);
+        assert!(crate::restore(&data, dir.path().join("to")).is_err());
+        assert!(crate::salvage(&data, dir.path().join("to")).is_err());
+        swap(&data.join("1-of-3"), &data.join("2-of-3"));
+        swap(&data.join("1-of-3"), &other.join("1-of-3"));
+        refused(open(), "1-of-3/SHARD: this shard is that of another data folder");
+        assert_eq!(problems(), 1);
+        swap(&data.join("1-of-3"), &other.join("1-of-3"));
+        refused(shards_in(data.join("1-of-3")), "the folder of shard 1 of 3 of a data folder");
+        // What an earlier version has made gets its id when it is opened.
+        for name in ["0-of-3", "1-of-3", "2-of-3"] {
+            fs::remove_file(data.join(name).join(SHARD)).unwrap();
+        }
+        refused(open(), "0-of-3/SHARD: it is missing");
+        fs::write(data.join(SHARDS), "format 1\nshards 3\n").unwrap();
+        assert_eq!(problems(), 0);
+        drop(open().unwrap());
+        assert!(data.join("2-of-3").join(SHARD).exists());
+        drop(open().unwrap());
+        assert_eq!(problems(), 0);
+    }
+
     #[test]
     fn a_file_that_is_damaged_is_never_taken_for_another_number() {
-        let whole = text(4);
-        assert_eq!(read(whole.as_bytes()), Ok(4));
+        let whole = text(4, 0xab);
+        assert_eq!(read(whole.as_bytes()), Ok((4, Some(0xab))));
+        assert_eq!(read(b"format 1\nshards 4\n"), Ok((4, None)), "an earlier version");
         for cut in 0..whole.len() {
             assert!(read(&whole.as_bytes()[..cut]).is_err(), "{cut}");
         }
-        for bad in ["", "format 1\nshards 1\n", "format 1\nshards 1025\n", "format 1\nshards 4\n\n", "\0\0"] {
+        for bad in [
+            "",
+            "format 2\nshards 4\nid 5\n",
+            "format 1\nshards 1\n",
+            "format 1\nshards 1025\n",
+            "format 1\nshards 4\n\n",
+            "\0\0",
+        ] {
             assert!(read(bad.as_bytes()).unwrap_err().contains("damaged"), "{bad:?}");
         }
-        assert!(read(b"format 2\nshards 4\n").unwrap_err().contains("format 2"));
+        assert!(read(b"format 3\nshards 4\n").unwrap_err().contains("format 3"));
     }
 }

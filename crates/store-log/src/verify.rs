@@ -69,10 +69,12 @@ pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
         Err(error) => return Err(error),
     };
     let _lock = lock_if_any(&disk)?;
-    let mut report = VerifyReport { files: 1, ..VerifyReport::default() };
+    let mut report = VerifyReport { files: count.files(), ..VerifyReport::default() };
     if !count.is_complete {
         report.problems.push(Damage::new(shards::SHARDS, 0, "it is missing: the folder is not complete"));
     }
+    let strangers = shards::strangers(&disk, &count)?.into_iter();
+    report.problems.extend(strangers.map(|stranger| Damage::new(stranger.file, 0, stranger.what)));
     for (name, disk) in shards::disks(dir.as_ref(), count.shards) {
         match verify_on(&*disk) {
             Ok(of_shard) => report.add(&name, of_shard),
