@@ -503,7 +503,9 @@ impl Demands {
             return out.push(Action::Look { arrival, session: demand.reserve.session });
         }
         if demand.state == DemandState::Leaving || demand.deadline <= now {
-            return self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
+            let queues = demand.reserve.queues.clone();
+            let outcome = self.failure_of(&queues).map_or_else(|| Ok(Reserved::Grants(Vec::new())), Err);
+            return self.answer(now, arrival, outcome, out);
         }
         demand.state = DemandState::Waiting;
         self.by_time.insert((demand.wakeup(), arrival));
@@ -512,6 +514,16 @@ impl Demands {
                 demands.waiting.insert(arrival);
             }
         }
+    }
+
+    /// The error of a shard, if all shards fail: then it is not known whether these queues have a message.
+    fn failure_of(&self, queues: &[QueueName]) -> Option<CallError> {
+        let mut shard_waiters = queues
+            .iter()
+            .filter_map(|queue| self.queues.get(queue))
+            .flat_map(|demands| &demands.shard_waiters);
+        let first = shard_waiters.next()?.failing.clone();
+        first.filter(|_| shard_waiters.all(|shard_waiter| shard_waiter.failing.is_some()))
     }
 
     fn send_away(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {

@@ -298,6 +298,30 @@ fn when_all_shards_fail_whoever_waits_hears_of_it() {
     assert!(rig.wants()[0].starts_with("answer too many"), "both have failed by now");
 }
 
+/// Story: consumers that waited for a second or two were told that the queue was empty, for as long as the store was away.
+#[test]
+fn a_wait_that_ends_while_all_shards_fail_is_not_told_that_there_is_nothing() {
+    let mut rig = Rig::new(2);
+    let _one = rig.join(&["q"], 1, 900_000);
+    rig.wants();
+    rig.wait_failed("q", 0, 1);
+    rig.wait_failed("q", 1, 2);
+    assert!(rig.wants()[0].starts_with("answer too many"));
+    // The waits at the shards begin again, and have no answer before the end.
+    let _two = rig.join(&["q"], 1, 1_500);
+    rig.pass(100);
+    assert_eq!(rig.wants(), ["arm q 0 as 3", "arm q 1 as 4"]);
+    rig.pass(1_400);
+    assert!(rig.wants()[0].starts_with("answer too many"));
+    // One of them works again, and has nothing.
+    let _three = rig.join(&["q"], 1, 1_500);
+    rig.notified("q", 0, 3);
+    rig.asked("q", 0, &[(3, 0)]);
+    rig.wants();
+    rig.pass(1_500);
+    assert_eq!(rig.wants()[0], "answer 0");
+}
+
 #[test]
 fn a_late_answer_of_an_earlier_wait_means_nothing() {
     let mut rig = Rig::new(1);
