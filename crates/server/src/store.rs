@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
 use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, VirtualClock};
 use duewheel_store_log::Options as LogOptions;
+use duewheel_store_medium::SecretRotation;
 use duewheel_store_postgres::PostgresCoordinator;
-use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
+use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, WaitFor, Weight};
 
 use crate::config::{
     ConfigError, LevelOption, NodeSettings, PostgresSettings, RedisCreate, RedisSettings, RedisWaitFor,
@@ -217,15 +218,6 @@ pub(crate) fn init_postgres(postgres: &PostgresSettings) -> Result<(), ServeErro
     PostgresCoordinator::new(postgres_options(postgres)?).and_then(|database| database.init()).map_err(failed)
 }
 
-/// A replacement of the nodes' secret that is awaited.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SecretRotation {
-    /// Whether it was begun now, and not before an interruption.
-    pub(crate) is_new: bool,
-    /// How long the former secret stays valid.
-    pub(crate) wait: Duration,
-}
-
 /// Replaces the secret by which nodes authenticate each other; `says` is called with the rotation that is awaited.
 ///
 /// # Errors
@@ -243,14 +235,12 @@ pub(crate) fn rotate_secret(
         StoreChoice::Log { .. } => Ok(()),
         StoreChoice::Redis(redis) => {
             let coordinator = RedisCoordinator::new(options_of(redis)?);
-            let Rotation { is_new, wait } = coordinator.begin_rotation().map_err(failed)?;
-            await_it(SecretRotation { is_new, wait });
+            await_it(coordinator.begin_rotation().map_err(failed)?);
             coordinator.end_rotation().map_err(failed)
         }
         StoreChoice::Postgres(postgres) => {
             let coordinator = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
-            let begun = coordinator.begin_rotation().map_err(failed)?;
-            await_it(SecretRotation { is_new: begun.is_new, wait: begun.wait });
+            await_it(coordinator.begin_rotation().map_err(failed)?);
             coordinator.end_rotation().map_err(failed)
         }
     }

@@ -46,6 +46,8 @@ pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
 fn count(nodes: &dyn Coordinator) -> Result<u32, StoreError> {
     match u32::try_from(nodes.owners()?.len()) {
         Ok(0) | Err(_) => {
+            // It may have an unknown format.
+            nodes.secrets()?;
             Err(StoreError::new(ErrorKind::Corrupt, "there is no cluster: no node has taken part yet"))
         }
         Ok(shards) => Ok(shards),
@@ -85,7 +87,7 @@ impl StoredShards {
         match self {
             StoredShards::Folders(_) => Ok(true),
             StoredShards::Redis(redis, _) => redis.has_been_written(shard),
-            StoredShards::Postgres(database, _) => database.has_been_owned(shard),
+            StoredShards::Postgres(database, _) => database.has_been_written(shard),
         }
     }
 

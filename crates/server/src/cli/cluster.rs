@@ -4,12 +4,13 @@ use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use duewheel_store_medium::SecretRotation;
 
 use super::remote::Remote;
 use super::table::{self, cell};
 use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client};
 use crate::config::{Options, StoreChoice};
-use crate::store::{SecretRotation, give_up_lost, reset, rotate_secret};
+use crate::store::{give_up_lost, reset, rotate_secret};
 
 #[derive(Args, Debug)]
 pub(super) struct ClusterArgs {
@@ -21,8 +22,9 @@ pub(super) struct ClusterArgs {
 enum ClusterCommand {
     /// Show the nodes, and which of them owns which shards
     Show(ShowArgs),
-    /// Give up data that Redis has lost: create the missing shards, and keep the others. In an empty Redis it creates a
-    /// new cluster. No id is given again. All nodes must be stopped
+    /// Give up data that the store has lost. On Redis: create the missing shards, and keep the others; in an empty Redis it
+    /// creates a new cluster, and all nodes must be stopped. On PostgreSQL: open the shards again that are refused because
+    /// they have lost changes or files. No id is given again
     Reset(Box<ResetArgs>),
     /// Replace the secret by which nodes authenticate each other, while they work. Takes two leases of a shard
     /// (--shard-lease). Run an interrupted rotation again to complete it, and once more for a new secret
@@ -112,15 +114,13 @@ impl ResetArgs {
             return Err(CommandFailure::Usage(what.to_owned()));
         }
         let done = match store {
-            StoreChoice::Redis(redis) => reset(&redis).map_err(CommandFailure::failed)?.to_string(),
-            StoreChoice::Postgres(postgres) => {
-                match &*give_up_lost(&postgres).map_err(CommandFailure::failed)? {
-                    [] => "no shard is refused for what it has lost".to_owned(),
-                    shards => {
-                        format!("shards that are opened without what they have lost: {}", shards.join(", "))
-                    }
+            StoreChoice::Redis(redis) => reset(&redis)?.to_string(),
+            StoreChoice::Postgres(postgres) => match &*give_up_lost(&postgres)? {
+                [] => "no shard is refused for what it has lost".to_owned(),
+                shards => {
+                    format!("shards that are opened without what they have lost: {}", shards.join(", "))
                 }
-            }
+            },
             StoreChoice::Log { .. } => return Ok(()),
         };
         writeln!(stdout(), "{done}")?;
@@ -144,7 +144,7 @@ impl RotateSecretArgs {
                 "{which}; the former one stays valid for {wait:.1} s, until all nodes know"
             );
         };
-        rotate_secret(&store, say).map_err(CommandFailure::failed)?;
+        rotate_secret(&store, say)?;
         writeln!(stdout(), "done: the former secret is no longer valid")?;
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::invocation::{self, Invocation};
 use super::table::plain;
 use crate::config::ConfigError;
 use crate::error::ErrorCode;
+use crate::serve::ServeError;
 use crate::span::TimeSpan;
 
 /// Why a command did not succeed.
@@ -339,6 +340,21 @@ impl CommandFailure {
 impl From<ConfigError> for CommandFailure {
     fn from(error: ConfigError) -> Self {
         CommandFailure::Usage(error.to_string())
+    }
+}
+
+impl From<ServeError> for CommandFailure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::NoListener | ServeError::Config(_) => CommandFailure::Usage(error.to_string()),
+            ServeError::Tokens(_)
+            | ServeError::Tls(_)
+            | ServeError::Open { .. }
+            | ServeError::Bind { .. }
+            | ServeError::System(_)
+            | ServeError::Ended(_)
+            | ServeError::Shutdown(_) => CommandFailure::failed(error),
+        }
     }
 }
 

@@ -54,8 +54,7 @@ impl InspectArgs {
 
     fn inspect(self) -> Result<(), CommandFailure> {
         let file = self.config.as_deref().map(Options::from_file).transpose()?;
-        let shards = stored::open(&self.options.over(file.unwrap_or_default()).settings()?)
-            .map_err(CommandFailure::failed)?;
+        let shards = stored::open(&self.options.over(file.unwrap_or_default()).settings()?)?;
         let chosen = match self.shard {
             Some(shard) if shard >= shards.count() => {
                 let what =

@@ -19,7 +19,7 @@ pub(super) struct RestoreArgs {
     src: PathBuf,
     /// The new data folder: empty, or missing. Without it --store redis://… or postgres://… names the store to restore
     /// to, which must be empty: it gets as many shards as the copy has
-    #[arg(value_name = "DATA-DIR")]
+    #[arg(value_name = "DATA-DIR", conflicts_with_all = ["store", "config"])]
     folder: Option<PathBuf>,
     /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
@@ -63,7 +63,7 @@ impl RestoreArgs {
         }
         let file = self.config.as_deref().map(Options::from_file).transpose()?;
         let settings = self.options.over(file.unwrap_or_default()).settings()?;
-        let Some(store) = target_of(&settings).map_err(CommandFailure::failed)? else {
+        let Some(store) = target_of(&settings)? else {
             let what = "give DATA-DIR, the new data folder; or --store redis://… or postgres://…";
             return Err(CommandFailure::Usage(what.to_owned()));
         };

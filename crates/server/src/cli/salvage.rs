@@ -16,11 +16,13 @@ use crate::stored::{self, StoredShards};
 
 #[derive(Args, Debug)]
 pub(super) struct SalvageArgs {
-    /// The damaged data folder SRC, which no server may have open and which is never written to; and the new data folder
-    /// DEST, which must not exist. With --store redis://… or postgres://… only DEST: all shards there are read, which no
-    /// node may own
-    #[arg(value_name = "[SRC] DEST", required = true, num_args = 1..=2)]
-    folders: Vec<PathBuf>,
+    /// The damaged data folder, which no server may have open and which is never written to. With --store redis://… or
+    /// postgres://… it is left out: all shards there are read, which no node may own
+    #[arg(value_name = "[SRC] DEST")]
+    first: PathBuf,
+    /// The new data folder, which must not exist
+    #[arg(value_name = "DEST", conflicts_with_all = ["store", "config"], hide = true)]
+    second: Option<PathBuf>,
     /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
     pub(super) json: bool,
@@ -81,13 +83,12 @@ impl SalvageArgs {
 
     /// What is read, in words, what is made, and the result.
     fn salvaged(self) -> Result<(String, PathBuf, Salvaged), CommandFailure> {
-        let mut folders = self.folders.into_iter();
-        match (folders.next(), folders.next()) {
-            (Some(src), Some(dest)) => {
+        match (self.first, self.second) {
+            (src, Some(dest)) => {
                 let salvaged = salvage(&src, &dest).map_err(CommandFailure::failed)?;
                 Ok((src.display().to_string(), dest, salvaged))
             }
-            (Some(dest), None) => {
+            (dest, None) => {
                 let file = self.config.as_deref().map(Options::from_file).transpose()?;
                 let settings = self.options.over(file.unwrap_or_default()).settings()?;
                 if matches!(settings.store, StoreChoice::Log { .. }) {
@@ -95,12 +96,11 @@ impl SalvageArgs {
                         "give SRC, the damaged data folder, and DEST, the new one; or --store URL and DEST";
                     return Err(CommandFailure::Usage(what.to_owned()));
                 }
-                let shards = stored::open(&settings).map_err(CommandFailure::failed)?;
+                let shards = stored::open(&settings)?;
                 let salvaged = salvage_stored(&shards, &dest)
                     .map_err(|error| CommandFailure::Failed(format!("cannot salvage the store: {error}")))?;
                 Ok(("the store".to_owned(), dest, salvaged))
             }
-            (None, _) => Err(CommandFailure::Usage("give DEST, the new data folder".to_owned())),
         }
     }
 }

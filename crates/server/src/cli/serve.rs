@@ -13,7 +13,7 @@ use super::failure::exit_code;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options};
 use crate::log;
-use crate::serve::{ServeError, serve};
+use crate::serve::serve;
 use crate::service::GivenSockets;
 use crate::signals::keep_hang_up_from_killing;
 
@@ -61,22 +61,12 @@ pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
     let result = runtime.block_on(serve(settings, given, bugs, &mut stdout()));
     // A request that hangs must not keep the process alive.
     runtime.shutdown_background();
-    result.map_err(|error| match error {
-        ServeError::NoListener => in_format(Some(format), CommandFailure::Usage(error.to_string())),
-        ServeError::Config(_)
-        | ServeError::Tokens(_)
-        | ServeError::Tls(_)
-        | ServeError::Open { .. }
-        | ServeError::Bind { .. }
-        | ServeError::System(_)
-        | ServeError::Ended(_)
-        | ServeError::Shutdown(_) => match format {
-            LogFormat::Json => {
-                tracing::error!("{error}");
-                CommandFailure::Said(exit_code::FAILED)
-            }
-            LogFormat::Text => CommandFailure::failed(error),
-        },
+    result.map_err(|error| match (CommandFailure::from(error), format) {
+        (CommandFailure::Failed(what), LogFormat::Json) => {
+            tracing::error!("{what}");
+            CommandFailure::Said(exit_code::FAILED)
+        }
+        (failure, format) => in_format(Some(format), failure),
     })
 }
 

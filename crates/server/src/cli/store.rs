@@ -59,7 +59,7 @@ impl InitArgs {
             return Err(CommandFailure::Usage(what.into()));
         };
         if !self.print {
-            init_postgres(&postgres).map_err(CommandFailure::failed)?;
+            init_postgres(&postgres)?;
             writeln!(stdout(), "the tables are there, in schema {}", postgres.schema)?;
             return Ok(());
         }

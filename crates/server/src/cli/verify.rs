@@ -18,7 +18,7 @@ use crate::stored::{self, StoredShards};
 pub(super) struct VerifyArgs {
     /// The data folder; no server may have it open. With --store redis://… or postgres://… all shards there are checked, which
     /// no node may own
-    #[arg(value_name = "DATA-DIR", required_unless_present_any = ["store", "config"])]
+    #[arg(value_name = "DATA-DIR", required_unless_present_any = ["store", "config"], conflicts_with_all = ["store", "config"])]
     folder: Option<PathBuf>,
     /// Print the result as JSON, and an error as one JSON object on standard error
     #[arg(long)]
@@ -43,8 +43,8 @@ impl VerifyArgs {
             None => {
                 let file = self.config.as_deref().map(Options::from_file).transpose()?;
                 let settings = self.options.over(file.unwrap_or_default()).settings()?;
-                let report = verify_shards(&stored::open(&settings).map_err(CommandFailure::failed)?)
-                    .map_err(|error| failed("the store", error))?;
+                let report =
+                    verify_shards(&stored::open(&settings)?).map_err(|error| failed("the store", error))?;
                 ("the store".to_owned(), report)
             }
         };

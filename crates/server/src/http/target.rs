@@ -122,9 +122,10 @@ impl From<TargetError> for Problem {
         let detail = error.to_string();
         match error {
             TargetError::Bad(bad) => Problem::field(bad.field, bad.what),
-            TargetError::NeedsKey(field) => {
-                Problem::field(field, "needs --secrets-key, because the store is on another server")
-            }
+            TargetError::NeedsKey(field) => Problem::field(
+                field,
+                "needs the server's option --secrets-key, because the store is on another server",
+            ),
             TargetError::NotForQueue(_) => Problem::field("target", detail),
             TargetError::NotFound => Problem::new(ErrorCode::NotFound, detail),
             TargetError::InUse(_) => Problem::new(ErrorCode::InUse, detail),

@@ -132,6 +132,38 @@ fn tokens_are_made_hashed_and_revoked_in_json() {
     assert_eq!((again.status.code(), &objects(&again.stderr)[0]["code"]), (Some(3), &json!("not_found")));
 }
 
+/// Story: `restore SRC DIR --store URL` restored to the folder, and said that all was well. A variable is not typed: it does
+/// not count beside a folder.
+#[test]
+fn a_folder_and_a_store_are_not_given_together() {
+    let dir = TempDir::new().expect("dir");
+    let [data, copy] = ["data", "copy"].map(|name| dir.path().join(name).display().to_string());
+    let server = Process::start(dir.path().join("data").as_path(), &[]);
+    server.kill();
+    let away = "redis://127.0.0.1:1/0";
+    for line in [&["restore", &data, &copy][..], &["verify", &data], &["salvage", &data, &copy]] {
+        let both = run(Command::new(BINARY).args(line).args(["--store", away]));
+        assert_eq!(both.status.code(), Some(2), "{line:?}: {}", text(&both.stderr));
+        assert!(text(&both.stderr).contains("--store"), "{}", text(&both.stderr));
+        assert!(!dir.path().join("copy").exists());
+    }
+    let verified = run(Command::new(BINARY).args(["verify", &data]).env("DUEWHEEL_STORE", away));
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stderr));
+}
+
+/// An option of the store that has a bad value is a wrong use, whichever command finds it out.
+#[test]
+fn a_bad_address_of_a_store_is_a_wrong_use() {
+    for address in ["redis://127.0.0.1:6379/x", "redis-cluster://a,b/3", "redis://h:99999/0", "mysql://h/x"] {
+        for command in ["serve", "inspect", "verify"] {
+            let refused = run(Command::new(BINARY).args([command, "--store", address]));
+            let told = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{command} {address}: {told}");
+            assert!(told.contains("--store") && told.lines().count() == 1, "{told}");
+        }
+    }
+}
+
 /// Answers everything on a port with these bytes.
 fn stranger(answer: &'static str) -> String {
     counted_stranger(answer).0
