@@ -1,10 +1,13 @@
 //! A server of a medium for a benchmark.
 
 use std::io;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_redis_rig::{Redis, Settings as RedisSettings};
+
+use crate::process::processor_time_of_tree;
 
 /// Where the shards lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,6 +45,15 @@ impl MediumServer {
             MediumServer::Redis(redis) => redis.url(0),
             MediumServer::Postgres(postgres) => postgres.url(),
         }
+    }
+
+    /// Processor time of all its processes so far.
+    pub fn processor_time(&self) -> Duration {
+        let process = match self {
+            MediumServer::Redis(redis) => redis.id(),
+            MediumServer::Postgres(postgres) => postgres.id(),
+        };
+        process.map_or(Duration::ZERO, processor_time_of_tree)
     }
 
     /// What the medium keeps, in words.

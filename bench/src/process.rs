@@ -43,6 +43,28 @@ pub fn processor_time_of(process: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// Processor time so far of a process, of its descendants, and of those that have ended, in steps of 10 ms.
+#[must_use]
+pub fn processor_time_of_tree(root: u32) -> Duration {
+    // Process, its parent, and its time with that of its ended children.
+    let mut processes: Vec<(u32, u32, u64)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((_, after)) = stat.rsplit_once(')') else { continue };
+        let field =
+            |n: usize| after.split_whitespace().nth(n).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        let parent = u32::try_from(field(1)).unwrap_or(0);
+        processes.push((process, parent, (11..15).map(field).sum()));
+    }
+    let (mut tree, mut ticks) = (vec![root], 0);
+    while let Some(process) = tree.pop() {
+        ticks += processes.iter().filter(|(one, ..)| *one == process).map(|(.., ticks)| ticks).sum::<u64>();
+        tree.extend(processes.iter().filter(|(_, parent, _)| *parent == process).map(|(child, ..)| child));
+    }
+    Duration::from_millis(ticks * 10)
+}
+
 /// Processor time of the threads of another process so far, by their names without the number at the end.
 #[must_use]
 pub fn processor_time_by_thread(process: u32) -> BTreeMap<String, Duration> {

@@ -9,6 +9,7 @@ mod commits;
 mod connection;
 mod hello;
 mod load;
+mod parts;
 mod shards;
 
 use std::io;
@@ -50,7 +51,7 @@ struct Args {
     /// Rounds of the run `shards`
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
-    /// Only these runs: batch, single, late, commits, shards
+    /// Only these runs: batch, single, late, commits, shards, parts
     #[arg(long, value_name = "RUN")]
     only: Vec<String>,
     /// Serves plain HTTP (used by the comparison itself)
@@ -103,6 +104,10 @@ fn main() -> io::Result<()> {
         let connections = [args.batch_connections, args.single_connections];
         println!();
         shards::compare(args.shards, args.rounds, connections, time)?;
+    }
+    if wants("parts") {
+        println!();
+        parts::measure(args.batch_connections, args.due_rate, time, args.consumers)?;
     }
     if wants("commits") {
         let dir = tempfile::tempdir()?;
