@@ -43,6 +43,45 @@ pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
     }
 }
 
+/// The folders of all shards of a store that nodes share, which do not change while they are copied: as of one moment, or
+/// because no shard has an owner. `None` for a data folder.
+///
+/// # Errors
+/// [`ServeError`] when the options are invalid, the store cannot be reached, or a shard has an owner.
+pub(crate) fn to_copy(settings: &Settings) -> Result<Option<Vec<Arc<dyn Disk>>>, ServeError> {
+    let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
+    if let StoreChoice::Postgres(postgres) = &settings.store {
+        let database = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
+        let shards = database.read_at_one_moment().map_err(failed)?;
+        return Ok(Some(shards.into_iter().map(of_medium).collect()));
+    }
+    match open(settings)? {
+        StoredShards::Folders(_) => Ok(None),
+        shards @ (StoredShards::Redis(..) | StoredShards::Postgres(..)) => {
+            shards.unowned().map_err(failed)?;
+            let disks = (0..shards.count()).map(|shard| shards.disk(ShardId(shard)));
+            Ok(Some(disks.collect::<Result<_, _>>().map_err(failed)?))
+        }
+    }
+}
+
+/// Checks that the shards were not changed since [`to_copy`].
+///
+/// # Errors
+/// [`ServeError`] when a shard has an owner by now, or the store cannot be reached.
+pub(crate) fn still_unchanged(settings: &Settings) -> Result<(), ServeError> {
+    let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
+    match &settings.store {
+        // Its copy is of one moment.
+        StoreChoice::Postgres(_) | StoreChoice::Log { .. } => Ok(()),
+        StoreChoice::Redis(_) => open(settings)?.unowned().map_err(failed),
+    }
+}
+
+fn of_medium(files: Arc<dyn MediumFiles>) -> Arc<dyn Disk> {
+    Arc::new(ReadOnlyFolder::new(files))
+}
+
 fn count(nodes: &dyn Coordinator) -> Result<u32, StoreError> {
     match u32::try_from(nodes.owners()?.len()) {
         Ok(0) | Err(_) => {
@@ -68,7 +107,6 @@ impl StoredShards {
     /// # Errors
     /// The store cannot be reached.
     pub(crate) fn disk(&self, shard: ShardId) -> Result<Arc<dyn Disk>, StoreError> {
-        let of_medium = |files: Arc<dyn MediumFiles>| Arc::new(ReadOnlyFolder::new(files)) as Arc<dyn Disk>;
         match self {
             StoredShards::Folders(folders) => match folders.get(shard.0 as usize) {
                 Some(folder) => Ok(Arc::new(RealDisk::new(folder))),

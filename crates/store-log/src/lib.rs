@@ -66,7 +66,7 @@ pub use hands::Hands;
 pub use inspect::{Inspected, inspect_on};
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
 pub use pool::WorkerPool;
-pub use restore::{CheckedBackup, restore};
+pub use restore::{CheckedBackup, copy_shards, restore};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from, salvage_shards};
 pub use shards::{ShardFolders, folders_in, shards_in, spoil};
 pub use shared::Worked;

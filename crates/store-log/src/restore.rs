@@ -45,7 +45,24 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyRep
 }
 
 fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
-    let backup = CheckedBackup::check(src)?;
+    write(&CheckedBackup::check(src)?, dir)
+}
+
+/// Makes a data folder in `dir` from the folders of all shards of a store, wherever they lie, as [`restore`] makes one of
+/// a copy. Nobody may change them meanwhile: they show one moment, or no shard has an owner.
+///
+/// # Errors
+/// See [`restore`].
+pub fn copy_shards(disks: &[Arc<dyn Disk>], dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
+    let dir = dir.as_ref();
+    let copied = CheckedBackup::of(disks).and_then(|copies| write(&copies, dir));
+    copied.map_err(|fault| {
+        let error = StoreError::from(fault);
+        StoreError::new(error.kind(), format_args!("copy to {}: {error}", dir.display()))
+    })
+}
+
+fn write(backup: &CheckedBackup, dir: &Path) -> Result<VerifyReport, ReadFault> {
     let to = empty(dir)?;
     if let [copy] = &*backup.copies {
         copy.copy_to(to.disk())?;
@@ -99,6 +116,17 @@ impl CheckedBackup {
         let disks = shards::disks(src, count.shards).into_iter();
         let copies = disks.map(|(name, disk)| SoundCopy::check(disk, name)).collect::<Result<_, _>>()?;
         Ok(CheckedBackup { copies, files: count.files(), _lock: lock })
+    }
+
+    fn of(disks: &[Arc<dyn Disk>]) -> Result<Self, ReadFault> {
+        let shards = u32::try_from(disks.len()).unwrap_or(u32::MAX);
+        let (is_one, files) = (shards == 1, u64::from(shards) + 1);
+        let copies = (0..).zip(disks).map(|(shard, disk)| {
+            let name = if is_one { String::new() } else { shards::name(shard, shards) };
+            SoundCopy::check(Arc::clone(disk), name)
+        });
+        let copies = copies.collect::<Result<_, _>>()?;
+        Ok(CheckedBackup { copies, files: if is_one { 0 } else { files }, _lock: None })
     }
 
     /// The number of shards.

@@ -39,7 +39,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    fn client(&mut self) -> Result<&mut Client, CallFailure> {
+    pub(crate) fn client(&mut self) -> Result<&mut Client, CallFailure> {
         let client = self.connection.as_mut().map(|connection| &mut connection.client);
         client.ok_or_else(|| CallFailure::passing("the connection was given back"))
     }
@@ -90,7 +90,7 @@ impl Database {
     }
 
     /// The time limit of a call: an answer after the end of a lease is useless.
-    fn time_limit(&self) -> Duration {
+    pub(crate) fn time_limit(&self) -> Duration {
         self.options.lease.max(Duration::from_secs(1))
     }
 

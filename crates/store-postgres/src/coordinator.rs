@@ -24,7 +24,7 @@ use crate::leases::PgLeases;
 use crate::options::Options;
 use crate::pool;
 use crate::process::OfProcess;
-use crate::reading::PgReader;
+use crate::reading::{PgMoment, PgReader};
 use crate::reign::{self, FIRST_SECOND};
 use crate::schema::{FORMAT, RESTORING};
 
@@ -224,6 +224,22 @@ impl PostgresCoordinator {
     pub fn read(&self, shard: ShardId) -> Result<Arc<dyn MediumFiles>, StoreError> {
         let shard = i32::try_from(shard.0).map_err(|_| odd("a shard"))?;
         Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
+    }
+
+    /// The files of all shards as of one moment, to read while nodes change them. PostgreSQL keeps what is removed meanwhile
+    /// until the last of them is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when the server does not answer.
+    pub fn read_at_one_moment(&self) -> Result<Vec<Arc<dyn MediumFiles>>, StoreError> {
+        let (moment, shards) = self.bounded(|database| async move {
+            let moment = PgMoment::begin(&database).await?;
+            let cluster = read_cluster(&moment.asked(&database.sql(READ), &[]).await?)?;
+            Ok((Arc::new(moment), cluster.shards))
+        })?;
+        let shards = i32::try_from(shards).map_err(|_| odd("a number"))?;
+        let reader = |shard| Arc::new(PgReader::at(&moment, self.database(), shard)) as Arc<dyn MediumFiles>;
+        Ok((0..shards).map(reader).collect())
     }
 
     /// Whether a shard has had files.

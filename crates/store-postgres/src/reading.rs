@@ -3,14 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use duewheel_core::store::StoreError;
+use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_medium::{FileId, MAX_PIECE, MediumFiles, NamedFile, lay_over};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::calls::{Database, Param};
-use crate::fault::odd;
+use crate::calls::{Database, Lent, Param};
+use crate::fault::{CallFailure, odd};
 use crate::pool;
 
 const LIST: &str = "SELECT name FROM {s}.file WHERE shard = $1 AND starts_with(name, $2) ORDER BY name";
@@ -101,15 +102,54 @@ pub(crate) async fn read(
 pub(crate) struct PgReader(Arc<PgReaderInner>);
 
 struct PgReaderInner {
-    database: Arc<Database>,
+    source: RowSource,
     statements: ReadStatements,
     shard: i32,
 }
 
+/// Where rows are read.
+enum RowSource {
+    /// As they are when they are read.
+    Present(Arc<Database>),
+    Moment(Arc<PgMoment>),
+}
+
+/// A transaction that shows the tables as of its first statement. The server keeps removed rows until this is dropped.
+pub(crate) struct PgMoment {
+    lent: tokio::sync::Mutex<Lent>,
+    limit: Duration,
+}
+
+impl PgMoment {
+    /// Begins it; it begins to show the tables at the first statement.
+    pub(crate) async fn begin(database: &Database) -> Result<Self, StoreError> {
+        let mut lent = database.connection().await?;
+        let begun = lent.client()?.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await;
+        begun.map_err(CallFailure::from)?;
+        Ok(PgMoment { lent: tokio::sync::Mutex::new(lent), limit: database.time_limit() })
+    }
+
+    pub(crate) async fn asked(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        let mut lent = self.lent.lock().await;
+        let asked = lent.client()?.query_typed(sql, params);
+        let late = |_| StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not answer in time");
+        let answer = tokio::time::timeout(self.limit, asked).await.map_err(late)?;
+        Ok(answer.map_err(CallFailure::from)?)
+    }
+}
+
 impl PgReader {
     pub(crate) fn new(database: &Arc<Database>, shard: i32) -> Self {
-        let statements = ReadStatements::of(database);
-        PgReader(Arc::new(PgReaderInner { database: Arc::clone(database), statements, shard }))
+        PgReader::of(RowSource::Present(Arc::clone(database)), database, shard)
+    }
+
+    /// The files as of one moment.
+    pub(crate) fn at(moment: &Arc<PgMoment>, database: &Database, shard: i32) -> Self {
+        PgReader::of(RowSource::Moment(Arc::clone(moment)), database, shard)
+    }
+
+    fn of(source: RowSource, database: &Database, shard: i32) -> Self {
+        PgReader(Arc::new(PgReaderInner { source, statements: ReadStatements::of(database), shard }))
     }
 }
 
@@ -123,7 +163,10 @@ impl RowsAsked for PgReaderInner {
     }
 
     async fn asked(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
-        Ok(self.database.call(sql, params).await?)
+        match &self.source {
+            RowSource::Present(database) => Ok(database.call(sql, params).await?),
+            RowSource::Moment(moment) => moment.asked(sql, params).await,
+        }
     }
 }
 

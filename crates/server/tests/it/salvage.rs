@@ -1,9 +1,10 @@
-//! `duewheel salvage`: exit codes, the list, and a folder that opens.
+//! `duewheel salvage` and `duewheel store backup`: exit codes, the list, and a folder that opens.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use duewheel::core::store::Store;
 use duewheel::core::store::conformance::History;
@@ -184,4 +185,79 @@ fn a_damaged_postgres_is_salvaged() {
     a_damaged_store_is_salvaged(&postgres.url(), || {
         postgres.query(spoil).expect("spoilt");
     });
+}
+
+fn backup_store(url: &str, dest: &Path) -> Output {
+    run(Command::new(BINARY).args(["store", "backup", "--json", "--store", url]).arg(dest))
+}
+
+/// A copy of a store is restored to a folder, and serves what it had.
+fn is_restored(copy: &Path, messages: u64) {
+    let data = copy.with_extension("restored");
+    let verified = run(Command::new(BINARY).arg("verify").arg(copy));
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified.stdout));
+    let restored = run(Command::new(BINARY).arg("restore").arg(copy).arg(&data));
+    assert_eq!(restored.status.code(), Some(0), "{}", text(&restored.stderr));
+    is_served(&data, messages);
+}
+
+/// The copy is of one moment of all shards, however much they change meanwhile.
+#[test]
+fn a_postgres_is_copied_beside_its_node() {
+    let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
+    let dir = tempfile::tempdir().expect("a folder");
+    filled(&postgres.url(), &dir.path().join("none"));
+    let mut server = serve(&["--store", &postgres.url()]);
+    let ends = AtomicBool::new(false);
+    let told = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut sent = 0;
+            while !ends.load(Ordering::Relaxed) || sent < 20 {
+                let body = format!(r#"{{"body": "beside {sent}", "delay": "9h"}}"#);
+                let (status, answer) = server.call("POST", "/v1/queues/beside/messages", &body);
+                assert_eq!(status, 201, "{answer}");
+                sent += 1;
+            }
+            sent
+        });
+        let told: Vec<Value> = (0..3)
+            .map(|n| {
+                let copied = backup_store(&postgres.url(), &dir.path().join(format!("copy-{n}")));
+                assert_eq!(copied.status.code(), Some(0), "{}", text(&copied.stderr));
+                json(&copied)
+            })
+            .collect();
+        ends.store(true, Ordering::Relaxed);
+        let sent = beside.join().expect("it ends");
+        let counts: Vec<u64> = told.iter().filter_map(|told| told["messages"].as_u64()).collect();
+        let all = MESSAGES - 1..MESSAGES + sent;
+        assert!(counts.is_sorted() && counts.iter().all(|n| all.contains(n)), "{counts:?}");
+        told
+    });
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    for (n, told) in told.iter().enumerate() {
+        is_restored(&dir.path().join(format!("copy-{n}")), told["messages"].as_u64().expect("a number"));
+    }
+}
+
+#[test]
+fn a_redis_is_copied_while_no_node_has_it() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let dir = tempfile::tempdir().expect("a folder");
+    let copy = dir.path().join("copy");
+    filled(&redis.url(0), &copy);
+    let mut server = serve(&["--store", &redis.url(0)]);
+    let owned = backup_store(&redis.url(0), &copy);
+    assert_eq!(owned.status.code(), Some(1));
+    assert!(text(&owned.stderr).contains("stop all nodes first"), "{}", text(&owned.stderr));
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let copied = backup_store(&redis.url(0), &copy);
+    assert_eq!(copied.status.code(), Some(0), "{}", text(&copied.stderr));
+    assert_eq!(json(&copied)["messages"].as_u64(), Some(MESSAGES - 1));
+    is_restored(&copy, MESSAGES - 1);
+    let folder = run(Command::new(BINARY).args(["store", "backup"]).arg(dir.path().join("other")));
+    assert_eq!(folder.status.code(), Some(2));
+    assert!(text(&folder.stderr).contains("duewheel backup"), "{}", text(&folder.stderr));
 }
