@@ -1,11 +1,12 @@
 //! What a store holds, read without a server: the folders of its shards, wherever they lie.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use duewheel::core::ShardId;
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
-use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::disk::{Disk, FileAccess, RealDisk};
 use duewheel_store_log::folders_in;
 use duewheel_store_medium::{MediumFiles, ReadOnlyFolder};
 use duewheel_store_postgres::PostgresCoordinator;
@@ -14,6 +15,9 @@ use duewheel_store_redis::RedisCoordinator;
 use crate::config::{Settings, StoreChoice};
 use crate::serve::ServeError;
 use crate::store::{node_error, options_of, postgres_options};
+
+/// The file of a shard that lists the others.
+const MANIFEST: &str = "MANIFEST";
 
 /// The shards of a store.
 pub(crate) enum StoredShards {
@@ -43,39 +47,69 @@ pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
     }
 }
 
-/// The folders of all shards of a store that nodes share, which do not change while they are copied: as of one moment, or
-/// because no shard has an owner. `None` for a data folder.
+/// All shards of a store that nodes share, to be copied: as of one moment, or while no shard has an owner.
+pub(crate) struct ShardsToCopy {
+    pub(crate) disks: Vec<Arc<dyn Disk>>,
+    /// A store that cannot show one moment, and the manifests of its shards: each owner writes another one at once.
+    changing: Option<(StoredShards, Vec<Vec<u8>>)>,
+}
+
+/// The shards of a store to copy; `None` for a data folder.
 ///
 /// # Errors
-/// [`ServeError`] when the options are invalid, the store cannot be reached, or a shard has an owner.
-pub(crate) fn to_copy(settings: &Settings) -> Result<Option<Vec<Arc<dyn Disk>>>, ServeError> {
+/// [`ServeError`] when the options are invalid, the store cannot be reached, a shard has no files, or has an owner.
+pub(crate) fn to_copy(settings: &Settings) -> Result<Option<ShardsToCopy>, ServeError> {
     let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
     if let StoreChoice::Postgres(postgres) = &settings.store {
         let database = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
         let shards = database.read_at_one_moment().map_err(failed)?;
-        return Ok(Some(shards.into_iter().map(of_medium).collect()));
+        let disks: Vec<_> = shards.into_iter().map(of_medium).collect();
+        manifests(&disks).map_err(failed)?;
+        return Ok(Some(ShardsToCopy { disks, changing: None }));
     }
     match open(settings)? {
         StoredShards::Folders(_) => Ok(None),
         shards @ (StoredShards::Redis(..) | StoredShards::Postgres(..)) => {
+            let all = (0..shards.count()).map(|shard| shards.disk(ShardId(shard)));
+            let disks = all.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let before = manifests(&disks).map_err(failed)?;
             shards.unowned().map_err(failed)?;
-            let disks = (0..shards.count()).map(|shard| shards.disk(ShardId(shard)));
-            Ok(Some(disks.collect::<Result<_, _>>().map_err(failed)?))
+            Ok(Some(ShardsToCopy { disks, changing: Some((shards, before)) }))
         }
     }
 }
 
-/// Checks that the shards were not changed since [`to_copy`].
-///
-/// # Errors
-/// [`ServeError`] when a shard has an owner by now, or the store cannot be reached.
-pub(crate) fn still_unchanged(settings: &Settings) -> Result<(), ServeError> {
-    let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
-    match &settings.store {
-        // Its copy is of one moment.
-        StoreChoice::Postgres(_) | StoreChoice::Log { .. } => Ok(()),
-        StoreChoice::Redis(_) => open(settings)?.unowned().map_err(failed),
+impl ShardsToCopy {
+    /// Checks that what was copied is of one moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] when a shard has an owner, or has had one since; and the store cannot be reached.
+    pub(crate) fn still_unchanged(&self) -> Result<(), StoreError> {
+        let Some((shards, before)) = &self.changing else { return Ok(()) };
+        shards.unowned()?;
+        if manifests(&self.disks)? != *before {
+            let what = "a node has had a shard meanwhile: the copy is of several moments, and is not kept";
+            return Err(StoreError::new(ErrorKind::Fenced, what));
+        }
+        Ok(())
     }
+}
+
+/// The manifest of each shard.
+fn manifests(disks: &[Arc<dyn Disk>]) -> Result<Vec<Vec<u8>>, StoreError> {
+    let failed = |shard: u32, error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let what = "has no files: no node has opened it yet, or it has lost them";
+            StoreError::new(ErrorKind::Corrupt, format_args!("shard {shard} {what}"))
+        }
+        _ => StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard}: {error}")),
+    };
+    let read = |disk: &dyn Disk| {
+        let file = disk.open(MANIFEST, FileAccess::Read)?;
+        let mut bytes = vec![0; usize::try_from(file.size()?).unwrap_or(0)];
+        file.read_at(&mut bytes, 0).map(|()| bytes)
+    };
+    (0..).zip(disks).map(|(shard, disk)| read(&**disk).map_err(|error| failed(shard, error))).collect()
 }
 
 fn of_medium(files: Arc<dyn MediumFiles>) -> Arc<dyn Disk> {

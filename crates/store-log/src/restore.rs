@@ -104,6 +104,7 @@ impl CheckedBackup {
     fn check(src: &Path) -> Result<Self, ReadFault> {
         let from = RealDisk::new(src);
         let Some(count) = shards::count(&from)? else {
+            shards::alone(&from)?;
             let copies = vec![SoundCopy::check(Arc::new(from), String::new())?];
             return Ok(CheckedBackup { copies, files: 0, _lock: None });
         };

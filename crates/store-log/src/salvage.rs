@@ -75,12 +75,13 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageRe
     let (src, dir) = (src.as_ref(), dir.as_ref());
     let disk = RealDisk::new(src);
     let Some(count) = shards::count(&disk).map_err(|error| shards::named(src, error))? else {
+        shards::alone(&disk).map_err(|error| shards::named(src, error))?;
         return salvage_from(&disk, dir);
     };
     let shards = count.shards;
     let _lock = lock_if_any(&disk)?;
     // A shard in the place of another one would give its ids again.
-    if let Some(other) = shards::strangers(&disk, &count)?.into_iter().find(|other| other.is_another) {
+    if let Some(other) = shards::strangers(&disk, &count).into_iter().find(|other| other.is_another) {
         return Err(shards::named(src, other.into()));
     }
     let disks: Vec<_> = shards::disks(src, shards).into_iter().map(|(_, disk)| disk).collect();

@@ -95,8 +95,11 @@ fn folders_of(disk: &dyn Disk, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
 /// [`ErrorKind::Unavailable`] if the disk returns an error.
 pub fn spoil(dir: impl AsRef<Path>) -> Result<(), StoreError> {
     let disk = RealDisk::new(dir.as_ref());
-    let name = if disk.open(SHARDS, FileAccess::Read).is_ok() { SHARDS } else { MANIFEST };
-    disk.remove(name).map_err(failed("remove", name))
+    let remove = |name: &str| disk.remove(name).map_err(failed("remove", name));
+    let Some(count) = count(&disk)? else { return remove(MANIFEST) };
+    remove(SHARDS)?;
+    // Without them the folder would look like one that was being made.
+    (0..count.shards).try_for_each(|shard| remove(&format!("{}/{MANIFEST}", name(shard, count.shards))))
 }
 
 impl ShardFolders {
@@ -119,19 +122,21 @@ impl ShardFolders {
                 let what = format!("it has {} shards, not {shards}", count.shards);
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
-            Some(count) if count.is_complete => {
-                whole(&disk, shards)?;
+            Some(count) => {
+                if count.is_complete {
+                    whole(&disk, shards)?;
+                }
                 agreed(&disk, &count)?;
-                if count.id.is_none() {
+                if count.is_complete && count.id.is_none() {
                     establish(&disk, shards)?;
                 }
-                true
+                count.is_complete
             }
             None if exists(&disk, MANIFEST)? => {
                 let what = format!("it has one shard, not {shards}");
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
-            Some(_) | None => false,
+            None => false,
         };
         Ok(ShardFolders { root: dir.to_owned(), shards, is_complete, _lock: lock })
     }
@@ -196,7 +201,7 @@ fn small(disk: &dyn Disk, name: &str) -> Result<Option<String>, StoreError> {
 }
 
 /// Checks that a folder is that of a store, and not that of a shard in a data folder.
-fn alone(disk: &dyn Disk) -> Result<(), StoreError> {
+pub(crate) fn alone(disk: &dyn Disk) -> Result<(), StoreError> {
     match small(disk, SHARD)? {
         None => Ok(()),
         Some(text) => {
@@ -220,15 +225,21 @@ pub(crate) struct Stranger {
 
 /// Checks that each folder is that of the shard whose name it has, and of this data folder.
 pub(crate) fn agreed(disk: &dyn Disk, count: &ShardCount) -> Result<(), StoreError> {
-    strangers(disk, count)?.into_iter().next().map_or(Ok(()), |stranger| Err(stranger.into()))
+    strangers(disk, count).into_iter().next().map_or(Ok(()), |stranger| Err(stranger.into()))
 }
 
 /// The folders that are not what their names say.
-pub(crate) fn strangers(disk: &dyn Disk, count: &ShardCount) -> Result<Vec<Stranger>, StoreError> {
+pub(crate) fn strangers(disk: &dyn Disk, count: &ShardCount) -> Vec<Stranger> {
     let mut strangers = Vec::new();
     for shard in 0..count.shards {
         let file = format!("{}/{SHARD}", name(shard, count.shards));
-        let text = small(disk, &file)?;
+        let text = match small(disk, &file) {
+            Ok(text) => text,
+            Err(error) => {
+                strangers.push(Stranger { file, what: error.to_string(), is_another: false });
+                continue;
+            }
+        };
         let (what, is_another) = match (text.as_deref(), text.as_deref().and_then(read_shard), count.id) {
             // An earlier version made the data folder, or it is not complete.
             (None, _, None) => continue,
@@ -246,7 +257,7 @@ pub(crate) fn strangers(disk: &dyn Disk, count: &ShardCount) -> Result<Vec<Stran
         };
         strangers.push(Stranger { file, what, is_another });
     }
-    Ok(strangers)
+    strangers
 }
 
 impl From<Stranger> for StoreError {
@@ -454,6 +465,16 @@ mod tests {
         assert_eq!(problems(), 1);
         swap(&data.join("1-of-3"), &other.join("1-of-3"));
         refused(shards_in(data.join("1-of-3")), "the folder of shard 1 of 3 of a data folder");
+        let (alone, to) = (data.join("1-of-3"), dir.path().join("to"));
+        assert!(crate::restore(&alone, &to).unwrap_err().to_string().contains("shard 1 of 3"));
+        assert!(crate::salvage(&alone, &to).unwrap_err().to_string().contains("shard 1 of 3"));
+        // Without the file that says how many there are, too.
+        let whole = fs::read(data.join(SHARDS)).unwrap();
+        fs::remove_file(data.join(SHARDS)).unwrap();
+        swap(&data.join("1-of-3"), &data.join("2-of-3"));
+        refused(open(), "shard 2 of 3");
+        swap(&data.join("1-of-3"), &data.join("2-of-3"));
+        fs::write(data.join(SHARDS), whole).unwrap();
         // What an earlier version has made gets its id when it is opened.
         for name in ["0-of-3", "1-of-3", "2-of-3"] {
             fs::remove_file(data.join(name).join(SHARD)).unwrap();
@@ -465,6 +486,10 @@ mod tests {
         assert!(data.join("2-of-3").join(SHARD).exists());
         drop(open().unwrap());
         assert_eq!(problems(), 0);
+        spoil(&data).unwrap();
+        let folders = open().unwrap();
+        let options = Options { segment_bytes: 1 << 16, ..Options::default() };
+        refused(LogStore::open(folders.folder(ShardId(0)), options, std::sync::Arc::new(|| ())), MANIFEST);
     }
 
     #[test]

@@ -65,8 +65,9 @@ impl PgConnection {
     /// each statement may come late.
     pub(crate) fn give_up(self, limit: Duration) {
         let PgConnection { client, cancel, tls, .. } = self;
-        drop(client);
-        tokio::spawn(async move {
+        // The caller may be on any thread.
+        let _ = spawn(async move {
+            drop(client);
             let asked = async {
                 match tls {
                     Some(tls) => cancel.cancel_query(tls).await,
@@ -76,7 +77,7 @@ impl PgConnection {
             if let Ok(Err(error)) = tokio::time::timeout(limit, asked).await {
                 tracing::debug!(%error, "a statement could not be cancelled");
             }
-        });
+        }); // without the runtime there is no connection either
     }
 
     /// Whether the server has warned since the last call.

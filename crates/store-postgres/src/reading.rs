@@ -124,8 +124,10 @@ impl PgMoment {
     /// Begins it; it begins to show the tables at the first statement.
     pub(crate) async fn begin(database: &Database) -> Result<Self, StoreError> {
         let mut lent = database.connection().await?;
-        let begun = lent.client()?.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await;
-        begun.map_err(CallFailure::from)?;
+        // Between two statements a copy works on its disk, for as long as that takes.
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                     SET LOCAL idle_in_transaction_session_timeout = 0";
+        lent.client()?.batch_execute(begin).await.map_err(CallFailure::from)?;
         Ok(PgMoment { lent: tokio::sync::Mutex::new(lent), limit: database.time_limit() })
     }
 

@@ -42,6 +42,8 @@ const LINGER: u64 = 5_000 * MS;
 /// The largest number of demands in one submission. The number begins with one and doubles as long as all demands get
 /// what they want.
 const MOST: usize = 64;
+/// A shard that cannot be reached says so within this time, in ns: most are known to be away at once.
+const FAILS_WITHIN: u64 = 1_000 * MS;
 /// The pause after two notifications in vain, doubled up to the longest. After the first one there is none: most likely
 /// another node was faster.
 const FIRST_REST: Duration = Duration::from_millis(1);
@@ -502,9 +504,12 @@ impl Demands {
             demand.soon = None;
             return out.push(Action::Look { arrival, session: demand.reserve.session });
         }
-        if demand.state == DemandState::Leaving || demand.deadline <= now {
+        if demand.state == DemandState::Leaving {
+            return self.answer(now, arrival, Ok(Reserved::Grants(Vec::new())), out);
+        }
+        if demand.deadline <= now {
             let queues = demand.reserve.queues.clone();
-            let outcome = self.failure_of(&queues).map_or_else(|| Ok(Reserved::Grants(Vec::new())), Err);
+            let outcome = self.failure_of(now, &queues).map_or_else(|| Ok(Reserved::Grants(Vec::new())), Err);
             return self.answer(now, arrival, outcome, out);
         }
         demand.state = DemandState::Waiting;
@@ -516,14 +521,19 @@ impl Demands {
         }
     }
 
-    /// The error of a shard, if all shards fail: then it is not known whether these queues have a message.
-    fn failure_of(&self, queues: &[QueueName]) -> Option<CallError> {
-        let mut shard_waiters = queues
-            .iter()
-            .filter_map(|queue| self.queues.get(queue))
-            .flat_map(|demands| &demands.shard_waiters);
-        let first = shard_waiters.next()?.failing.clone();
-        first.filter(|_| shard_waiters.all(|shard_waiter| shard_waiter.failing.is_some()))
+    /// The error of a shard, if all shards fail: then it is not known whether these queues have a message. A wait that
+    /// began again and goes on for a while is at a shard that works again.
+    fn failure_of(&self, now: u64, queues: &[QueueName]) -> Option<CallError> {
+        let fails = |waiter: &ShardWaiter| match waiter.state {
+            ShardWaiterState::Resting { .. } => true,
+            ShardWaiterState::Armed { since, .. } => now.saturating_sub(since) < FAILS_WITHIN,
+            ShardWaiterState::Idle | ShardWaiterState::Notified | ShardWaiterState::Asking => false,
+        };
+        let failing = |waiter: &ShardWaiter| waiter.failing.clone().filter(|_| fails(waiter));
+        let lists = queues.iter().filter_map(|queue| self.queues.get(queue));
+        let mut shard_waiters = lists.flat_map(|demands| &demands.shard_waiters);
+        let first = failing(shard_waiters.next()?)?;
+        shard_waiters.all(|waiter| failing(waiter).is_some()).then_some(first)
     }
 
     fn send_away(&mut self, now: u64, arrival: Arrival, out: &mut Vec<Action>) {

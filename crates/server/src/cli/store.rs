@@ -78,11 +78,11 @@ impl StoreBackupArgs {
             let what = "give --store redis://… or postgres://…; `duewheel backup` copies the data folder of a server";
             return Err(CommandFailure::Usage(what.to_owned()));
         };
-        let copied = copy_shards(&shards, &self.dest).map_err(CommandFailure::failed)?;
-        if let Err(changed) = stored::still_unchanged(&settings) {
-            // What it copied may be of several moments.
+        let copied = copy_shards(&shards.disks, &self.dest).map_err(CommandFailure::failed)?;
+        if let Err(changed) = shards.still_unchanged() {
+            // If even that fails, the error above is told.
             let _ = spoil(&self.dest);
-            return Err(changed.into());
+            return Err(CommandFailure::failed(changed));
         }
         let mut out = stdout().lock();
         if self.json {

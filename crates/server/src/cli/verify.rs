@@ -89,7 +89,7 @@ fn verify_shards(shards: &StoredShards) -> Result<VerifyReport, StoreError> {
         let disk = shards.disk(shard)?;
         if disk.list("").is_ok_and(|names| names.is_empty()) {
             if shards.has_lost_all(shard)? {
-                let what = "the shard has had an owner, and has no file: all that it held is lost";
+                let what = "the shard has had files, and has none: all that it held is lost";
                 let (file, what) = (format!("shard {shard}"), what.to_owned());
                 all.problems.push(Damage { file, offset: 0, what });
             }
