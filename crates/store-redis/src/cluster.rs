@@ -212,17 +212,25 @@ impl CoordinatorInner {
         Ok(ClusterIdentity { id, shards, secret, made })
     }
 
-    /// The stored secrets. Keeps the valid one, in case Redis loses it.
+    /// The stored secrets of a cluster whose format this version knows. Keeps the valid one, in case Redis loses it.
     pub(crate) async fn secrets(&self) -> Result<Secrets, StoreError> {
         let of = "secrets";
         let mut call = redis::cmd("HMGET");
-        call.arg(&self.cluster).arg(&["secret", "former_secret"]);
+        call.arg(&self.cluster).arg(&["format", "secret", "former_secret"]);
         let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
         let mut words = value::list(reply, of)?.into_iter();
         let mut next = || value::text(words.next().unwrap_or_default(), of);
         let read = |field: &str, text: String| {
             unhex(&text).ok_or_else(|| fault::damaged(&self.cluster, field, "no 32 bytes"))
         };
+        match next()?.as_deref() {
+            Some(FORMAT) => {}
+            Some(other) => return Err(unknown_format(other)),
+            None => {
+                let what = format_args!("{} is not there: no node has taken part yet", self.cluster);
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+        }
         let (current, former) = (value::some(next()?, of)?, next()?);
         let current = read("secret", current)?;
         let former = former.map(|text| read("former_secret", text)).transpose()?;

@@ -10,6 +10,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use duewheel_redis_rig::free_port;
@@ -492,12 +495,14 @@ impl Drop for LongTransaction {
     }
 }
 
-/// A pooler in front of a server, which gives a connection of the server to each transaction.
+/// A pooler in front of a server, which gives a connection of the server to each transaction. When it ends by itself it is
+/// started again, as a service is. (Story: version 1.18 ended beside statements that their clients had given up.)
 #[derive(Debug)]
 pub struct PgBouncer {
     _folder: TempDir,
     port: u16,
-    child: Child,
+    ends: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl PgBouncer {
@@ -513,30 +518,51 @@ impl PgBouncer {
         let users = folder.path().join("users.txt");
         fs::write(&users, format!("\"{SUPERUSER}\" \"\"\n"))?;
         let text = format!(
-            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             auth_type = any\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 5\nunix_socket_dir =\n",
+            "[databases]\n* = user={SUPERUSER} host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nauth_type = any\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = 5\n\
+             unix_socket_dir =\n",
             server.port,
             users.display()
         );
-        let text = text.replace("* = host=127.0.0.1", &format!("* = user={SUPERUSER} host=127.0.0.1"));
         fs::write(&config, text)?;
-        let mut command = Command::new("/usr/sbin/pgbouncer");
-        if let Some((user, group)) = unprivileged()? {
+        let owner = unprivileged()?;
+        if let Some((user, group)) = owner {
             for path in [folder.path(), &config, &users] {
                 chown(path, Some(user), Some(group))?;
             }
-            command.uid(user).gid(group);
         }
-        command.arg("--quiet").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut bouncer = PgBouncer { _folder: folder, port, child: command.spawn()? };
+        let spawn = move || {
+            let mut command = Command::new("/usr/sbin/pgbouncer");
+            if let Some((user, group)) = owner {
+                command.uid(user).gid(group);
+            }
+            command.arg("--quiet").arg(&config);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        };
+        let mut child = spawn()?;
         let deadline = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if bouncer.child.try_wait()?.is_some() || Instant::now() >= deadline {
+            if child.try_wait()?.is_some() || Instant::now() >= deadline {
+                let _ = child.kill(); // or it has ended
                 return Err(io::Error::other("pgbouncer does not start"));
             }
             std::thread::sleep(STEP);
         }
-        Ok(bouncer)
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ends);
+        let keeper = std::thread::spawn(move || {
+            while !is_over.load(SeqCst) {
+                if matches!(child.try_wait(), Ok(Some(_)))
+                    && let Ok(another) = spawn()
+                {
+                    child = another;
+                }
+                std::thread::sleep(STEP);
+            }
+            let _ = child.kill(); // or it has ended
+            let _ = child.wait();
+        });
+        Ok(PgBouncer { _folder: folder, port, ends, keeper: Some(keeper) })
     }
 
     /// The port at which it listens.
@@ -547,7 +573,9 @@ impl PgBouncer {
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // or it has ended
-        let _ = self.child.wait();
+        self.ends.store(true, SeqCst);
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join(); // its panic was printed
+        }
     }
 }

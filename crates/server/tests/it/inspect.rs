@@ -235,8 +235,8 @@ fn a_shard_that_has_lost_all_files_is_a_problem_on_postgres() {
         "{told:?}"
     );
     postgres
-        .query("UPDATE duewheel.shard SET epoch = 0 WHERE shard = 1")
-        .expect("as if it never had an owner");
+        .query("UPDATE duewheel.shard SET used = false; DELETE FROM duewheel.turn WHERE shard = 1")
+        .expect("as if it never had a file");
     assert_eq!(problems(&url), (true, Vec::new()));
 }
 

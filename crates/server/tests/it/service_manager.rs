@@ -101,7 +101,7 @@ fn a_given_socket_that_other_machines_reach_needs_tokens_and_tls_too() {
 
 fn run_given(command: &mut Command) -> String {
     let output = command.output().expect("output");
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     text(&output.stderr)
 }
 

@@ -55,7 +55,7 @@ const WORDS: [&str; 4] = ["", "http", "beanstalk", "peer"];
 fn refused(command: &mut Command, at: &str) -> String {
     let output = run(command);
     let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{at}: {stderr}");
+    assert_eq!(output.status.code(), Some(2), "{at}: {stderr}");
     assert!(output.stdout.is_empty(), "{at}: said that it is ready");
     assert!(stderr.contains("other machines reach this address"), "{at}: {stderr}");
     stderr
