@@ -173,17 +173,9 @@ pub(crate) fn name(shard: u32, shards: u32) -> String {
 
 /// What a folder says about its shards. `None`: it has none, so it is the folder of one store.
 pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
-    match disk.open(SHARDS, FileAccess::Read) {
-        Ok(file) => {
-            let size = file.size().map_err(failed("measure", SHARDS))?;
-            let mut bytes = vec![0; usize::try_from(size.min(MAX_BYTES)).unwrap_or(0)];
-            file.read_at(&mut bytes, 0).map_err(failed("read", SHARDS))?;
-            let (shards, id) = read(&bytes).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
-            Ok(Some(ShardCount { shards, is_complete: true, id }))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => of_names(disk),
-        Err(error) => Err(failed("open", SHARDS)(error)),
-    }
+    let Some(text) = small(disk, SHARDS)? else { return of_names(disk) };
+    let (shards, id) = read(text.as_bytes()).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
+    Ok(Some(ShardCount { shards, is_complete: true, id }))
 }
 
 /// The content of a small file; `None` if it is not there.
