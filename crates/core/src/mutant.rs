@@ -34,6 +34,8 @@ pub enum Mutant {
     LookUpAsOfAsking,
     /// Calls that name what a waiting call names do not wait for it.
     LaneIgnored,
+    /// A call waits for any parked call that names what it names, whether that arrived before it or after it.
+    WaitsForLater,
     /// A flush removes the journal that it covers before the manifest lists its runs.
     CutBeforeManifest,
     /// A medium removes a file that is still read.

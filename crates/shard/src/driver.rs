@@ -267,7 +267,6 @@ impl<S: Store> Driver<S> {
                 self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 continue;
             }
-            self.parked.decided(to);
             let copy = Settling::copy(&op);
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             if let Some(copy) = copy {
@@ -359,7 +358,7 @@ impl<S: Store> Driver<S> {
 
     /// When to step again at the latest if no submission arrives before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() || self.parked.has_more() {
+        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() || self.parked.has_ready() {
             return Some(now.engine);
         }
         if !self.is_open() {

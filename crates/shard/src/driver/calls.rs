@@ -14,10 +14,23 @@ use crate::inbox::Answers;
 pub(super) struct Calls {
     calls: Vec<Option<OpenCall>>,
     free: Vec<u32>,
+    arrivals: u64,
+}
+
+/// The number of a call, in the order in which calls arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Arrival(pub(super) u64);
+
+impl Arrival {
+    pub(super) const FIRST: Arrival = Arrival(0);
+    pub(super) const LAST: Arrival = Arrival(u64::MAX);
 }
 
 #[derive(Debug)]
 struct OpenCall {
+    arrival: Arrival,
+    /// The number of times that the store has fetched what it needs.
+    fetches: u8,
     answers: Vec<Option<Result<Reply, CallError>>>,
     missing: usize,
     to: Option<oneshot::Sender<Answers>>,
@@ -35,7 +48,10 @@ impl Calls {
             }
             return 0;
         }
-        let call = OpenCall { answers: (0..ops).map(|_| None).collect(), missing: ops, to };
+        self.arrivals += 1;
+        let arrival = Arrival(self.arrivals);
+        let answers = (0..ops).map(|_| None).collect();
+        let call = OpenCall { arrival, fetches: 0, answers, missing: ops, to };
         let index = match self.free.pop() {
             Some(index) => {
                 self.calls[index as usize] = Some(call);
@@ -47,6 +63,30 @@ impl Calls {
             }
         };
         u64::from(index) << CALL_SHIFT
+    }
+
+    /// When the call of an operation arrived.
+    pub(super) fn arrival(&self, to: ReplyTo) -> Arrival {
+        self.call(to).map_or(Arrival::FIRST, |call| call.arrival)
+    }
+
+    /// The number of times that the store has fetched what the call of an operation needs.
+    pub(super) fn fetches(&self, to: ReplyTo) -> u8 {
+        self.call(to).map_or(0, |call| call.fetches)
+    }
+
+    /// Counts a fetch for the call of an operation.
+    pub(super) fn fetch(&mut self, to: ReplyTo) {
+        if let Some((index, _)) = places(to)
+            && let Some(Some(call)) = self.calls.get_mut(index)
+        {
+            call.fetches = call.fetches.saturating_add(1);
+        }
+    }
+
+    fn call(&self, to: ReplyTo) -> Option<&OpenCall> {
+        let (index, _) = places(to)?;
+        self.calls.get(index)?.as_ref()
     }
 
     /// Puts an error in the place of one answer; the call is sent with the others.

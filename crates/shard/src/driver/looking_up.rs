@@ -8,8 +8,13 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError};
 
 use super::Driver;
-use super::calls::call_of;
+use super::calls::{Arrival, call_of};
+use super::parked::WaitsFor;
 use crate::error::{CallError, Outcome};
+
+/// The number of times that a call is fetched: for what it names, and for what it asks by what was found. After that it
+/// waits for the medium on the driver's thread, since memory may be too small to keep what is fetched.
+const FETCHES: u8 = 2;
 
 /// How often an operation is looked up at most: what it names, and what it asks by that.
 const LEVELS: usize = 2;
@@ -64,11 +69,11 @@ impl<S: Store> Driver<S> {
         self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
     }
 
-    /// Parks the calls which name something that a parked call names, too.
+    /// Parks the calls which name something that a parked call before them names.
     fn park_what_waits_for_others(&mut self) {
         for (to, ops) in self.take_calls() {
-            if call_of(to).1 == 0 && self.parked.concerns(&ops) {
-                self.parked.park(ops, false, None);
+            if self.waits_for_others(to, &ops) {
+                self.parked.park(self.open.arrival(to), WaitsFor::Others, ops, None);
             } else {
                 self.undecided.extend(ops);
             }
@@ -89,7 +94,7 @@ impl<S: Store> Driver<S> {
             match self.look_up_call(to, &ops) {
                 Ok(None) => {}
                 Ok(Some(lookups)) => {
-                    self.park(ops, lookups)?;
+                    self.park(to, ops, lookups)?;
                     continue;
                 }
                 Err(error) => {
@@ -113,15 +118,16 @@ impl<S: Store> Driver<S> {
     /// Looks up what the operations of one call name; returns the look-ups that need the medium, if the call may wait
     /// for it.
     fn look_up_call(&mut self, to: ReplyTo, ops: &[(ReplyTo, Op)]) -> Result<Option<Lookups>, StoreError> {
-        if call_of(to).1 == 0 && self.parked.concerns(ops) {
+        if self.waits_for_others(to, ops) {
             return Ok(Some(Lookups::default()));
         }
+        let may_fetch = is_whole(to) && self.open.fetches(to) < FETCHES;
         for _ in 0..LEVELS {
             self.lookups = self.lookups_of(ops);
             if self.lookups.is_empty() {
                 break;
             }
-            if !self.parked.may_fetch(to) {
+            if !may_fetch {
                 self.find()?;
             } else if self.find_at_hand()? == AtHand::No {
                 return Ok(Some(self.lookups_of(ops)));
@@ -130,17 +136,26 @@ impl<S: Store> Driver<S> {
         Ok(None)
     }
 
-    fn park(&mut self, ops: Vec<(ReplyTo, Op)>, fetch: Lookups) -> Result<(), StoreError> {
+    /// Whether a call must let a parked one go first.
+    fn waits_for_others(&self, to: ReplyTo, ops: &[(ReplyTo, Op)]) -> bool {
+        is_whole(to) && self.parked.delays(self.open.arrival(to), ops)
+    }
+
+    fn park(&mut self, to: ReplyTo, ops: Vec<(ReplyTo, Op)>, fetch: Lookups) -> Result<(), StoreError> {
+        let arrival = self.open.arrival(to);
+        if fetch.is_empty() {
+            self.parked.park(arrival, WaitsFor::Others, ops, None);
+            return Ok(());
+        }
         let mut found = None;
         if mutant::is(Mutant::LookUpAsOfAsking) {
             let mut as_of_now = Found::default();
             self.store.find_many(&fetch, &mut as_of_now)?;
             found = Some((fetch.clone(), as_of_now));
         }
-        match self.parked.park(ops, !fetch.is_empty(), found) {
-            Some(ticket) => self.store.fetch(ticket, fetch),
-            None => Ok(()),
-        }
+        self.parked.park(arrival, WaitsFor::Medium, ops, found);
+        self.open.fetch(to);
+        self.store.fetch(arrival.0, fetch)
     }
 
     /// Lets calls come back for which the store has fetched what they need.
@@ -149,7 +164,7 @@ impl<S: Store> Driver<S> {
             return;
         }
         while let Some(ticket) = self.store.fetched() {
-            self.parked.fetched(ticket);
+            self.parked.fetched(Arrival(ticket));
         }
         let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);
         self.parked.take(most, &mut self.undecided, |lookups, found| engine.adopt(&lookups, found));
@@ -243,4 +258,10 @@ impl<S: Store> Driver<S> {
         self.lookups.answers.clear();
         result
     }
+}
+
+/// Whether nothing of a call is decided, of which this is the first operation that is not. Others do not wait: the
+/// operations of a call are decided without those of other calls in between.
+fn is_whole(first: ReplyTo) -> bool {
+    call_of(first).1 == 0
 }

@@ -1,8 +1,10 @@
 //! Calls that wait for a slow medium, and the calls that must wait for them.
 //!
-//! A look-up that must read a disk or a server delays the call that needs it, and the calls that name the same messages,
+//! A look-up that must read a disk or a server delays the call that needs it, and later calls that name the same messages,
 //! keys or answers: these keep their order. All others go on. When the store has what it needs in memory, the call comes
 //! back, and everything is looked up again, as of then.
+//!
+//! A call waits only for calls that arrived before it, so the first one of all waits for nothing but the medium.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,42 +14,43 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::store::{Found, Lookups};
 
-use super::calls::call_of;
+use super::calls::Arrival;
 
-/// Number of times that a call is fetched: for what it names, and for what it asks by what was found. After that it waits for the
-/// medium on the driver's thread, since memory may be too small to keep what is fetched.
-const FETCHES: u8 = 2;
-
-/// Calls that wait, in the order in which they arrived.
+/// Calls that wait, by their arrival. Each method takes time by the operations that it is given or returns, however many
+/// wait.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
-    calls: VecDeque<ParkedCall>,
-    /// What they name.
-    names: BTreeSet<LookupName>,
-    /// Calls that have come back and are not decided yet.
-    back: BTreeMap<u64, ParkedTurn>,
-    arrivals: u64,
-    tickets: u64,
+    calls: BTreeMap<Arrival, ParkedCall>,
+    /// The names of each call. The first call of a name goes first.
+    names: BTreeSet<(LookupName, Arrival)>,
+    /// Calls that can come back.
+    ready: BTreeSet<Arrival>,
     /// The number of operations that wait.
     ops: usize,
-    /// Whether a call could come back, for which the batch had no room.
-    more: bool,
 }
 
-/// The turn of a call among those that were parked, and how often it was fetched.
-#[derive(Clone, Copy, Debug)]
-struct ParkedTurn {
-    turn: u64,
-    fetches: u8,
+/// The reason why a call is parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// The store fetches what it needs.
+    Medium,
+    /// Calls before it name the same.
+    Others,
 }
 
 #[derive(Debug)]
 struct ParkedCall {
-    arrival: ParkedTurn,
-    /// What it waits for; `None`: only for calls before it.
-    ticket: Option<u64>,
+    waits_for: WaitsFor,
+    /// The number of its names that a call before it has, too.
+    behind: usize,
     ops: Vec<(ReplyTo, Op)>,
     found: Option<(Lookups, Found)>,
+}
+
+impl ParkedCall {
+    fn is_ready(&self) -> bool {
+        self.waits_for == WaitsFor::Others && self.behind == 0
+    }
 }
 
 /// What an operation names, whether it is in memory or not.
@@ -69,99 +72,115 @@ impl Parked {
     }
 
     /// Whether a call can come back at once.
-    pub(super) fn has_more(&self) -> bool {
-        self.more
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
-    /// Whether a call may wait for the medium beside the driver's thread. One of which a part is decided may not: its
-    /// operations are decided without others in between.
-    pub(super) fn may_fetch(&self, first: ReplyTo) -> bool {
-        let (call, part) = call_of(first);
-        part == 0 && self.back.get(&call).is_none_or(|arrival| arrival.fetches < FETCHES)
+    /// Whether a call that arrived before this one waits, and names something of what these operations name.
+    pub(super) fn delays(&self, arrival: Arrival, ops: &[(ReplyTo, Op)]) -> bool {
+        let is_before = |first: Arrival| first < arrival || mutant::is(Mutant::WaitsForLater);
+        !self.names.is_empty() && names(ops).any(|name| self.first_of(&name).is_some_and(is_before))
     }
 
-    /// Whether a call that waits names something of what these operations name.
-    pub(super) fn concerns(&self, ops: &[(ReplyTo, Op)]) -> bool {
-        !self.names.is_empty() && !is_lane_ignored() && names(ops).any(|name| self.names.contains(&name))
-    }
-
-    /// Parks a call; returns the ticket under which its look-ups are to be fetched, unless it only waits for other calls.
+    /// Parks a call.
     pub(super) fn park(
         &mut self,
+        arrival: Arrival,
+        waits_for: WaitsFor,
         ops: Vec<(ReplyTo, Op)>,
-        is_fetched: bool,
         found: Option<(Lookups, Found)>,
-    ) -> Option<u64> {
-        let (call, _) = call_of(ops.first()?.0);
-        let mut arrival = self.back.remove(&call).unwrap_or_else(|| {
-            self.arrivals += 1;
-            ParkedTurn { turn: self.arrivals, fetches: 0 }
-        });
-        let ticket = is_fetched.then(|| {
-            arrival.fetches += 1;
-            self.tickets += 1;
-            self.tickets
-        });
-        self.names.extend(names(&ops));
+    ) {
+        let mut behind = 0;
+        if !is_lane_ignored() {
+            for name in names(&ops) {
+                let first = self.first_of(&name);
+                if !self.names.insert((name, arrival)) {
+                    continue;
+                }
+                match first {
+                    Some(first) if first < arrival => behind += 1,
+                    Some(later) => self.puts_behind(later),
+                    None => {}
+                }
+            }
+        }
         self.ops += ops.len();
-        self.more |= ticket.is_none();
-        let at = self.calls.partition_point(|before| before.arrival.turn < arrival.turn);
-        self.calls.insert(at, ParkedCall { arrival, ticket, ops, found });
-        ticket
+        let call = ParkedCall { waits_for, behind, ops, found };
+        if call.is_ready() {
+            self.ready.insert(arrival);
+        }
+        self.calls.insert(arrival, call);
     }
 
     /// What a call waits for has been fetched.
-    pub(super) fn fetched(&mut self, ticket: u64) {
-        if let Some(call) = self.calls.iter_mut().find(|call| call.ticket == Some(ticket)) {
-            call.ticket = None;
-            self.more = true;
+    pub(super) fn fetched(&mut self, arrival: Arrival) {
+        if let Some(call) = self.calls.get_mut(&arrival) {
+            call.waits_for = WaitsFor::Others;
+            if call.is_ready() {
+                self.ready.insert(arrival);
+            }
         }
     }
 
-    /// Lets calls come back that wait for nothing any more, up to about so many operations. A call that waits for others
-    /// which name the same comes back with them, behind them.
+    /// Lets calls come back that wait for nothing any more, up to so many operations, and at least one call if `to` is
+    /// empty. A call comes back with the calls before it that name the same, behind them.
     pub(super) fn take(
         &mut self,
         most: usize,
         to: &mut VecDeque<(ReplyTo, Op)>,
         mut adopt: impl FnMut(Lookups, Found),
     ) {
-        if !std::mem::take(&mut self.more) {
-            return;
-        }
-        let mut waiting = BTreeSet::new();
-        for parked in std::mem::take(&mut self.calls) {
-            let waits = parked.ticket.is_some()
-                || (!is_lane_ignored() && names(&parked.ops).any(|name| waiting.contains(&name)));
-            let is_full = !to.is_empty() && to.len() + parked.ops.len() > most;
-            if waits || is_full {
-                self.more |= !waits;
-                waiting.extend(names(&parked.ops));
-                self.calls.push_back(parked);
-                continue;
+        while let Some(&first) = self.ready.first() {
+            let size = self.calls.get(&first).map_or(0, |call| call.ops.len());
+            if !to.is_empty() && to.len() + size > most {
+                return;
             }
-            self.ops -= parked.ops.len();
-            if let Some((to, _)) = parked.ops.first() {
-                self.back.insert(call_of(*to).0, parked.arrival);
+            self.ready.remove(&first);
+            let Some(call) = self.calls.remove(&first) else { continue };
+            self.ops -= size;
+            for name in names(&call.ops) {
+                self.let_next(name, first);
             }
-            to.extend(parked.ops);
-            if let Some((lookups, found)) = parked.found {
+            to.extend(call.ops);
+            if let Some((lookups, found)) = call.found {
                 adopt(lookups, found);
             }
-        }
-        self.names = waiting;
-    }
-
-    /// An operation is decided, and with it the first one of its call.
-    pub(super) fn decided(&mut self, to: ReplyTo) {
-        if !self.back.is_empty() {
-            self.back.remove(&call_of(to).0);
         }
     }
 
     /// Gives up all calls that wait, in order.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (ReplyTo, Op)> + use<> {
-        std::mem::take(self).calls.into_iter().flat_map(|call| call.ops)
+        std::mem::take(self).calls.into_values().flat_map(|call| call.ops)
+    }
+
+    /// The first call that has this name.
+    fn first_of(&self, name: &LookupName) -> Option<Arrival> {
+        let all = (name.clone(), Arrival::FIRST)..=(name.clone(), Arrival::LAST);
+        self.names.range(all).next().map(|(_, arrival)| *arrival)
+    }
+
+    /// A call is not the first one of a name any more.
+    fn puts_behind(&mut self, arrival: Arrival) {
+        if let Some(call) = self.calls.get_mut(&arrival) {
+            call.behind += 1;
+            self.ready.remove(&arrival);
+        }
+    }
+
+    /// The first call of a name is gone.
+    fn let_next(&mut self, name: LookupName, gone: Arrival) {
+        let entry = (name, gone);
+        if !self.names.remove(&entry) {
+            return;
+        }
+        if let Some(next) = self.first_of(&entry.0)
+            && let Some(call) = self.calls.get_mut(&next)
+        {
+            call.behind -= 1;
+            if call.is_ready() {
+                self.ready.insert(next);
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
+use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 const FAR: u64 = 300 * 86_400_000; // ms
@@ -20,7 +21,7 @@ const FAR: u64 = 300 * 86_400_000; // ms
 /// What a slow store shows and is told.
 #[derive(Debug, Default)]
 struct Slow {
-    /// Messages that must be fetched before they are found.
+    /// Messages that must be fetched before they are found by their id or their key.
     cold: BTreeSet<MessageId>,
     /// Whether what was fetched is gone from memory when it is looked up.
     forgets: bool,
@@ -30,6 +31,28 @@ struct Slow {
     waited: u64,
 }
 
+impl Slow {
+    fn is_cold(&self, lookups: &Lookups) -> bool {
+        !named(lookups).is_disjoint(&self.cold)
+    }
+
+    /// The store has fetched what it was asked for first.
+    fn fetch(&mut self) -> bool {
+        let Some((ticket, lookups)) = self.asked.pop_front() else { return false };
+        if !self.forgets {
+            self.cold.retain(|id| !named(&lookups).contains(id));
+        }
+        self.done.push_back(ticket);
+        true
+    }
+}
+
+/// The messages that look-ups name: the key of message 7 is `key-7`.
+fn named(lookups: &Lookups) -> BTreeSet<MessageId> {
+    let of_key = |key: &Key| MessageId(key.as_str()["key-".len()..].parse().unwrap());
+    lookups.ids.iter().copied().chain(lookups.keys.iter().map(|(_, key)| of_key(key))).collect()
+}
+
 /// A memory store of which some messages are far away.
 struct SlowStore(MemoryStore, Arc<Mutex<Slow>>);
 
@@ -37,11 +60,11 @@ impl Store for SlowStore {
     pass_on!(0: recovered append sync progress room load loaded idle close level figures);
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         let mut slow = self.1.lock().unwrap();
-        slow.waited += u64::from(lookups.ids.iter().any(|id| slow.cold.contains(id)));
+        slow.waited += u64::from(slow.is_cold(lookups));
         self.0.find_many(lookups, found)
     }
     fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        if lookups.ids.iter().any(|id| self.1.lock().unwrap().cold.contains(id)) {
+        if self.1.lock().unwrap().is_cold(lookups) {
             return Ok(AtHand::No);
         }
         self.0.find_many(lookups, found).map(|()| AtHand::Yes)
@@ -66,6 +89,13 @@ type Pending = oneshot::Receiver<Answers>;
 impl Rig {
     /// Four messages that are due after 300 days and are in the store alone; the first two are cold.
     fn new() -> Self {
+        let rig = Rig::of(4, Policy::default().max_batch_ops);
+        rig.slow().cold.extend([MessageId(1), MessageId(2)]);
+        rig
+    }
+
+    /// So many messages that are due after 300 days and are in the store alone.
+    fn of(far: u64, max_batch_ops: usize) -> Self {
         let now = Now::whole(0, 1_000);
         let slow = Arc::<Mutex<Slow>>::default();
         let mut store = SlowStore(MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {})), slow.clone());
@@ -75,6 +105,7 @@ impl Rig {
             ready_messages: 4,
             least_window: 4,
             load_rows: 4,
+            max_batch_ops,
             ..Policy::default()
         };
         let driver = Driver::new(store, recovered, Config { policy, ..Config::default() }, now).unwrap();
@@ -82,13 +113,14 @@ impl Rig {
         while !rig.driver.is_open() {
             rig.step();
         }
-        let far = |n| Op::Enqueue(Box::new(Enqueue { key: Some(key(n)), ..put(FAR) }));
-        assert_eq!(rig.submit((1..=4).map(far).collect()).try_recv().unwrap().len(), 4);
+        for n in 1..=far {
+            let message = Enqueue { key: Some(key(n)), ..put(FAR) };
+            rig.submit(vec![Op::Enqueue(Box::new(message))]).try_recv().unwrap();
+        }
         for _ in 0..4 {
             let near = || Op::Enqueue(Box::new(put(60_000)));
             rig.submit(vec![near(), near(), near()]).try_recv().unwrap();
         }
-        rig.slow().cold.extend([MessageId(1), MessageId(2)]);
         rig
     }
 
@@ -103,21 +135,30 @@ impl Rig {
     fn submit(&mut self, ops: Vec<Op>) -> Pending {
         let (answer, answers) = oneshot::channel();
         let submission = Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false };
-        self.driver.step(self.now, &mut vec![submission]).unwrap();
+        let mut waiting = vec![submission];
+        while !waiting.is_empty() {
+            self.driver.step(self.now, &mut waiting).unwrap(); // the rest of a large call before it goes first
+        }
         answers
     }
 
     /// The store has fetched what it was asked for first.
     fn fetched(&mut self) {
-        let mut slow = self.slow();
-        let (ticket, lookups) = slow.asked.pop_front().expect("something is fetched");
-        if !slow.forgets {
-            slow.cold.retain(|id| !lookups.ids.contains(id));
+        assert!(self.slow().fetch(), "something is fetched");
+        self.step();
+        self.step();
+    }
+
+    /// The store fetches all that it is asked for, until nothing waits; at most so many steps.
+    fn settle(&mut self, steps: usize) {
+        for _ in 0..steps {
+            if !self.driver.is_waiting_for_store() {
+                return;
+            }
+            self.slow().fetch();
+            self.step();
         }
-        slow.done.push_back(ticket);
-        drop(slow);
-        self.step();
-        self.step();
+        assert!(!self.driver.is_waiting_for_store(), "after {steps} steps something waits");
     }
 }
 
@@ -279,4 +320,104 @@ fn calls_that_wait_are_told_of_a_stop_and_of_a_failure() {
         let Err(CallError::Store { outcome, .. }) = answer else { panic!("{answer:?}") };
         assert_eq!(outcome, duewheel_shard::error::Outcome::NotApplied);
     }
+}
+
+/// Story: a client's retry of a batch cancel of 1,500 cold messages. The two calls did not fit into one batch. The first
+/// came back alone, and waited for the second one, which waited for the first one, for ever.
+#[test]
+fn a_retry_of_half_a_batch_ends() {
+    let mut rig = Rig::of(4, 4);
+    rig.slow().cold = (1..=3).map(MessageId).collect();
+    let mut first = rig.submit([1, 2, 3].map(cancel).to_vec());
+    let mut second = rig.submit([3, 1, 2].map(cancel).to_vec());
+    rig.settle(20);
+    assert_eq!(is_found(&mut first), Some(vec![true; 3]));
+    assert_eq!(is_found(&mut second), Some(vec![false; 3]));
+}
+
+/// The mutant has the order of that time; this test and the simulation notice it.
+#[test]
+#[should_panic(expected = "something waits")]
+fn a_mutant_that_waits_for_later_calls_is_caught() {
+    mutant::choose(Some(Mutant::WaitsForLater));
+    let mut rig = Rig::of(4, 4);
+    rig.slow().cold = (1..=3).map(MessageId).collect();
+    let _calls = [(); 2].map(|()| rig.submit([1, 2, 3].map(cancel).to_vec()));
+    rig.settle(20);
+}
+
+/// Story: a producer sends the same 3,000 enqueues of pending keys three times.
+#[test]
+fn repeated_enqueues_of_cold_keys_end() {
+    let mut rig = Rig::of(8, 4);
+    rig.slow().cold = (1..=8).map(MessageId).collect();
+    let keep = |n| {
+        let if_exists = duewheel_core::engine::IfExists::Keep;
+        Op::Enqueue(Box::new(Enqueue { key: Some(key(n)), if_exists, ..put(FAR) }))
+    };
+    let mut calls = [(); 3].map(|()| rig.submit((1..=6).map(keep).collect()));
+    let mut other = rig.submit(vec![get(7)]);
+    rig.settle(40);
+    assert_eq!(calls.each_mut().map(is_found), [(); 3].map(|()| Some(vec![true; 6])));
+    assert_eq!(is_found(&mut other), Some(vec![true]));
+}
+
+/// An operation of the property below: a cancel or a get, by id or by key.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: u64,
+    cancels: bool,
+}
+
+fn calls_of_shared_names() -> impl Strategy<Value = Vec<(Vec<Asked>, bool)>> {
+    let op = (1..=6u64, any::<bool>()).prop_map(|(id, cancels)| Asked { id, cancels });
+    let call = proptest::collection::vec(op, 1..10);
+    // Whether the store has fetched something when the next call arrives.
+    proptest::collection::vec((call, any::<bool>()), 1..12)
+}
+
+proptest! {
+    /// With calls of all sizes around that of a batch: each ends, and what one message is asked for is decided in the
+    /// order of arrival.
+    #[test]
+    fn calls_of_shared_names_end_in_order(
+        calls in calls_of_shared_names(),
+        cold in proptest::collection::btree_set(1..=6u64, 0..6),
+        forgets in any::<bool>(),
+    ) {
+        let mut rig = Rig::of(6, 4);
+        rig.slow().cold = cold.into_iter().map(MessageId).collect();
+        rig.slow().forgets = forgets;
+        let mut answers = Vec::new();
+        for (call, fetched) in &calls {
+            let op = |asked: &Asked| if asked.cancels { cancel(asked.id) } else { get(asked.id) };
+            answers.push(rig.submit(call.iter().map(op).collect()));
+            if *fetched {
+                rig.slow().fetch();
+            }
+        }
+        let ops: usize = calls.iter().map(|(call, _)| call.len()).sum();
+        rig.settle(4 * ops + 10);
+        let mut pending: BTreeSet<u64> = (1..=6).collect();
+        for ((call, _), answer) in calls.iter().zip(&mut answers) {
+            let expected: Vec<bool> = call
+                .iter()
+                .map(|Asked { id, cancels }| if *cancels { pending.remove(id) } else { pending.contains(id) })
+                .collect();
+            prop_assert_eq!(is_found(answer), Some(expected));
+        }
+    }
+}
+
+/// A step takes time by what it decides, not by what waits: it lets out no more than a batch.
+#[test]
+fn a_step_lets_out_one_batch() {
+    let mut rig = Rig::of(4, 4);
+    rig.slow().cold = [MessageId(1)].into();
+    let mut calls: Vec<Pending> = (0..20).map(|_| rig.submit(vec![get(1)])).collect();
+    rig.slow().fetch();
+    rig.step();
+    let ended = calls.iter_mut().filter_map(is_found).count();
+    assert_eq!(ended, 4);
+    rig.settle(10);
 }
