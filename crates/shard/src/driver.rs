@@ -47,6 +47,7 @@ pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
+use crate::health::Work;
 use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
 
@@ -104,6 +105,11 @@ pub struct Driver<S> {
     /// The counts for figures.
     confirmed: Confirmed,
     settling: Settling,
+    /// Operations decided or refused, and reports of the store.
+    decided: u64,
+    reports: u64,
+    /// The positions of the last report.
+    reported: (Lsn, Lsn),
 }
 
 /// An answer that waits for the store.
@@ -174,6 +180,9 @@ impl<S: Store> Driver<S> {
             reached,
             confirmed: Confirmed::default(),
             settling: Settling::default(),
+            decided: 0,
+            reports: 0,
+            reported: (appended, appended),
         })
     }
 
@@ -261,6 +270,7 @@ impl<S: Store> Driver<S> {
                 break;
             }
             let Some((to, op)) = self.undecided.pop_front() else { break };
+            self.decided += 1;
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
             if self.room == Capacity::RemoveOnly && op.operation().grows {
@@ -345,6 +355,9 @@ impl<S: Store> Driver<S> {
     fn note(&mut self, progress: Progress) -> Progress {
         let level = self.untold.map_or(progress.level, |untold| untold.and(progress.level));
         self.untold = Some(level);
+        let reported = (progress.written, progress.durable);
+        self.reports += u64::from(reported != self.reported);
+        self.reported = reported;
         let sure = self.sure(progress);
         self.confirmed.report(sure);
         self.settling.report(sure);
@@ -380,6 +393,18 @@ impl<S: Store> Driver<S> {
     pub fn is_waiting_for_store(&self) -> bool {
         let held = !self.held.is_empty() || !self.held_grants.is_empty();
         held || !self.undecided.is_empty() || !self.parked.is_empty() || self.engine.has_questions()
+    }
+
+    /// What it has done, and what waits.
+    pub(crate) fn work(&self) -> Work {
+        let is_held = !self.held.is_empty() || !self.held_grants.is_empty();
+        Work {
+            decided: self.decided,
+            has_undecided: !self.undecided.is_empty() || self.parked.has_ready(),
+            reports: self.reports,
+            // A parked call that cannot come back waits for the medium, or for one that does.
+            awaits_report: is_held || !self.parked.is_empty(),
+        }
     }
 
     /// Whether so many or such large answers are waiting that no more requests should be accepted.

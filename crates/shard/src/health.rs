@@ -3,17 +3,31 @@
 /// The state of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// The time since the driver's loop last completed a round, in ms. It completes at least one every second.
+    /// The time since the driver's loop last completed a round, in ms. It completes at least one every second. A round
+    /// does not count if calls wait, and nothing of them was decided, or the store has confirmed nothing of them.
     pub tick_age_ms: u64,
-    /// How long its thread has shown no activity, in ms: it has neither completed a round nor returned from a call to
-    /// the store. 0 while it is in such a call.
+    /// How long its thread has shown no activity, in ms: it has neither completed a round that counts nor returned from
+    /// a call to the store. 0 while it is in such a call, or waits for the store to confirm something.
     pub quiet_ms: u64,
-    /// The reason why the loop does not complete a round.
+    /// The reason why the loop does not complete a round that counts.
     pub thread: ThreadIn,
     /// Why the driver does not work; `None` if it does.
     pub trouble: Option<String>,
     /// The shards of a node that have waited for long for a call of their store, in words; `None` if none has.
     pub hanging: Option<String>,
+}
+
+/// The work of a driver so far, and what waits for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Operations that were decided or refused.
+    pub decided: u64,
+    /// Whether operations wait that the driver could decide now.
+    pub has_undecided: bool,
+    /// Reports of the store: of a higher position, or of what it has fetched.
+    pub reports: u64,
+    /// Whether calls wait for such a report.
+    pub awaits_report: bool,
 }
 
 /// Where the driver's thread is, or the threads of a node's shards that do not complete their rounds.

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Remains};
 use crate::error::{CallError, Outcome};
 use crate::figures::Counted;
+use crate::health::Work;
 use crate::inbox::{Admission, Inbox, Submission};
 use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
@@ -291,8 +292,16 @@ impl Runner {
             Phase::Failed(error, pause) => self.reopen(error, pause),
             Phase::Ended => AfterTurn::Ended(DriverEnd::Stopped),
         };
-        self.shared.tick();
+        self.shared.tick(self.work());
         turn
+    }
+
+    /// The work of the present driver. While there is none, nothing waits for one: it is refused, or kept for the next.
+    fn work(&self) -> Work {
+        let Phase::Serving(driver) = &self.phase else { return Work::default() };
+        let mut work = driver.work();
+        work.has_undecided |= !driver.is_full() && !(self.submissions.is_empty() && self.turns.is_empty());
+        work
     }
 
     /// To be called after a sleep.

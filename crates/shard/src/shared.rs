@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::figures::{Counted, Figures};
-use crate::health::{Health, ThreadIn};
+use crate::health::{Health, ThreadIn, Work};
 use crate::inbox::Inbox;
 use crate::timekeeper::Timekeeper;
 
@@ -81,10 +81,16 @@ impl DriverShared {
         *lock(&self.keeper) = Some(keeper);
     }
 
-    /// Records that the loop has completed a round.
-    pub fn tick(&self) {
+    /// Records that the loop has completed a round, and the work done by then. An observer learns of a driver that does
+    /// round after round, and decides nothing of what waits.
+    pub fn tick(&self, work: Work) {
         let now = self.clock.running();
-        *lock(&self.pulse) = Pulse::new(now);
+        let mut pulse = lock(&self.pulse);
+        let has_decided = !work.has_undecided || work.decided != pulse.work.decided;
+        let has_report = !work.awaits_report || work.reports != pulse.work.reports;
+        let decided = if has_decided { now } else { pulse.decided };
+        let reported = if has_report { now } else { pulse.reported };
+        *pulse = Pulse { decided, reported, work, ..Pulse::new(now) };
     }
 
     /// Records that the loop completes no round because it has no store: its thread works.
@@ -96,11 +102,18 @@ impl DriverShared {
 
     /// Makes a call to the store on the loop's thread: its duration is attributed to the store, not to the thread.
     pub fn in_store<T>(&self, call: impl FnOnce() -> T) -> T {
-        lock(&self.pulse).thread = ThreadIn::Store;
+        {
+            let mut pulse = lock(&self.pulse);
+            pulse.thread = ThreadIn::Store;
+            pulse.entered = pulse.is_stuck().then(|| self.clock.running());
+        }
         let result = call();
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
         (pulse.seen, pulse.thread) = (now, ThreadIn::Ours);
+        if let Some(entered) = pulse.entered.take() {
+            pulse.decided += now.saturating_sub(entered);
+        }
         result
     }
 
@@ -156,15 +169,36 @@ struct Pulse {
     tick: Duration,
     /// The loop completed a round, or a call to the store returned.
     seen: Duration,
+    /// The loop completed a round in which it decided something, or in which nothing waited for that. Later by the time
+    /// that its thread has been in calls to the store since.
+    decided: Duration,
+    /// The loop completed a round in which the store had reported something, or in which no call waited for that.
+    reported: Duration,
+    /// The work done by the end of the last round.
+    work: Work,
     /// Where the thread is now.
     thread: ThreadIn,
+    /// When the thread of a stuck driver began its call to the store.
+    entered: Option<Duration>,
     /// What delays the threads that this one supervises.
     waits: ThreadIn,
 }
 
 impl Pulse {
     fn new(now: Duration) -> Self {
-        Pulse { tick: now, seen: now, thread: ThreadIn::Ours, waits: ThreadIn::Ours }
+        let (thread, waits) = (ThreadIn::Ours, ThreadIn::Ours);
+        let work = Work::default();
+        Pulse { tick: now, seen: now, decided: now, reported: now, work, thread, entered: None, waits }
+    }
+
+    /// Whether the last round decided nothing, though operations waited for that.
+    fn is_stuck(&self) -> bool {
+        self.decided < self.tick
+    }
+
+    /// Whether the last round had no report of the store, though calls waited for one.
+    fn awaits_store(&self) -> bool {
+        self.reported < self.tick
     }
 }
 
@@ -212,17 +246,24 @@ impl DriverShared {
             let age = self.clock.running().saturating_sub(since).as_millis();
             u64::try_from(age).unwrap_or(u64::MAX)
         };
+        // A call to the store that has not returned is no time of the thread's own.
+        let stuck_until = pulse.entered.unwrap_or_else(|| self.clock.running());
+        let stuck = u64::try_from(stuck_until.saturating_sub(pulse.decided).as_millis()).unwrap_or(u64::MAX);
         let (quiet_ms, thread) = match (pulse.thread, pulse.waits) {
+            _ if pulse.is_stuck() => (stuck, ThreadIn::Ours),
             (ThreadIn::Store, _) => (0, ThreadIn::Store),
+            _ if pulse.awaits_store() => (0, ThreadIn::Store),
             (ThreadIn::Ours, waits) => (age(pulse.seen), waits),
         };
+        let tick_age_ms =
+            age(pulse.tick).max(age(pulse.reported)).max(if pulse.is_stuck() { stuck } else { 0 });
         let trouble = match &*self.ended.borrow() {
             Some(DriverEnd::Stopped) => Some("shut down".to_owned()),
             Some(DriverEnd::Fenced(why) | DriverEnd::Failed(why)) => Some(why.clone()),
             None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
         let hanging = lock(&self.hanging).clone();
-        Health { tick_age_ms: age(pulse.tick), quiet_ms, thread, trouble, hanging }
+        Health { tick_age_ms, quiet_ms, thread, trouble, hanging }
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -351,7 +392,57 @@ mod tests {
         assert_eq!(health(), (811, 1, ThreadIn::Store));
         pass(300);
         assert_eq!(health(), (1_111, 301, ThreadIn::Store));
-        shared.tick();
+        shared.tick(Work::default());
         assert_eq!(health(), (0, 0, ThreadIn::Ours));
+    }
+
+    #[test]
+    fn rounds_that_decide_nothing_are_no_activity() {
+        let clock = Arc::new(Counted::default());
+        let shared = DriverShared::new(Level::Memory, clock.clone());
+        let pass = |seconds| {
+            clock.0.fetch_add(seconds, Ordering::SeqCst);
+        };
+        let health = || {
+            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
+            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
+        };
+        let stuck = Work { decided: 7, has_undecided: true, ..Work::default() };
+        shared.tick(stuck);
+        pass(1);
+        shared.tick(stuck);
+        for _ in 0..9 {
+            shared.in_store(|| pass(1));
+            pass(1);
+            shared.tick(stuck);
+        }
+        assert_eq!(health(), (10, 10, ThreadIn::Ours), "time in the store does not count");
+        shared.in_store(|| {
+            pass(100);
+            assert_eq!(health(), (110, 10, ThreadIn::Ours));
+        });
+        assert_eq!(health(), (110, 10, ThreadIn::Ours));
+        shared.tick(Work { decided: 8, ..stuck });
+        assert_eq!(health(), (0, 0, ThreadIn::Ours));
+    }
+
+    /// Story: while a sync hung on a thread of the store, each probe said that all was well.
+    #[test]
+    fn rounds_without_reports_wait_for_the_store() {
+        let clock = Arc::new(Counted::default());
+        let shared = DriverShared::new(Level::Fsync, clock.clone());
+        let waits = Work { reports: 7, awaits_report: true, ..Work::default() };
+        let mut rounds = |work: Work| {
+            for _ in 0..10 {
+                clock.0.fetch_add(1, Ordering::SeqCst);
+                shared.tick(work);
+            }
+            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
+            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
+        };
+        assert_eq!(rounds(Work::default()), (0, 0, ThreadIn::Ours), "nothing waits");
+        assert_eq!(rounds(waits), (9, 0, ThreadIn::Store));
+        assert_eq!(rounds(Work { reports: 8, ..waits }), (9, 0, ThreadIn::Store));
+        assert_eq!(rounds(Work { awaits_report: false, ..waits }), (0, 0, ThreadIn::Ours));
     }
 }

@@ -15,7 +15,7 @@ use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner, Ownership};
 use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::health::ThreadIn;
+use duewheel_shard::health::{ThreadIn, Work};
 use duewheel_shard::inbox::Admission;
 use duewheel_shard::shared::{DriverEnd, ThreadCommand, bug};
 use duewheel_shard::thread::panic_text;
@@ -270,7 +270,7 @@ impl Reconciler {
             if let Some(Fatal::Bug(bug)) = changes.fatal {
                 tracing::error!(%bug, "while closing");
             }
-            self.core.shared.tick();
+            self.core.shared.tick(Work::default());
             return Some(CLOSING);
         }
         if self.owned.is_busy() {
@@ -587,7 +587,7 @@ impl Reconciler {
             Some((ThreadIn::Ours, _)) => {}
             Some((ThreadIn::Store, 0)) => self.core.shared.waits_for_store(),
             // Shards that are served keep the node ready for requests.
-            Some((ThreadIn::Store, _)) | None => self.core.shared.tick(),
+            Some((ThreadIn::Store, _)) | None => self.core.shared.tick(Work::default()),
         }
         self.core.shared.set_hanging(hanging.and_then(|hanging| hanging.waiting_for_store()));
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());

@@ -96,8 +96,9 @@ fn probe(trouble: Option<StatusWord>) -> Answer {
     Ok(reply(status, &ProbeAnswer { status: trouble.unwrap_or(StatusWord::Ok) }))
 }
 
-/// How the server is. `starting`: the store is not open yet. `stalled`: a thread of the server has not come round for 5 s.
-/// `store_hangs`: neither, and it is in a call of the store that has not returned.
+/// How the server is. `starting`: the store is not open yet. `stalled`: for 5 s a thread of the server has not come round,
+/// or has decided nothing of what waits. `store_hangs`: neither, and the store has not returned from a call or has confirmed
+/// nothing.
 #[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Status")]
@@ -174,7 +175,7 @@ pub(crate) async fn health(call: Call) -> Answer {
     let hangs = health.hanging.or_else(|| {
         (stall == Some(StatusWord::StoreHangs)).then(|| {
             let seconds = health.tick_age_ms / 1_000;
-            format!("the store has not returned from a call; the driver has waited for {seconds} s")
+            format!("the store has not returned from a call, or has confirmed nothing; calls have waited for {seconds} s")
         })
     });
     let trouble = call.app.failing.get().or(health.trouble.as_ref());

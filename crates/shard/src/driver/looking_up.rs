@@ -164,6 +164,7 @@ impl<S: Store> Driver<S> {
             return;
         }
         while let Some(ticket) = self.store.fetched() {
+            self.reports += 1;
             self.parked.fetched(Arrival(ticket));
         }
         let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);
@@ -221,6 +222,7 @@ impl<S: Store> Driver<S> {
                 Ok(()) => known += 1,
                 Err(error) if self.is_passing(&error) => {
                     self.undecided.remove(known);
+                    self.decided += 1;
                     let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
                     self.open.answer(to, Err(refusal), &mut self.own);
                 }

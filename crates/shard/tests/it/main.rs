@@ -75,3 +75,4 @@ mod parked;
 mod parts;
 mod quotas;
 mod refused;
+mod stuck;

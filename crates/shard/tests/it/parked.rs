@@ -8,7 +8,7 @@ use duewheel_core::id::MessageId;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{AtHand, Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
+use duewheel_core::store::{AtHand, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::CallError;
@@ -16,13 +16,15 @@ use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
 use proptest::prelude::*;
 use tokio::sync::oneshot;
 
-const FAR: u64 = 300 * 86_400_000; // ms
+pub(crate) const FAR: u64 = 300 * 86_400_000; // ms
 
 /// What a slow store shows and is told.
 #[derive(Debug, Default)]
-struct Slow {
+pub(crate) struct Slow {
     /// Messages that must be fetched before they are found by their id or their key.
-    cold: BTreeSet<MessageId>,
+    pub(crate) cold: BTreeSet<MessageId>,
+    /// What the store reports from now on, because it hangs.
+    pub(crate) hangs_at: Option<Progress>,
     /// Whether what was fetched is gone from memory when it is looked up.
     forgets: bool,
     asked: VecDeque<(u64, Lookups)>,
@@ -37,7 +39,7 @@ impl Slow {
     }
 
     /// The store has fetched what it was asked for first.
-    fn fetch(&mut self) -> bool {
+    pub(crate) fn fetch(&mut self) -> bool {
         let Some((ticket, lookups)) = self.asked.pop_front() else { return false };
         if !self.forgets {
             self.cold.retain(|id| !named(&lookups).contains(id));
@@ -54,10 +56,14 @@ fn named(lookups: &Lookups) -> BTreeSet<MessageId> {
 }
 
 /// A memory store of which some messages are far away.
-struct SlowStore(MemoryStore, Arc<Mutex<Slow>>);
+pub(crate) struct SlowStore(pub(crate) MemoryStore, pub(crate) Arc<Mutex<Slow>>);
 
 impl Store for SlowStore {
-    pass_on!(0: recovered append sync progress room load loaded idle close level figures);
+    pass_on!(0: recovered append sync room load loaded idle close level figures);
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let progress = self.0.progress()?;
+        Ok(self.1.lock().unwrap().hangs_at.unwrap_or(progress))
+    }
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         let mut slow = self.1.lock().unwrap();
         slow.waited += u64::from(slow.is_cold(lookups));
@@ -100,14 +106,7 @@ impl Rig {
         let slow = Arc::<Mutex<Slow>>::default();
         let mut store = SlowStore(MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {})), slow.clone());
         let recovered = store.recovered();
-        let policy = Policy {
-            near_messages: 4,
-            ready_messages: 4,
-            least_window: 4,
-            load_rows: 4,
-            max_batch_ops,
-            ..Policy::default()
-        };
+        let policy = Policy { max_batch_ops, ..small() };
         let driver = Driver::new(store, recovered, Config { policy, ..Config::default() }, now).unwrap();
         let mut rig = Rig { driver, slow, now };
         while !rig.driver.is_open() {
@@ -162,7 +161,13 @@ impl Rig {
     }
 }
 
-fn queue() -> QueueName {
+/// Memory for four messages that are due soon.
+pub(crate) fn small() -> Policy {
+    let (near_messages, ready_messages, least_window, load_rows) = (4, 4, 4, 4);
+    Policy { near_messages, ready_messages, least_window, load_rows, ..Policy::default() }
+}
+
+pub(crate) fn queue() -> QueueName {
     QueueName::new("q").unwrap()
 }
 
@@ -170,7 +175,7 @@ fn key(n: u64) -> Key {
     Key::new(&format!("key-{n}")).unwrap()
 }
 
-fn put(ms: u64) -> Enqueue {
+pub(crate) fn put(ms: u64) -> Enqueue {
     Enqueue { when: When::After(ms), ..Enqueue::new(queue(), "body") }
 }
 
@@ -178,7 +183,7 @@ fn get(id: u64) -> Op {
     Op::Get { target: Target::Id(MessageId(id)) }
 }
 
-fn cancel(id: u64) -> Op {
+pub(crate) fn cancel(id: u64) -> Op {
     Op::Cancel { target: Target::Id(MessageId(id)) }
 }
 

@@ -9,6 +9,8 @@ use super::ask::payload;
 use super::style::{MAX_BODY, Style};
 
 const MS: u64 = 1_000_000;
+/// The largest number of operations of a request that names many messages: several times a batch of the driver.
+const SHARED: u64 = 50;
 
 /// The kind of requests that a client makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +40,21 @@ pub(super) struct Gossip {
     later: Vec<(u64, Proof)>,
     /// Enqueues to be retried with their dedupe ids.
     again: Vec<Enqueue>,
+    /// The last request that named many messages.
+    shared: Vec<Call>,
+    /// How often such a request was sent again.
+    repeats: u64,
 }
 
 impl Gossip {
     /// The number of bodies made so far.
     pub(super) fn tags(&self) -> u64 {
         self.tags
+    }
+
+    /// How often a request that names many messages was sent again.
+    pub(super) fn repeats(&self) -> u64 {
+        self.repeats
     }
 
     /// Whether any client still has something to do.
@@ -62,6 +73,9 @@ impl Gossip {
     ) -> Vec<Call> {
         match role {
             Role::Producer => self.produce(stage, style, at.1, rng),
+            Role::Changer if stage == Stage::Work && style.shared > 0 && rng.percent(style.shared) => {
+                self.share(style, at.1, rng)
+            }
             Role::Changer if stage == Stage::Work => self.change_mind(style, at.1, rng).into_iter().collect(),
             Role::Looker if stage == Stage::Work => vec![Call::Get(self.target(style, rng))],
             Role::Consumer if stage != Stage::Stop => self.consume(stage, style, at.0, rng),
@@ -133,6 +147,52 @@ impl Gossip {
             }
             _ => Call::Fire(target),
         })
+    }
+
+    /// A request of up to [`SHARED`] operations, most of which other requests name, too: a retry of the one before, often
+    /// in another order, or a new one.
+    fn share(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Vec<Call> {
+        if self.shared.is_empty() || rng.percent(40) {
+            let (kind, n) = (rng.below(4), rng.range(2, SHARED));
+            self.shared = (0..n).map(|_| self.shared_call(kind, style, wall, rng)).collect();
+            return self.shared.clone();
+        }
+        self.repeats += 1;
+        let mut again = self.shared.clone();
+        for call in &mut again {
+            if let Call::Enqueue(enqueue) = call {
+                self.tags += 1;
+                enqueue.body = payload(Tag(self.tags), 40);
+            }
+        }
+        if rng.percent(50) {
+            rng.shuffle(&mut again);
+        }
+        again
+    }
+
+    fn shared_call(&mut self, kind: u64, style: &Style, wall: u64, rng: &mut Rng) -> Call {
+        if kind == 0 {
+            self.tags += 1;
+            return Call::Enqueue(Enqueue {
+                queue: queue(style, rng),
+                key: Some(key(style, rng)),
+                body: payload(Tag(self.tags), 40),
+                when: when(style, wall, rng),
+                spread_ms: 0,
+                expiry: None,
+                if_exists: IfExists::Keep,
+                dedupe_id: None,
+                max_attempts: None,
+                lease_ms: None,
+            });
+        }
+        let target = self.target(style, rng);
+        match kind {
+            1 => Call::Cancel(target),
+            2 => Call::Postpone { target, when: when(style, wall, rng), body: None },
+            _ => Call::Get(target),
+        }
     }
 
     fn consume(&mut self, stage: Stage, style: &Style, now: u64, rng: &mut Rng) -> Vec<Call> {

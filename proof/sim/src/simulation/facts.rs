@@ -47,6 +47,12 @@ pub struct Facts {
     pub merges: u64,
     /// Look-ups that waited for the disk beside the driver.
     pub fetches: u64,
+    /// Requests of more operations than a batch of the driver.
+    pub large_calls: u64,
+    /// Requests that name many messages, and were sent again.
+    pub repeats: u64,
+    /// The largest number of the driver's rounds in which a request waited for its answer.
+    pub most_rounds: u64,
     /// What the disk has seen.
     pub disk: Seen,
 }
@@ -59,6 +65,10 @@ impl Facts {
         let Facts {
             slews, slewed_us, at_the_limit, large_groups, ready_queues, fitting, flush_troubles, ..
         } = other;
+        let Facts { large_calls, repeats, most_rounds, .. } = other;
+        self.large_calls += large_calls;
+        self.repeats += repeats;
+        self.most_rounds = self.most_rounds.max(*most_rounds);
         self.slews += slews;
         self.slewed_us += slewed_us;
         self.at_the_limit += at_the_limit;
@@ -115,6 +125,8 @@ impl Facts {
             ("flushes", self.flushes, runs),
             ("merges", self.merges, runs / 2),
             ("look-ups that waited for the disk", self.fetches, runs),
+            ("requests larger than a batch", self.large_calls, runs),
+            ("repeated requests of many messages", self.repeats, runs),
             ("failed calls", self.disk.failed, runs / 2),
             ("failed syncs", self.disk.failed_syncs, runs / 20),
             ("short writes", self.disk.short, runs),

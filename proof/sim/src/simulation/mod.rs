@@ -61,6 +61,9 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 /// Not drained by then: something hangs.
 const PATIENCE_NS: u64 = 240_000 * MS;
+/// A request that is not answered after so many rounds of the driver never is. Those of clean runs take some hundreds at most:
+/// while a sync takes long, a few each millisecond.
+const MOST_ROUNDS: u64 = 2_000;
 
 /// A bug that the simulation can have, to test the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +83,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 31] = [
+pub const BUGS: [(&str, Bug); 32] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -111,6 +114,7 @@ pub const BUGS: [(&str, Bug); 31] = [
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
     ("cut before the manifest", Bug(Inside::Code(Mutant::CutBeforeManifest))),
     ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),
+    ("a call waits for a later one", Bug(Inside::Code(Mutant::WaitsForLater))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 
@@ -210,6 +214,15 @@ struct Flight {
     no: u64,
     ops: Vec<(OpId, Call)>,
     state: FlightState,
+    /// The number of the round before which it arrived.
+    round: u64,
+}
+
+impl Flight {
+    /// Whether the driver answers it as soon as it can. A reserve may wait for a message.
+    fn is_due(&self) -> bool {
+        matches!(self.state, FlightState::There(_)) && !matches!(self.ops[..], [(_, Call::Reserve { .. })])
+    }
 }
 
 enum FlightState {
@@ -234,6 +247,8 @@ struct Sim {
     events: Vec<Event>,
     ops: u64,
     flights: u64,
+    /// Rounds of the driver.
+    rounds: u64,
     reign: u64,
     process: Option<Process>,
     people: Vec<Person>,
@@ -259,7 +274,9 @@ impl Sim {
         let mut rng = Rng::new(seed ^ 0x5eed_0000_0000_0000);
         let style = Style::of(&mut rng);
         let disk = SimDisk::new(rng.bits());
-        disk.cold([0, 2, 5][usize::try_from(rng.below(3)).unwrap_or(0)]);
+        let cold = [0, 2, 5][usize::try_from(rng.below(3)).unwrap_or(0)];
+        // What many requests name is slow for all of them.
+        disk.cold(if style.shared > 0 { cold.clamp(1, 2) } else { cold });
         if let Some(Bug(Inside::Disk(lie))) = bug {
             disk.lie(Some(lie));
         }
@@ -282,6 +299,7 @@ impl Sim {
             events: Vec::new(),
             ops: 0,
             flights: 0,
+            rounds: 0,
             reign: 0,
             process: None,
             people,
@@ -352,6 +370,7 @@ impl Sim {
 
     fn outcome(mut self) -> Outcome {
         self.facts.disk = self.disk.seen();
+        self.facts.repeats = self.gossip.repeats();
         self.facts.large_groups += self.large_groups.load(Relaxed);
         let title = format!("simulation, seed {}, bug {:?}", self.seed, self.bug);
         let mut trace = self.trace.unwrap_or_default();
@@ -468,9 +487,10 @@ impl Sim {
             }
             ops.push((op, call));
         }
+        self.facts.large_calls += u64::from(ops.len() > self.style.policy.max_batch_ops);
         self.flights += 1;
         let flight = self.flights;
-        self.people[i].flight = Some(Flight { no: flight, ops, state: FlightState::Out });
+        self.people[i].flight = Some(Flight { no: flight, ops, state: FlightState::Out, round: 0 });
         self.soon(20, 1_500, Action::Arrive { client: i, flight });
     }
 
@@ -508,6 +528,21 @@ impl Sim {
             }
         };
         flight.state = FlightState::There(promise);
+        flight.round = self.rounds;
+    }
+
+    /// The driver has done a round: each request ends within a bounded number of them.
+    fn count_round(&mut self) {
+        self.rounds += 1;
+        let due =
+            self.people.iter().filter_map(|person| person.flight.as_ref()).filter(|flight| flight.is_due());
+        let Some(first) = due.min_by_key(|flight| flight.round) else { return };
+        let waited = self.rounds - first.round;
+        self.facts.most_rounds = self.facts.most_rounds.max(waited);
+        if waited > MOST_ROUNDS {
+            let ops = first.ops.len();
+            self.broken = Some(format!("not answered: {ops} operations wait after {waited} rounds"));
+        }
     }
 
     /// Looks which answers are there.

@@ -154,6 +154,11 @@ impl Sim {
             runner.woke(nap);
         }
         let turn = runner.turn();
+        if runner.is_serving() {
+            self.count_round();
+        }
+        let Some(process) = &mut self.process else { return };
+        let Some(runner) = &mut process.runner else { return };
         let serves = runner.is_serving();
         let was =
             std::mem::replace(&mut process.phase, if serves { Phase::Serving } else { Phase::Troubled });

@@ -37,6 +37,8 @@ pub(super) struct Style {
     pub(super) instants: u64,
     pub(super) batches: u64,
     pub(super) keys: u64,
+    /// The percentage of the requests of changers that name many messages, which other requests name at the same time.
+    pub(super) shared: u64,
     /// The percentage of messages whose body has the largest allowed size, or is one byte larger.
     pub(super) large: u64,
     /// The percentage of messages that are due at once.
@@ -194,6 +196,7 @@ impl Style {
                 ..Options::default()
             },
             bounds: Bounds::of(rng, fits || crowded),
+            shared: if !quiet && rng.percent(25) { 40 } else { 0 },
         }
     }
 }

@@ -19,7 +19,11 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         1,
     );
     let health = app.client.health();
-    page.head("duewheel_tick_age_seconds", "gauge", "Time since the last turn of the driver's loop.");
+    page.head(
+        "duewheel_tick_age_seconds",
+        "gauge",
+        "Time since the last round of the driver that came on with what waits.",
+    );
     page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
     page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
     page.one(
