@@ -250,7 +250,12 @@ impl fmt::Display for Report {
             write!(f, " {check:?} {n}")?;
         }
         writeln!(f)?;
-        writeln!(f, "violations      {}", self.violations.len())
+        writeln!(f, "violations      {}", self.violations.len())?;
+        if !self.violations.is_empty() {
+            // scripts/failures searches for this line: a run in which a promise was broken is never repeated.
+            writeln!(f, "JUDGE: broken {:?}", self.failed())?;
+        }
+        Ok(())
     }
 }
 

@@ -186,6 +186,7 @@ pub(crate) fn case(wanted: Check, script: impl Fn(&mut Script)) {
         script(&mut s);
         let report = check(&s.history);
         let shown: String = report.violations.iter().map(ToString::to_string).collect();
+        assert_eq!(report.to_string().contains("\nJUDGE: broken ["), !report.violations.is_empty());
         if bad {
             assert!(report.failed().contains(&wanted), "{wanted:?} was not found, but:\n{shown}");
         } else {
