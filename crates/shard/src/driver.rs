@@ -211,11 +211,14 @@ impl<S: Store> Driver<S> {
         self.take_from_store(now)?;
         self.append_batch(now)?;
         let alone = submissions.len() == 1 && !self.is_waiting_for_store();
-        if self.is_open() {
+        if self.is_open() && self.undecided.is_empty() {
             submissions.reverse();
             let decided = self.round(now, submissions);
             submissions.reverse();
             decided?;
+        } else if self.is_open() {
+            // The rest of a batch comes first, so none of them is taken.
+            self.round(now, &mut Vec::new())?;
         }
         self.pacing.plan(now, &mut self.engine);
         self.ask_for_sync(now, alone)?;

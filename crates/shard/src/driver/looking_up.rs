@@ -25,7 +25,10 @@ impl<S: Store> Driver<S> {
     /// wait beside the others from now on.
     pub(super) fn look_up(&mut self) -> Result<usize, StoreError> {
         match self.look_up_at_hand() {
-            Err(error) if self.is_passing(&error) => self.look_up_each(),
+            Err(error) if self.is_passing(&error) => {
+                self.park_what_waits_for_others();
+                self.look_up_each()
+            }
             known => known,
         }
     }
@@ -39,9 +42,7 @@ impl<S: Store> Driver<S> {
         // What the engine asks by itself is not put off.
         self.engine.look_up(None, &mut self.lookups);
         self.find()?;
-        if !self.parked.is_empty() {
-            self.park_what_waits_for_others();
-        }
+        self.park_what_waits_for_others();
         let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
         for (_, op) in self.undecided.iter().take(most) {
             self.engine.look_up(Some(op), &mut self.lookups);
@@ -71,6 +72,9 @@ impl<S: Store> Driver<S> {
 
     /// Parks the calls which name something that a parked call before them names.
     fn park_what_waits_for_others(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
         for (to, ops) in self.take_calls() {
             if self.waits_for_others(to, &ops) {
                 self.parked.park(self.open.arrival(to), WaitsFor::Others, ops, None);
@@ -204,10 +208,9 @@ impl<S: Store> Driver<S> {
             found => found?,
         }
         let mut known = 0;
-        // Few at a time: each look-up brings as much as fits one.
-        while known < FOUND_AHEAD
-            && let Some((to, op)) = self.undecided.get(known)
-        {
+        // Few at a time: each look-up brings as much as fits one, or takes as long as a disk that fails.
+        for _ in 0..FOUND_AHEAD {
+            let Some((to, op)) = self.undecided.get(known) else { break };
             let to = *to;
             self.engine.look_up(Some(op), &mut self.lookups);
             let mut found = self.find();

@@ -8,7 +8,9 @@ use duewheel_core::id::MessageId;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{AtHand, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError};
+use duewheel_core::store::{
+    AtHand, ErrorKind, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError,
+};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::CallError;
@@ -23,6 +25,8 @@ pub(crate) const FAR: u64 = 300 * 86_400_000; // ms
 pub(crate) struct Slow {
     /// Messages that must be fetched before they are found by their id or their key.
     pub(crate) cold: BTreeSet<MessageId>,
+    /// Messages that cannot be read.
+    broken: BTreeSet<MessageId>,
     /// What the store reports from now on, because it hangs.
     pub(crate) hangs_at: Option<Progress>,
     /// Whether what was fetched is gone from memory when it is looked up.
@@ -36,6 +40,13 @@ pub(crate) struct Slow {
 impl Slow {
     fn is_cold(&self, lookups: &Lookups) -> bool {
         !named(lookups).is_disjoint(&self.cold)
+    }
+
+    fn check(&self, lookups: &Lookups) -> Result<(), StoreError> {
+        match named(lookups).is_disjoint(&self.broken) {
+            true => Ok(()),
+            false => Err(StoreError::new(ErrorKind::Unavailable, "EIO")),
+        }
     }
 
     /// The store has fetched what it was asked for first.
@@ -67,12 +78,14 @@ impl Store for SlowStore {
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         let mut slow = self.1.lock().unwrap();
         slow.waited += u64::from(slow.is_cold(lookups));
+        slow.check(lookups)?;
         self.0.find_many(lookups, found)
     }
     fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         if self.1.lock().unwrap().is_cold(lookups) {
             return Ok(AtHand::No);
         }
+        self.1.lock().unwrap().check(lookups)?;
         self.0.find_many(lookups, found).map(|()| AtHand::Yes)
     }
     fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
@@ -102,11 +115,14 @@ impl Rig {
 
     /// So many messages that are due after 300 days and are in the store alone.
     fn of(far: u64, max_batch_ops: usize) -> Self {
+        Rig::with(far, Policy { max_batch_ops, ..small() })
+    }
+
+    fn with(far: u64, policy: Policy) -> Self {
         let now = Now::whole(0, 1_000);
         let slow = Arc::<Mutex<Slow>>::default();
         let mut store = SlowStore(MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {})), slow.clone());
         let recovered = store.recovered();
-        let policy = Policy { max_batch_ops, ..small() };
         let driver = Driver::new(store, recovered, Config { policy, ..Config::default() }, now).unwrap();
         let mut rig = Rig { driver, slow, now };
         while !rig.driver.is_open() {
@@ -118,7 +134,8 @@ impl Rig {
         }
         for _ in 0..4 {
             let near = || Op::Enqueue(Box::new(put(60_000)));
-            rig.submit(vec![near(), near(), near()]).try_recv().unwrap();
+            drop(rig.submit(vec![near(), near(), near()]));
+            rig.settle(100);
         }
         rig
     }
@@ -132,13 +149,20 @@ impl Rig {
     }
 
     fn submit(&mut self, ops: Vec<Op>) -> Pending {
-        let (answer, answers) = oneshot::channel();
-        let submission = Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false };
+        let (submission, answers) = submission(ops);
         let mut waiting = vec![submission];
         while !waiting.is_empty() {
             self.driver.step(self.now, &mut waiting).unwrap(); // the rest of a large call before it goes first
         }
         answers
+    }
+
+    /// Submits calls that one step takes.
+    fn submit_all<const N: usize>(&mut self, calls: [Vec<Op>; N]) -> [Pending; N] {
+        let (submissions, answers): (Vec<_>, Vec<_>) = calls.into_iter().map(submission).unzip();
+        let mut submissions = submissions;
+        self.driver.step(self.now, &mut submissions).unwrap();
+        answers.try_into().unwrap()
     }
 
     /// The store has fetched what it was asked for first.
@@ -159,6 +183,11 @@ impl Rig {
         }
         assert!(!self.driver.is_waiting_for_store(), "after {steps} steps something waits");
     }
+}
+
+fn submission(ops: Vec<Op>) -> (Submission, Pending) {
+    let (answer, answers) = oneshot::channel();
+    (Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }, answers)
 }
 
 /// Memory for four messages that are due soon.
@@ -220,16 +249,7 @@ fn what_needs_the_medium_waits_and_the_others_go_on() {
 #[test]
 fn of_a_batch_the_cold_call_alone_waits() {
     let mut rig = Rig::new();
-    let mut calls = Vec::new();
-    let mut submissions: Vec<Submission> = [vec![get(3)], vec![get(1), get(4)], vec![get(3)]]
-        .into_iter()
-        .map(|ops| {
-            let (answer, answers) = oneshot::channel();
-            calls.push(answers);
-            Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }
-        })
-        .collect();
-    rig.driver.step(rig.now, &mut submissions).unwrap();
+    let mut calls = rig.submit_all([vec![get(3)], vec![get(1), get(4)], vec![get(3)]]);
     let found: Vec<_> = calls.iter_mut().map(is_found).collect();
     assert_eq!(found, [Some(vec![true]), None, Some(vec![true])]);
     rig.fetched();
@@ -317,7 +337,7 @@ fn calls_that_wait_are_told_of_a_stop_and_of_a_failure() {
 
     let mut rig = Rig::new();
     let mut cold = rig.submit(vec![cancel(1), cancel(3)]);
-    let error = StoreError::new(duewheel_core::store::ErrorKind::Unavailable, "EIO");
+    let error = StoreError::new(ErrorKind::Unavailable, "EIO");
     drop(rig.driver.fail(&error));
     let answers = cold.try_recv().unwrap();
     assert_eq!(answers.len(), 2);
@@ -389,8 +409,10 @@ proptest! {
         calls in calls_of_shared_names(),
         cold in proptest::collection::btree_set(1..=6u64, 0..6),
         forgets in any::<bool>(),
+        max_step in 1..6usize,
     ) {
-        let mut rig = Rig::of(6, 4);
+        // With few records to a step, a batch takes several.
+        let mut rig = Rig::with(6, Policy { max_batch_ops: 4, max_step, ..small() });
         rig.slow().cold = cold.into_iter().map(MessageId).collect();
         rig.slow().forgets = forgets;
         let mut answers = Vec::new();
@@ -425,4 +447,18 @@ fn a_step_lets_out_one_batch() {
     let ended = calls.iter_mut().filter_map(is_found).count();
     assert_eq!(ended, 4);
     rig.settle(10);
+}
+
+/// Story: after a look-up that failed, calls were looked up one by one, and overtook the one that waited.
+#[test]
+fn failed_lookups_keep_the_order() {
+    let mut rig = Rig::new();
+    rig.slow().broken = [MessageId(3)].into();
+    let [mut first, mut failed, mut second] = rig.submit_all([vec![cancel(1)], vec![get(3)], vec![get(1)]]);
+    rig.step();
+    assert!(matches!(failed.try_recv().unwrap()[0], Err(CallError::Store { .. })));
+    assert_eq!([&mut first, &mut second].map(is_found), [None, None]);
+    rig.settle(10);
+    assert_eq!(is_found(&mut first), Some(vec![true]));
+    assert_eq!(is_found(&mut second), Some(vec![false]), "it was cancelled before");
 }
