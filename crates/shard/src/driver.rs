@@ -105,9 +105,10 @@ pub struct Driver<S> {
     /// The counts for figures.
     confirmed: Confirmed,
     settling: Settling,
-    /// Operations decided or refused, and reports of the store.
+    /// For [`Work`].
     decided: u64,
-    reports: u64,
+    confirmations: u64,
+    fetched: u64,
     /// The positions of the last report.
     reported: (Lsn, Lsn),
 }
@@ -181,7 +182,8 @@ impl<S: Store> Driver<S> {
             confirmed: Confirmed::default(),
             settling: Settling::default(),
             decided: 0,
-            reports: 0,
+            confirmations: 0,
+            fetched: 0,
             reported: (appended, appended),
         })
     }
@@ -359,7 +361,7 @@ impl<S: Store> Driver<S> {
         let level = self.untold.map_or(progress.level, |untold| untold.and(progress.level));
         self.untold = Some(level);
         let reported = (progress.written, progress.durable);
-        self.reports += u64::from(reported != self.reported);
+        self.confirmations += u64::from(reported != self.reported);
         self.reported = reported;
         let sure = self.sure(progress);
         self.confirmed.report(sure);
@@ -404,9 +406,11 @@ impl<S: Store> Driver<S> {
         Work {
             decided: self.decided,
             has_undecided: !self.undecided.is_empty() || self.parked.has_ready(),
-            reports: self.reports,
+            confirmed: self.confirmations,
+            awaits_position: is_held,
+            fetched: self.fetched,
             // A parked call that cannot come back waits for the medium, or for one that does.
-            awaits_report: is_held || !self.parked.is_empty(),
+            awaits_fetch: !self.parked.is_empty(),
         }
     }
 
@@ -471,8 +475,10 @@ impl<S: Store> Driver<S> {
             self.release(progress);
         }
         let (mut refused, repeated) = first.map(|first| self.refused_from(first)).unwrap_or_default();
-        let mut undecided = mem::take(&mut self.undecided);
-        undecided.extend(self.parked.drain());
+        // In the order of arrival, as the next driver has to decide them.
+        let mut undecided: Vec<_> =
+            mem::take(&mut self.undecided).into_iter().chain(self.parked.drain()).collect();
+        undecided.sort_by_key(|(to, _)| self.open.arrival(*to));
         let mut again = VecDeque::new();
         if scope == RefusalScope::NeedsRoom {
             let settling = mem::take(&mut self.settling);

@@ -4,10 +4,10 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// The time since the driver's loop last completed a round, in ms. It completes at least one every second. A round
-    /// does not count if calls wait, and nothing of them was decided, or the store has confirmed nothing of them.
+    /// does not count if calls wait, and nothing of them was decided, or the store has reported nothing of them.
     pub tick_age_ms: u64,
     /// How long its thread has shown no activity, in ms: it has neither completed a round that counts nor returned from
-    /// a call to the store. 0 while it is in such a call, or waits for the store to confirm something.
+    /// a call to the store. 0 while it is in such a call.
     pub quiet_ms: u64,
     /// The reason why the loop does not complete a round that counts.
     pub thread: ThreadIn,
@@ -24,10 +24,14 @@ pub struct Work {
     pub decided: u64,
     /// Whether operations wait that the driver could decide now.
     pub has_undecided: bool,
-    /// Reports of the store: of a higher position, or of what it has fetched.
-    pub reports: u64,
-    /// Whether calls wait for such a report.
-    pub awaits_report: bool,
+    /// Reports of a higher position by the store.
+    pub confirmed: u64,
+    /// Whether answers wait for such a report.
+    pub awaits_position: bool,
+    /// Look-ups that the store has fetched.
+    pub fetched: u64,
+    /// Whether calls wait for one.
+    pub awaits_fetch: bool,
 }
 
 /// Where the driver's thread is, or the threads of a node's shards that do not complete their rounds.
@@ -38,4 +42,6 @@ pub enum ThreadIn {
     Ours,
     /// In a call to the store: a disk or a server that does not answer.
     Store,
+    /// In duewheel's own code, which goes on; but the store reports nothing of what calls wait for.
+    Unreported,
 }

@@ -82,15 +82,23 @@ impl DriverShared {
     }
 
     /// Records that the loop has completed a round, and the work done by then. An observer learns of a driver that does
-    /// round after round, and decides nothing of what waits.
+    /// round after round, and comes on with nothing of what waits.
     pub fn tick(&self, work: Work) {
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
-        let has_decided = !work.has_undecided || work.decided != pulse.work.decided;
-        let has_report = !work.awaits_report || work.reports != pulse.work.reports;
-        let decided = if has_decided { now } else { pulse.decided };
-        let reported = if has_report { now } else { pulse.reported };
-        *pulse = Pulse { decided, reported, work, ..Pulse::new(now) };
+        let (last, tick) = (pulse.work, pulse.tick);
+        let since = |waits: bool, goes_on: bool, since: Option<Duration>| {
+            (waits && !goes_on).then(|| since.unwrap_or(tick))
+        };
+        let stuck = since(work.has_undecided, work.decided != last.decided, pulse.stuck);
+        *pulse = Pulse {
+            stuck,
+            in_store: if stuck.is_some() { pulse.in_store } else { Duration::ZERO },
+            unconfirmed: since(work.awaits_position, work.confirmed != last.confirmed, pulse.unconfirmed),
+            unfetched: since(work.awaits_fetch, work.fetched != last.fetched, pulse.unfetched),
+            work,
+            ..Pulse::new(now)
+        };
     }
 
     /// Records that the loop completes no round because it has no store: its thread works.
@@ -105,14 +113,14 @@ impl DriverShared {
         {
             let mut pulse = lock(&self.pulse);
             pulse.thread = ThreadIn::Store;
-            pulse.entered = pulse.is_stuck().then(|| self.clock.running());
+            pulse.entered = pulse.stuck.map(|_| self.clock.running());
         }
         let result = call();
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
         (pulse.seen, pulse.thread) = (now, ThreadIn::Ours);
         if let Some(entered) = pulse.entered.take() {
-            pulse.decided += now.saturating_sub(entered);
+            pulse.in_store += now.saturating_sub(entered);
         }
         result
     }
@@ -162,6 +170,9 @@ impl DriverShared {
     }
 }
 
+/// A thread that does not come on for so long has stalled: rounds come each second.
+const STALL: Duration = Duration::from_secs(5);
+
 /// When the thread of a loop last showed activity, by [`Clock::running`].
 #[derive(Clone, Copy, Debug)]
 struct Pulse {
@@ -169,11 +180,14 @@ struct Pulse {
     tick: Duration,
     /// The loop completed a round, or a call to the store returned.
     seen: Duration,
-    /// The loop completed a round in which it decided something, or in which nothing waited for that. Later by the time
-    /// that its thread has been in calls to the store since.
-    decided: Duration,
-    /// The loop completed a round in which the store had reported something, or in which no call waited for that.
-    reported: Duration,
+    /// The end of the last round before rounds that decided nothing, though operations waited for that.
+    stuck: Option<Duration>,
+    /// The time since then that the thread has been in calls to the store.
+    in_store: Duration,
+    /// The end of the last round before rounds in which the store confirmed nothing, though answers waited for that.
+    unconfirmed: Option<Duration>,
+    /// The same, of calls that wait for what the store fetches.
+    unfetched: Option<Duration>,
     /// The work done by the end of the last round.
     work: Work,
     /// Where the thread is now.
@@ -186,19 +200,30 @@ struct Pulse {
 
 impl Pulse {
     fn new(now: Duration) -> Self {
-        let (thread, waits) = (ThreadIn::Ours, ThreadIn::Ours);
-        let work = Work::default();
-        Pulse { tick: now, seen: now, decided: now, reported: now, work, thread, entered: None, waits }
+        Pulse {
+            tick: now,
+            seen: now,
+            stuck: None,
+            in_store: Duration::ZERO,
+            unconfirmed: None,
+            unfetched: None,
+            work: Work::default(),
+            thread: ThreadIn::Ours,
+            entered: None,
+            waits: ThreadIn::Ours,
+        }
     }
 
-    /// Whether the last round decided nothing, though operations waited for that.
-    fn is_stuck(&self) -> bool {
-        self.decided < self.tick
+    /// How long the thread has decided nothing of what waits, its calls to the store not counted.
+    fn stuck_for(&self, now: Duration) -> Duration {
+        let until = self.entered.unwrap_or(now).saturating_sub(self.in_store);
+        self.stuck.map_or(Duration::ZERO, |since| until.saturating_sub(since))
     }
 
-    /// Whether the last round had no report of the store, though calls waited for one.
-    fn awaits_store(&self) -> bool {
-        self.reported < self.tick
+    /// How long the store has reported nothing of what calls wait for.
+    fn unreported_for(&self, now: Duration) -> Duration {
+        let first = self.unconfirmed.into_iter().chain(self.unfetched).min();
+        first.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 }
 
@@ -242,21 +267,18 @@ impl DriverShared {
     /// The state of the driver.
     pub fn health(&self) -> Health {
         let pulse = *lock(&self.pulse);
-        let age = |since| {
-            let age = self.clock.running().saturating_sub(since).as_millis();
-            u64::try_from(age).unwrap_or(u64::MAX)
+        let now = self.clock.running();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (age, quiet) = (now.saturating_sub(pulse.tick), now.saturating_sub(pulse.seen));
+        let (stuck, unreported) = (pulse.stuck_for(now), pulse.unreported_for(now));
+        let (quiet, thread) = match (pulse.thread, pulse.waits) {
+            // The calls to the store of a livelock are short.
+            _ if stuck >= STALL => (stuck, ThreadIn::Ours),
+            (ThreadIn::Store, _) => (Duration::ZERO, ThreadIn::Store),
+            (_, ThreadIn::Ours) if unreported > age && quiet < STALL => (quiet, ThreadIn::Unreported),
+            (_, waits) => (quiet, waits),
         };
-        // A call to the store that has not returned is no time of the thread's own.
-        let stuck_until = pulse.entered.unwrap_or_else(|| self.clock.running());
-        let stuck = u64::try_from(stuck_until.saturating_sub(pulse.decided).as_millis()).unwrap_or(u64::MAX);
-        let (quiet_ms, thread) = match (pulse.thread, pulse.waits) {
-            _ if pulse.is_stuck() => (stuck, ThreadIn::Ours),
-            (ThreadIn::Store, _) => (0, ThreadIn::Store),
-            _ if pulse.awaits_store() => (0, ThreadIn::Store),
-            (ThreadIn::Ours, waits) => (age(pulse.seen), waits),
-        };
-        let tick_age_ms =
-            age(pulse.tick).max(age(pulse.reported)).max(if pulse.is_stuck() { stuck } else { 0 });
+        let (tick_age_ms, quiet_ms) = (ms(age.max(stuck).max(unreported)), ms(quiet));
         let trouble = match &*self.ended.borrow() {
             Some(DriverEnd::Stopped) => Some("shut down".to_owned()),
             Some(DriverEnd::Fenced(why) | DriverEnd::Failed(why)) => Some(why.clone()),
@@ -367,15 +389,9 @@ mod tests {
 
     #[test]
     fn time_in_the_store_is_not_counted_as_a_stall_of_the_thread() {
-        let clock = Arc::new(Counted::default());
-        let shared = DriverShared::new(Level::Memory, clock.clone());
-        let pass = |seconds| {
-            clock.0.fetch_add(seconds, Ordering::SeqCst);
-        };
-        let health = || {
-            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
-            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
-        };
+        let (clock, shared) = watched();
+        let pass = |seconds| clock.pass(seconds);
+        let health = || seconds(&shared);
         pass(7);
         assert_eq!(health(), (7, 7, ThreadIn::Ours));
         shared.in_store(|| {
@@ -398,51 +414,86 @@ mod tests {
 
     #[test]
     fn rounds_that_decide_nothing_are_no_activity() {
-        let clock = Arc::new(Counted::default());
-        let shared = DriverShared::new(Level::Memory, clock.clone());
-        let pass = |seconds| {
-            clock.0.fetch_add(seconds, Ordering::SeqCst);
-        };
-        let health = || {
-            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
-            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
-        };
+        let (clock, shared) = watched();
         let stuck = Work { decided: 7, has_undecided: true, ..Work::default() };
         shared.tick(stuck);
-        pass(1);
+        clock.pass(1);
         shared.tick(stuck);
         for _ in 0..9 {
-            shared.in_store(|| pass(1));
-            pass(1);
+            shared.in_store(|| clock.pass(1));
+            clock.pass(1);
             shared.tick(stuck);
         }
-        assert_eq!(health(), (10, 10, ThreadIn::Ours), "time in the store does not count");
+        assert_eq!(seconds(&shared), (10, 10, ThreadIn::Ours), "time in the store does not count");
         shared.in_store(|| {
-            pass(100);
-            assert_eq!(health(), (110, 10, ThreadIn::Ours));
+            clock.pass(100);
+            assert_eq!(seconds(&shared), (100, 10, ThreadIn::Ours));
         });
-        assert_eq!(health(), (110, 10, ThreadIn::Ours));
+        assert_eq!(seconds(&shared), (100, 10, ThreadIn::Ours));
         shared.tick(Work { decided: 8, ..stuck });
-        assert_eq!(health(), (0, 0, ThreadIn::Ours));
+        assert_eq!(seconds(&shared), (0, 0, ThreadIn::Ours));
+    }
+
+    #[test]
+    fn one_round_that_decides_nothing_is_no_stall() {
+        let (clock, shared) = watched();
+        let stuck = Work { has_undecided: true, ..Work::default() };
+        shared.tick(stuck);
+        clock.pass(1);
+        shared.tick(stuck);
+        shared.in_store(|| {
+            clock.pass(100);
+            assert_eq!(seconds(&shared), (100, 0, ThreadIn::Store));
+        });
     }
 
     /// Story: while a sync hung on a thread of the store, each probe said that all was well.
     #[test]
     fn rounds_without_reports_wait_for_the_store() {
-        let clock = Arc::new(Counted::default());
-        let shared = DriverShared::new(Level::Fsync, clock.clone());
-        let waits = Work { reports: 7, awaits_report: true, ..Work::default() };
-        let mut rounds = |work: Work| {
-            for _ in 0..10 {
-                clock.0.fetch_add(1, Ordering::SeqCst);
-                shared.tick(work);
+        let (clock, shared) = watched();
+        let rounds = |work: &mut dyn FnMut(u64) -> Work| {
+            for n in 0..10 {
+                clock.pass(1);
+                shared.tick(work(n));
             }
-            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
-            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
+            seconds(&shared)
         };
-        assert_eq!(rounds(Work::default()), (0, 0, ThreadIn::Ours), "nothing waits");
-        assert_eq!(rounds(waits), (9, 0, ThreadIn::Store));
-        assert_eq!(rounds(Work { reports: 8, ..waits }), (9, 0, ThreadIn::Store));
-        assert_eq!(rounds(Work { awaits_report: false, ..waits }), (0, 0, ThreadIn::Ours));
+        let syncs = Work { awaits_position: true, ..Work::default() };
+        let fetches = Work { awaits_fetch: true, ..Work::default() };
+        assert_eq!(rounds(&mut |_| Work::default()), (0, 0, ThreadIn::Ours), "nothing waits");
+        // Reports of the other kind change nothing.
+        assert_eq!(rounds(&mut |n| Work { fetched: n, ..syncs }), (10, 0, ThreadIn::Unreported));
+        assert_eq!(rounds(&mut |n| Work { confirmed: n, ..syncs }), (0, 0, ThreadIn::Ours));
+        assert_eq!(rounds(&mut |n| Work { confirmed: n + 10, ..fetches }), (10, 0, ThreadIn::Unreported));
+        assert_eq!(rounds(&mut |n| Work { fetched: n + 10, ..fetches }), (0, 0, ThreadIn::Ours));
+    }
+
+    /// A thread that stalls in duewheel's own code while a sync is under way.
+    #[test]
+    fn a_stall_during_a_sync_is_ours() {
+        let (clock, shared) = watched();
+        let syncs = Work { awaits_position: true, ..Work::default() };
+        for _ in 0..2 {
+            clock.pass(1);
+            shared.tick(syncs);
+        }
+        clock.pass(200);
+        assert_eq!(seconds(&shared), (202, 200, ThreadIn::Ours));
+    }
+
+    fn watched() -> (Arc<Counted>, DriverShared) {
+        let clock = Arc::new(Counted::default());
+        (clock.clone(), DriverShared::new(Level::Fsync, clock))
+    }
+
+    fn seconds(shared: &DriverShared) -> (u64, u64, ThreadIn) {
+        let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
+        (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
+    }
+
+    impl Counted {
+        fn pass(&self, seconds: u64) {
+            self.0.fetch_add(seconds, Ordering::SeqCst);
+        }
     }
 }

@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 8;
 /// The shards whose drivers hang, and what holds their threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HangingShards {
-    /// What the threads of all these shards wait for; a store only if all of them wait in it.
+    /// What the threads of all these shards wait for; a store only if all of them wait for theirs.
     pub(crate) thread: ThreadIn,
     /// The number of shards of the node that do not hang.
     pub(crate) others: usize,
@@ -27,9 +27,17 @@ impl HangingShards {
             shards.partition(|(_, health)| health.tick_age_ms >= HANGS_MS);
         // A driver that has just returned from its store is about to make the next call or to begin the next round.
         let in_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
-        let all_in_store = hanging.iter().all(|(_, health)| in_store(health));
+        let unreported = |health: &Health| health.thread == ThreadIn::Unreported;
+        let all = |of: &dyn Fn(&Health) -> bool| hanging.iter().all(|(_, health)| of(health));
+        let thread = if all(&|health| in_store(health) && !unreported(health)) {
+            ThreadIn::Store
+        } else if all(&in_store) {
+            ThreadIn::Unreported
+        } else {
+            ThreadIn::Ours
+        };
         Some(HangingShards {
-            thread: if all_in_store { ThreadIn::Store } else { ThreadIn::Ours },
+            thread,
             others: others.len(),
             longest_ms: hanging.iter().map(|(_, health)| health.tick_age_ms).max()?,
             shards: hanging.into_iter().map(|(shard, _)| shard).collect(),
@@ -39,9 +47,11 @@ impl HangingShards {
     /// A sentence that names the shards that wait for their store, and for how long; `None` if a thread waits for
     /// something else.
     pub(crate) fn waiting_for_store(&self) -> Option<String> {
-        if self.thread != ThreadIn::Store {
-            return None;
-        }
+        let waits = match self.thread {
+            ThreadIn::Ours => return None,
+            ThreadIn::Store => "has not returned from a call",
+            ThreadIn::Unreported => "has reported nothing of what calls wait for",
+        };
         let (named, more) = self.shards.split_at(self.shards.len().min(MAX_NAMED));
         let named: Vec<String> = named.iter().map(ToString::to_string).collect();
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
@@ -51,7 +61,7 @@ impl HangingShards {
             others => format!("shards of this node that are served: {others}"),
         };
         Some(format!(
-            "{word} {}{more}: the store has not returned from a call for {up_to}{} s; {others}",
+            "{word} {}{more}: the store {waits} for {up_to}{} s; {others}",
             named.join(", "),
             self.longest_ms / 1_000
         ))

@@ -586,8 +586,11 @@ impl Reconciler {
             // Only a restart helps.
             Some((ThreadIn::Ours, _)) => {}
             Some((ThreadIn::Store, 0)) => self.core.shared.waits_for_store(),
-            // Shards that are served keep the node ready for requests.
-            Some((ThreadIn::Store, _)) | None => self.core.shared.tick(Work::default()),
+            // Shards that are served keep the node ready for requests, and so do rounds: a store that all nodes share, and
+            // that takes no changes, makes none of them unready.
+            Some((ThreadIn::Store | ThreadIn::Unreported, _)) | None => {
+                self.core.shared.tick(Work::default())
+            }
         }
         self.core.shared.set_hanging(hanging.and_then(|hanging| hanging.waiting_for_store()));
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());

@@ -69,7 +69,7 @@ impl ProbeState {
 fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<StatusWord> {
     (tick_age_ms > MAX_TICK_AGE_MS).then_some(match thread {
         ThreadIn::Ours => StatusWord::Stalled,
-        ThreadIn::Store => StatusWord::StoreHangs,
+        ThreadIn::Store | ThreadIn::Unreported => StatusWord::StoreHangs,
     })
 }
 
@@ -97,8 +97,8 @@ fn probe(trouble: Option<StatusWord>) -> Answer {
 }
 
 /// How the server is. `starting`: the store is not open yet. `stalled`: for 5 s a thread of the server has not come round,
-/// or has decided nothing of what waits. `store_hangs`: neither, and the store has not returned from a call or has confirmed
-/// nothing.
+/// or has decided nothing of what waits. `store_hangs`: neither, and the store has not returned from a call, or has reported
+/// nothing of what calls wait for.
 #[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Status")]
@@ -123,7 +123,7 @@ pub(crate) struct ProbeAnswer {
 #[schemars(rename = "Health")]
 pub(crate) struct HealthAnswer<'a> {
     pub(super) status: StatusWord,
-    /// Time since the last round of the driver, in ms.
+    /// Time since the last round of the driver that came on with what waits, in ms.
     pub(super) tick_age_ms: u64,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
@@ -175,7 +175,7 @@ pub(crate) async fn health(call: Call) -> Answer {
     let hangs = health.hanging.or_else(|| {
         (stall == Some(StatusWord::StoreHangs)).then(|| {
             let seconds = health.tick_age_ms / 1_000;
-            format!("the store has not returned from a call, or has confirmed nothing; calls have waited for {seconds} s")
+            format!("the store has not returned from a call, or has reported nothing of what calls wait for; they have waited for {seconds} s")
         })
     });
     let trouble = call.app.failing.get().or(health.trouble.as_ref());

@@ -168,7 +168,7 @@ impl<S: Store> Driver<S> {
             return;
         }
         while let Some(ticket) = self.store.fetched() {
-            self.reports += 1;
+            self.fetched += 1;
             self.parked.fetched(Arrival(ticket));
         }
         let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);

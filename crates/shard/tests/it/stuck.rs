@@ -99,7 +99,7 @@ fn a_sync_that_hangs_is_seen() {
     let call = rig.client.submit(vec![enqueue(FAR)]).unwrap();
     let (age, quiet, thread) = rig.pass(6_000);
     assert!(age >= 5_999, "{age}");
-    assert_eq!((quiet, thread), (0, ThreadIn::Store));
+    assert_eq!((quiet, thread), (0, ThreadIn::Unreported));
     rig.slow.lock().unwrap().hangs_at = None;
     assert_eq!(rig.pass(2), (0, 0, ThreadIn::Ours));
     drop(call);
@@ -112,7 +112,7 @@ fn a_fetch_that_hangs_is_seen() {
     let call = rig.client.submit(vec![cancel(1)]).unwrap();
     let (age, quiet, thread) = rig.pass(6_000);
     assert!(age >= 5_999, "{age}");
-    assert_eq!((quiet, thread), (0, ThreadIn::Store));
+    assert_eq!((quiet, thread), (0, ThreadIn::Unreported));
     rig.slow.lock().unwrap().fetch();
     assert_eq!(rig.pass(2), (0, 0, ThreadIn::Ours));
     drop(call);
