@@ -184,11 +184,21 @@ impl Stage<'_> {
         Ok(server)
     }
 
-    /// Kills it; the fault is written down when it is gone.
+    /// Kills it; the fault is recorded when it is gone.
     pub(crate) fn kill(&mut self, server: Server) -> Result<(), String> {
+        self.kill_and_hear(server, || Ok(()))
+    }
+
+    /// Kills it; the fault is recorded when it is gone and `last` has read everything that it has sent.
+    pub(crate) fn kill_and_hear(
+        &mut self,
+        server: Server,
+        last: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
         self.run.set_address(None);
         self.address = None;
         server.kill().map_err(|e| format!("kill in reign {}: {e}", self.reign))?;
+        last()?;
         self.fault(Fault::Killed(Moment::Serving));
         Ok(())
     }
