@@ -22,10 +22,10 @@ use duewheel_judge::history::{
     Target, Token, Told, When,
 };
 
-use super::http::{Memory, PATIENCE};
+use super::http::Memory;
 use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
-use crate::process::{Listens, Server, binary, free_address};
+use crate::process::{Listens, PATIENCE, Server, binary, free_address};
 
 /// The abilities of both.
 const ABILITIES: [Ability; 5] =

@@ -17,6 +17,8 @@ use super::{Ability, Asked, System};
 /// The queues of the run.
 pub const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
 const KEYS: u64 = 60;
+/// For working off what has piled up.
+const DRAIN: Duration = Duration::from_secs(120);
 
 /// What clients tell each other.
 #[derive(Debug, Default)]
@@ -374,12 +376,12 @@ impl<'scope> Crew<'scope> {
     /// because the checker explains more.
     ///
     /// # Errors
-    /// A client panicked, a queue could not be listed, or messages are left after `patience`.
-    pub fn drain(self, run: &Run<'_>, gossip: &Gossip, patience: Duration) -> Result<(), String> {
+    /// A client panicked, a queue could not be listed, or messages are left after two minutes.
+    pub fn drain(self, run: &Run<'_>, gossip: &Gossip) -> Result<(), String> {
         run.phase("drain");
         run.set_stage(Stage::Drain);
         wait(self.producers)?;
-        let drained = run.until_left(&QUEUES, 0, patience);
+        let drained = run.until_left(&QUEUES, 0, DRAIN);
         run.set_stage(Stage::Stop);
         wait(self.consumers)?;
         QUEUES.iter().try_for_each(|queue| run.dump(queue, &gossip.ids()))?;

@@ -17,11 +17,10 @@ use serde_json::{Value, json};
 
 use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::{Completeness, Connection, Response, Soundness, escape, rfc3339};
-use crate::process::{Listens, Server, binary};
+use crate::process::{Listens, PATIENCE, Server, binary};
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before a look is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
