@@ -176,7 +176,7 @@ impl System for DuewheelCluster {
         let away = ms(self.shard_lease + TAKEOVER);
         let alone = match self.door {
             Door::Http => HTTP.rules(),
-            Door::Beanstalk => beanstalk::rules(Told::Yes),
+            Door::Beanstalk => beanstalk::ours(Told::Yes),
         };
         Rules {
             shards: Shards::Many,
