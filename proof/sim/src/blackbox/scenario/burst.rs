@@ -8,6 +8,7 @@ use duewheel_judge::history::{MsgId, When, wall_ms};
 use super::{Done, Figures, Host, Trial, accepted, ms, proof, wait};
 use crate::blackbox::Ability;
 use crate::blackbox::client::{Client, Message, Run, Stage};
+use crate::process::PATIENCE;
 
 /// The queues of the instants that are tried. The first one comes before the last message only on a machine that has become
 /// slower since the warm-up; the next one is twice as far ahead.
@@ -43,9 +44,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let granted: Vec<MsgId> = std::thread::scope(|scope| {
         let consumers = (0..CLIENTS).map(|n| scope.spawn(move || consume(run, queue, n))).collect();
         std::thread::sleep(instant.saturating_duration_since(Instant::now()));
-        // Long enough for a system that syncs each ack separately on a slow disk.
-        let patience = Duration::from_secs(60) + Duration::from_millis(40 * size);
-        let drained = host.run.until_left(&[queue], 0, patience);
+        let drained = host.run.until_left(&[queue], 0, PATIENCE);
         run.set_stage(Stage::Stop);
         let granted = wait(consumers)?.concat();
         drained.map(|()| granted)
