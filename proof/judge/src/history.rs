@@ -1,6 +1,6 @@
 //! The history of a run as the clients saw it: the only input of the checker.
 //!
-//! A history is a list of events in the order in which they were recorded. Three obligations of the recorder make the
+//! A history is a list of events in the order in which they were recorded. Four obligations of the recorder make the
 //! checker's conclusions valid:
 //!
 //! 1. `Invoke` is recorded *before* the request can reach the system, its answer (`Ok`, `Fail`, `Info`) *after* it was
@@ -12,8 +12,12 @@
 //!    it. For a cluster these are not recorded ([`Fault::Struck`] is), and [`Unanswered`] determines how long such an
 //!    operation may take effect. (A client opens its connection before it records the invocation, never retries inside
 //!    one operation, and the fault is recorded after the process is gone.)
+//! 4. The end of a process separates what it did from what the next one does: it is recorded after everything that the
+//!    process has sent to a receiver was recorded ([`What::PushSeen`]), and before the next process is spawned.
+//!    [`Fault::Started`] comes later than the first acts of a process, and concerns clients alone: none of them knows
+//!    its address before.
 //!
-//! Where leases belong to connections ([`Leases::OfConnections`]) there is a fourth: a client has one connection at a
+//! Where leases belong to connections ([`Leases::OfConnections`]) there is a fifth: a client has one connection at a
 //! time, and [`What::Closing`] is recorded before it closes one.
 //!
 //! Times are the client's own: monotonic nanoseconds since the start of the run, and wall-clock milliseconds rounded
@@ -475,7 +479,7 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The system listens.
+    /// The system listens. It may have worked for a while before this could be recorded.
     Started,
     /// The process was killed and is gone.
     Killed(Moment),

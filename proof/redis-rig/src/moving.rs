@@ -8,9 +8,9 @@ use crate::cluster::{RedisCluster, Role};
 use crate::resp::Value;
 
 /// The time limit of a `MIGRATE`, in ms.
-const MIGRATE_MS: &str = "5000";
+const MIGRATE_MS: &str = "60000";
 /// How long a cluster may be down for a moment, because the machine is busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(50);
 /// Keys of one `MIGRATE`.
 const AT_A_TIME: usize = 100;

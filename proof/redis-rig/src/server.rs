@@ -15,10 +15,9 @@ use crate::resp::{Value, Wire};
 use crate::settings::{Clustered, Login, Settings, Transport};
 use crate::tls::Certificates;
 
-/// The time limit of a start, a load or an end.
+/// The time limit of a start, a load, an end or a command.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time limit of a command, and of a check whether the server is ready.
-const COMMAND: Duration = Duration::from_secs(10);
+/// The time limit of a check whether the server is ready, which is repeated.
 const QUESTION: Duration = Duration::from_secs(3);
 /// The folder of the append-only file.
 const APPENDONLY: &str = "appendonlydir";
@@ -145,9 +144,9 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// The server cannot be reached, or does not answer within 10 s.
+    /// The server cannot be reached, or does not answer within a minute.
     pub fn command(&self, words: &[&str]) -> io::Result<Value> {
-        self.connect(COMMAND)?.command(words)
+        self.connect(PATIENCE)?.command(words)
     }
 
     pub(crate) fn quick(&self, words: &[&str]) -> io::Result<Value> {

@@ -8,7 +8,7 @@ use duewheel_redis_rig::{
     Appendonly, Login, Mode, Proxy, Redis, RedisCluster, Role, Settings, Transport, Value, Wire,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn bytes(text: &str) -> Value {

@@ -9,6 +9,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+/// How long a test on real processes waits for anything that must happen. A wait that is over fails the test, and no other
+/// length of time does: on a machine with too much to do a promised time is printed, and the simulation asserts it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Finds the binary `duewheel`: the one that `DUEWHEEL_BIN` names; else the one beside this test's executable; else it
 /// is built there.
 pub fn binary() -> io::Result<PathBuf> {

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use crate::receiver::{Answer, Names, Receiver, local, request, status};
 
 /// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 fn client(settings: &TargetSettings) -> PushClient {
     PushClient::new(Arc::new(PushTarget::new(settings).unwrap()))

@@ -73,7 +73,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
             let client = wheel.client().clone();
             let last = life == 3;
             let until =
-                Instant::now() + if last { Duration::from_secs(30) } else { Duration::from_millis(600) };
+                Instant::now() + if last { Duration::from_secs(60) } else { Duration::from_millis(600) };
             let consumers: Vec<_> = (0..3)
                 .map(|n| {
                     let queue = queues[n % 2].clone();

@@ -11,9 +11,7 @@ use crate::fixture::PATIENCE;
 use crate::shell::Shell;
 
 /// A process that SIGTERM does not end. It ends by itself, so that a test that fails leaves nothing behind.
-const STUBBORN: &str = "trap '' TERM; for i in $(seq 90); do sleep 1; done";
-/// Far more than a process that was killed needs, and far less than [`STUBBORN`] runs.
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+const STUBBORN: &str = "trap '' TERM; for i in $(seq 300); do sleep 1; done";
 
 fn worker(shell: &Shell, more: &[&str], script: &str) -> Child {
     let args = [&["work", "q", "--count", "1"], more, &["--", "sh", "-c", script]].concat();
@@ -22,13 +20,14 @@ fn worker(shell: &Shell, more: &[&str], script: &str) -> Child {
     command.spawn().expect("spawn")
 }
 
-/// Waits for the worker and for all that its command has started: they have its standard output open.
+/// Waits for the worker and for all that its command has started: they have its standard output open. The time limit is
+/// far less than [`STUBBORN`] runs.
 fn ends_with_all(mut worker: Child, code: i32) {
     let mut stdout = worker.stdout.take().expect("stdout");
     let (send, closed) = channel();
     std::thread::spawn(move || send.send(stdout.read_to_end(&mut Vec::new())));
     assert_eq!(worker.wait().expect("wait").code(), Some(code));
-    closed.recv_timeout(GONE_WITHIN).expect("a process of the command runs on").expect("read");
+    closed.recv_timeout(PATIENCE).expect("a process of the command runs on").expect("read");
 }
 
 fn history(shell: &Shell) -> serde_json::Value {

@@ -108,7 +108,7 @@ fn readers_fetch_beside_the_owner() {
         store.fetch(ticket, lookups.clone()).unwrap();
     }
     while !left.is_empty() {
-        woken.recv_timeout(Duration::from_secs(30)).expect("a reader wakes the owner");
+        woken.recv_timeout(Duration::from_secs(60)).expect("a reader wakes the owner");
         while let Some(ticket) = store.fetched() {
             assert!(left.remove(&ticket), "{ticket} twice");
         }

@@ -83,7 +83,7 @@ impl CountingDisk {
         state.met |= state.opening >= state.together;
         self.counts.changed.notify_all();
         let waits = |state: &mut CountState| !state.met;
-        let waited = self.counts.changed.wait_timeout_while(state, Duration::from_secs(20), waits);
+        let waited = self.counts.changed.wait_timeout_while(state, Duration::from_secs(60), waits);
         waited.expect("no panic").0.opening -= 1;
     }
 }

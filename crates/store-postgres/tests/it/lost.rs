@@ -334,8 +334,8 @@ fn time_without_an_owner_is_that_of_the_server() {
     let mut history = History::new(11);
     let mut store = open(&a);
     store.recovered();
-    append(&mut *store, &mut history, 5).expect("append");
     let begun = SystemTime::now();
+    append(&mut *store, &mut history, 5).expect("append");
     drop(store);
     std::thread::sleep(Duration::from_millis(700));
     let recovered = open(&a).recovered();

@@ -12,7 +12,7 @@ use duewheel_store_postgres::{Options, PostgresCoordinator};
 
 pub(crate) const SHARD: ShardId = ShardId(0);
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn server() -> Postgres {
     Postgres::start(Settings::default()).expect("a server")
@@ -32,7 +32,11 @@ pub(crate) fn options(url: &str) -> Options {
 
 /// A node that has made the tables if they were missing, and joined.
 pub(crate) fn node(url: &str, name: &str, shards: u32) -> (PostgresCoordinator, Joined) {
-    let nodes = PostgresCoordinator::new(options(url)).expect("a coordinator");
+    node_of(options(url), name, shards)
+}
+
+pub(crate) fn node_of(options: Options, name: &str, shards: u32) -> (PostgresCoordinator, Joined) {
+    let nodes = PostgresCoordinator::new(options).expect("a coordinator");
     nodes.init().expect("tables");
     let joined = until(&format!("{name} joins"), || nodes.join(&candidate(name, shards)));
     (nodes, joined)

@@ -15,7 +15,7 @@ use duewheel_store_redis::Options;
 pub(crate) const SHARD: ShardId = ShardId(3);
 
 /// Nothing takes longer than this.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn server() -> Redis {
     Redis::start(Settings::default()).expect("a redis-server")

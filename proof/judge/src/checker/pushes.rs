@@ -63,7 +63,7 @@ impl<'h> Judge<'_, 'h> {
         for push in &life.pushes {
             self.report.applied(Check::PushAttempts);
             let (n, (before, since)) = (push.seen.attempt, last);
-            let lost = starts(world, since, push.read.idx);
+            let lost = ends(world, since, push.read.idx);
             if n <= before {
                 self.blame(Check::PushAttempts, format!("request of attempt {n} after attempt {before}"));
             } else if n > before + 1 + lost {
@@ -89,7 +89,7 @@ impl<'h> Judge<'_, 'h> {
                 continue;
             }
             self.report.applied(Check::PushAfterEnd);
-            if starts(world, pair[0].read.idx, pair[1].read.idx) == 0 && !life.redriven(world, usize::MAX) {
+            if ends(world, pair[0].read.idx, pair[1].read.idx) == 0 && !life.redriven(world, usize::MAX) {
                 let what = format!(
                     "attempt {} came although attempt {} was answered with a success by the same process",
                     pair[1].seen.attempt, pair[0].seen.attempt
@@ -104,7 +104,7 @@ impl<'h> Judge<'_, 'h> {
         let (life, world) = (self.life, self.world);
         for pair in life.pushes.windows(2) {
             let Some((answered, PushAnswer::NotBefore { ms })) = pair[0].answered else { continue };
-            if !heard(&pair[0], pushed) || starts(world, pair[0].read.idx, pair[1].read.idx) > 0 {
+            if !heard(&pair[0], pushed) || ends(world, pair[0].read.idx, pair[1].read.idx) > 0 {
                 continue;
             }
             self.report.applied(Check::Early);
@@ -149,7 +149,7 @@ impl<'h> Judge<'_, 'h> {
         let (last, since) =
             seen.last().map_or((0, life.born(world)), |push| (push.seen.attempt, push.read.idx));
         let under_way = u64::from(row.state == State::Leased);
-        let most = last + starts(world, since, ret.idx) + under_way;
+        let most = last + ends(world, since, ret.idx) + under_way;
         if row.attempt < known || row.attempt > most {
             let what = format!("shows {} attempts, but the receiver knows of {known}..={most}", row.attempt);
             self.blame(Check::Attempts, what);
@@ -160,7 +160,7 @@ impl<'h> Judge<'_, 'h> {
             matches!(pair[0].answered, Some((_, PushAnswer::NotBefore { .. })))
                 && heard(&pair[0], pushed)
                 && pair[1].read.idx < inv.idx
-                && starts(world, pair[0].read.idx, pair[1].read.idx) == 0
+                && ends(world, pair[0].read.idx, pair[1].read.idx) == 0
         });
         let least = least.count() as u64;
         if forgiven < least || forgiven > most {
@@ -182,10 +182,14 @@ impl<'h> Judge<'_, 'h> {
     }
 }
 
-/// Processes that have begun between two points: each of them may have followed one that was killed.
-fn starts(world: &World<'_>, from: usize, to: usize) -> u64 {
+/// Processes that have ended between two points. Ends and not starts: a process is ended before the next one exists, and
+/// the next one pushes before anybody can record that it has started.
+fn ends(world: &World<'_>, from: usize, to: usize) -> u64 {
     let between = world.faults.iter().filter(|(at, _)| from < at.idx && at.idx < to);
-    between.filter(|(_, fault)| matches!(fault, Fault::Started | Fault::Struck(_))).count() as u64
+    let is_end = |fault: &Fault| {
+        matches!(fault, Fault::Killed(_) | Fault::Stopped | Fault::PowerLoss | Fault::Struck(_))
+    };
+    between.filter(|(_, fault)| is_end(fault)).count() as u64
 }
 
 /// Whether the answer was sent in time, so that only the end of its process can have kept the system from hearing it.
@@ -212,7 +216,7 @@ pub(super) fn gather(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence
     let dead = life.held.is_some_and(|(_, row)| row.state == State::Dead);
     evidence.add(Fact::DeadByPush, u64::from(dead && !life.pushes.is_empty()));
     for pair in life.pushes.windows(2) {
-        let killed = starts(world, pair[0].read.idx, pair[1].read.idx) > 0;
+        let killed = ends(world, pair[0].read.idx, pair[1].read.idx) > 0;
         let fact = match pair[0].answered {
             Some((_, PushAnswer::Accepted)) if killed => Fact::SuccessesLostInAKill,
             None if killed => Fact::PushesCutByAKill,

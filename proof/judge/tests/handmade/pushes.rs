@@ -2,7 +2,8 @@
 
 use duewheel_judge::checker::{Check, Fact, check};
 use duewheel_judge::history::{
-    Answer, Call, Held, MsgId, PushAnswer, PushId, PushSeen, PushedQueue, Refusal, State, Target, What,
+    Answer, Call, Fault, Held, Moment, MsgId, PushAnswer, PushId, PushSeen, PushedQueue, Refusal, State,
+    Target, What,
 };
 
 use crate::script::{Q, Script, case, enqueue, payload, row};
@@ -260,6 +261,30 @@ fn pushes_after_the_end() {
         if !s.bad {
             s.kill();
         }
+        s.attempt(1, 2, OK);
+        s.dump(Vec::new());
+    });
+    // The next process pushes before it is known to have started; the end of the first one is recorded before that.
+    case(Check::PushAfterEnd, |s| {
+        s.pushed();
+        s.enqueue(1, None, 0);
+        s.attempt(1, 1, OK);
+        if !s.bad {
+            s.fault(Fault::Killed(Moment::Serving));
+        }
+        s.attempt(1, 2, OK);
+        s.fault(Fault::Started);
+        s.dump(Vec::new());
+    });
+    // A start without an end is none.
+    case(Check::PushAfterEnd, |s| {
+        s.pushed();
+        s.enqueue(1, None, 0);
+        s.attempt(1, 1, OK);
+        if !s.bad {
+            s.fault(Fault::Killed(Moment::Serving));
+        }
+        s.fault(Fault::Started);
         s.attempt(1, 2, OK);
         s.dump(Vec::new());
     });

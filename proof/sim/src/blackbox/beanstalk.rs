@@ -22,10 +22,10 @@ use duewheel_judge::history::{
     Target, Token, Told, When,
 };
 
-use super::http::{Memory, PATIENCE};
-use super::{Ability, Asked, Heard, Peer, Reply, System};
+use super::http::Memory;
+use super::{Ability, Asked, Heard, OFFER_MS, Peer, Reply, System};
 use crate::http::Soundness;
-use crate::process::{Listens, Server, binary, free_address};
+use crate::process::{Listens, PATIENCE, Server, binary, free_address};
 
 /// The abilities of both.
 const ABILITIES: [Ability; 5] =
@@ -41,7 +41,7 @@ pub(super) const OURS: [Ability; 6] = [
     Ability::Keys,
 ];
 
-pub(super) fn rules(attempts: Told) -> Rules {
+fn rules(attempts: Told) -> Rules {
     Rules {
         lease_ms: 2_000,
         max_attempts: u64::MAX,
@@ -54,6 +54,11 @@ pub(super) fn rules(attempts: Told) -> Rules {
         leases: Leases::OfConnections,
         ..Rules::default()
     }
+}
+
+/// The promises of our server over this protocol.
+pub(super) fn ours(attempts: Told) -> Rules {
+    Rules { offer_ms: OFFER_MS, ..rules(attempts) }
 }
 
 /// The duewheel server over beanstalkd's protocol.
@@ -90,7 +95,7 @@ impl System for DuewheelBeanstalk {
     }
 
     fn rules(&self) -> Rules {
-        rules(self.attempts)
+        ours(self.attempts)
     }
 
     fn spawn(&self, folder: &Path) -> io::Result<Server> {

@@ -135,10 +135,10 @@ impl<'s> Run<'s> {
     /// Waits until queues hold at most this number of messages that are not dead.
     ///
     /// # Errors
-    /// They hold more after that time, or cannot be queried.
+    /// They hold more, and the number has not fallen for that time; or they cannot be queried.
     pub fn until_left(&self, queues: &[&str], most: u64, patience: Duration) -> Result<(), String> {
         let mut client = Client::new(self, 0);
-        let deadline = Instant::now() + patience;
+        let (mut least, mut deadline) = (u64::MAX, Instant::now() + patience);
         loop {
             let mut left = 0;
             for queue in queues {
@@ -147,8 +147,11 @@ impl<'s> Run<'s> {
             if left <= most {
                 return Ok(());
             }
+            if left < least {
+                (least, deadline) = (left, Instant::now() + patience);
+            }
             if Instant::now() > deadline {
-                return Err(format!("{left} messages are left after {} s", patience.as_secs()));
+                return Err(format!("{left} messages are left, and no fewer after {} s", patience.as_secs()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

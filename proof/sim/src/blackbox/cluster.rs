@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use duewheel_judge::history::{Rules, Shards, Told, Unanswered};
@@ -22,6 +22,8 @@ const STANDS_STILL: u64 = 500;
 /// busy machine, on which a change takes long to reach the store. It is less than the lease, so that a takeover that
 /// forgets the time without an owner is found.
 const MOVES: u64 = 2_000;
+/// How far a replica of the store that follows at all is behind, in ms.
+const FORGETS: u64 = 2_000;
 /// After a node has gone, its shards have no owner for as long as the lease and this.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
@@ -45,15 +47,21 @@ pub struct DuewheelCluster {
     pub shard_lease: Duration,
     /// The number of shards.
     pub shards: u32,
-    /// The time before a failover of the store whose changes may be forgotten.
-    pub forgets: Duration,
     /// Replicas of the store that must have a change before it is answered.
     pub wait: u32,
-    /// How late one fault may make the messages of a shard, in ms.
-    pub moves_ms: u64,
     /// Further options of each node.
     pub more: Vec<String>,
     tokens: Arc<AtomicU64>,
+    measured: Arc<Measured>,
+}
+
+/// Times that depend on the machine, and that the history is judged by: they are measured during the run.
+#[derive(Debug)]
+struct Measured {
+    /// The time before a failover of the store whose changes may be forgotten, in ms.
+    forgets_ms: AtomicU64,
+    /// How late one fault may make the messages of a shard, in ms.
+    moves_ms: AtomicU64,
 }
 
 /// The settings that differ between nodes.
@@ -84,18 +92,26 @@ pub enum Build {
 impl DuewheelCluster {
     /// A cluster of six shards.
     pub fn new(door: Door, shard_lease: Duration) -> Self {
-        // A replica that follows at all is not further behind.
-        let forgets = Duration::from_secs(2);
+        let measured = Measured { forgets_ms: AtomicU64::new(FORGETS), moves_ms: AtomicU64::new(MOVES) };
         DuewheelCluster {
             door,
             shard_lease,
             shards: 6,
-            forgets,
             wait: 0,
-            moves_ms: MOVES,
             more: Vec::new(),
             tokens: Arc::default(),
+            measured: Arc::new(measured),
         }
+    }
+
+    /// From now on a failover of the store may have forgotten what was answered within this time before it.
+    pub fn may_forget(&self, time: Duration) {
+        self.measured.forgets_ms.fetch_max(ms(time), Ordering::SeqCst);
+    }
+
+    /// From now on the time of a shard may have stood still for so long in one fault, besides the usual.
+    pub fn may_stand_still(&self, time: Duration) {
+        self.measured.moves_ms.fetch_max(ms(time).saturating_add(MOVES), Ordering::SeqCst);
     }
 
     /// Starts a node; it prints the address of its HTTP listener.
@@ -122,6 +138,11 @@ impl DuewheelCluster {
         command.args(["--beanstalk", if self.door == Door::Beanstalk { &beanstalk } else { "off" }]);
         Server::spawn(command, &folder.join(format!("{}.log", member.name)), Listens::Says("http"))
     }
+}
+
+/// In whole ms, rounded up.
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 impl System for DuewheelCluster {
@@ -151,24 +172,24 @@ impl System for DuewheelCluster {
     }
 
     fn rules(&self) -> Rules {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let measured = |time: &AtomicU64| time.load(Ordering::SeqCst);
         let away = ms(self.shard_lease + TAKEOVER);
         let alone = match self.door {
             Door::Http => HTTP.rules(),
-            Door::Beanstalk => beanstalk::rules(Told::Yes),
+            Door::Beanstalk => beanstalk::ours(Told::Yes),
         };
         Rules {
             shards: Shards::Many,
             offer_ms: alone.offer_ms + away,
             // Any owner that still works on it may carry it out as long as its lease runs.
             unanswered: Unanswered::ForMs(away),
-            failover_ms: ms(self.forgets),
+            failover_ms: measured(&self.measured.forgets_ms),
             // `TIME_LIMIT` of a reserve (crates/cluster/src/routing/reserve.rs): a store that stands still for that long,
             // because the machine's disk does, costs attempts as a failure of it does.
             partial_ms: 1_000,
             // Shards move at the start, too.
             slack_ms: alone.slack_ms + STANDS_STILL,
-            move_ms: self.moves_ms,
+            move_ms: measured(&self.measured.moves_ms),
             ..alone
         }
     }

@@ -13,6 +13,7 @@ use duewheel_judge::rng::Rng;
 
 use super::client::{Client, Message, Run, Stage, lock};
 use super::{Ability, Asked, System};
+use crate::process::PATIENCE;
 
 /// The queues of the run.
 pub const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
@@ -374,12 +375,12 @@ impl<'scope> Crew<'scope> {
     /// because the checker explains more.
     ///
     /// # Errors
-    /// A client panicked, a queue could not be listed, or messages are left after `patience`.
-    pub fn drain(self, run: &Run<'_>, gossip: &Gossip, patience: Duration) -> Result<(), String> {
+    /// A client panicked, a queue could not be listed, or messages are left and do not become fewer.
+    pub fn drain(self, run: &Run<'_>, gossip: &Gossip) -> Result<(), String> {
         run.phase("drain");
         run.set_stage(Stage::Drain);
         wait(self.producers)?;
-        let drained = run.until_left(&QUEUES, 0, patience);
+        let drained = run.until_left(&QUEUES, 0, PATIENCE);
         run.set_stage(Stage::Stop);
         wait(self.consumers)?;
         QUEUES.iter().try_for_each(|queue| run.dump(queue, &gossip.ids()))?;

@@ -15,13 +15,12 @@ use duewheel_judge::history::{
 };
 use serde_json::{Value, json};
 
-use super::{Ability, Asked, Heard, Peer, Reply, System};
+use super::{Ability, Asked, Heard, OFFER_MS, Peer, Reply, System};
 use crate::http::{Completeness, Connection, Response, Soundness, escape, rfc3339};
-use crate::process::{Listens, Server, binary};
+use crate::process::{Listens, PATIENCE, Server, binary};
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before a look is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -93,7 +92,7 @@ impl System for DuewheelHttp {
             max_attempts: 20,
             backoff_min_ms: 100,
             backoff_max_ms: 1_000,
-            offer_ms: 5_000,
+            offer_ms: OFFER_MS,
             slack_ms: 50,
             shards: if self.shards > 1 { Shards::Many } else { Shards::One },
             ..Rules::USUAL

@@ -31,6 +31,10 @@ use duewheel_judge::history::{Answer, Call, Held, MsgId, Proof, Recorder, Refusa
 use crate::http::Soundness;
 use crate::process::Server;
 
+/// For how long a due message may wait at our server in a real run, in ms: as long as a test waits for anything. What is
+/// promised (G3) is less; the stepped simulation asserts it, and real runs print the lateness.
+const OFFER_MS: u64 = 60_000;
+
 /// Something that a system may or may not be able to do. Enqueue with a delay, reserve and ack all can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ability {

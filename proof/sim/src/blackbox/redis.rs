@@ -15,10 +15,9 @@ use duewheel_judge::history::{
 };
 use duewheel_redis_rig::{Appendonly, Settings, Value, Wire, answers, free_port, program};
 
-use super::http::PATIENCE;
 use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
-use crate::process::{Listens, Server};
+use crate::process::{Listens, PATIENCE, Server};
 
 /// A defect of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,6 @@ mod receiver;
 
 pub use receiver::{Mood, Receiver};
 
-/// Whatever a server must do by itself, it has done after so long.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The queue whose messages are pushed.
 pub const QUEUE: &str = "pushed";
 const TIMEOUT_MS: u64 = 2_400;

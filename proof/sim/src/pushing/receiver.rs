@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_judge::history::{PushAnswer, PushId, PushSeen, Recorder, Seen, What};
 
-use super::PATIENCE;
+use crate::process::PATIENCE;
 
 /// What the receiver does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

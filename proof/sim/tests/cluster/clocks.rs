@@ -97,15 +97,10 @@ fn step_and_kill(steps: u64, by: i64) {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let (name, lease) = match by {
         FORWARD_MS => ("clocks::a_forward_step_with_a_change_of_owner_makes_nothing_early_and_is_counted", 3),
-        // Two leases are longer than one and all that a busy machine may add.
-        _ => ("clocks::a_backward_step_of_an_hour_keeps_no_shard_of_a_dead_node", 9),
+        // One lease is over within a minute, for which a test waits, and two are not.
+        _ => ("clocks::a_backward_step_of_an_hour_keeps_no_shard_of_a_dead_node", 35),
     };
-    let mut system = DuewheelCluster::new(Door::Http, Duration::from_secs(lease));
-    if by == BACK_MS {
-        // By the clock of Redis no time has passed. The shorter time counts, so delays are later by the time without an
-        // owner: a lease, and what it takes to notice and to open (`must_be_short`).
-        system.moves_ms = 1_000 * (lease + 4);
-    }
+    let system = DuewheelCluster::new(Door::Http, Duration::from_secs(lease));
     let shards = system.shards.to_string();
     let play = Play {
         name,
@@ -138,10 +133,14 @@ fn step_and_kill(steps: u64, by: i64) {
             }
             stage.start(node)?;
             stage.heal(since)?;
-            stage.must_be_short("after a step of the clock and the death of an owner", took)?;
+            if by == BACK_MS {
+                // By the clock of Redis no time has passed. The shorter time counts, so delays are later by the time
+                // without an owner.
+                stage.system.may_stand_still(took);
+            }
             Ok(took)
         })?;
-        stage.say(format!("shards of a dead node served again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of a dead node served again", worst);
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ use duewheel_redis_rig::{RedisCluster, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
 use serde_json::Value;
 
-use crate::stage::{Play, Stage, in_runs, ms, perform};
+use crate::stage::{Play, Stage, in_runs, perform};
 
 const NODES: usize = 3;
 const MASTERS: usize = 3;
@@ -42,7 +42,7 @@ fn hang(times: u64) {
     };
     perform(play, |stage| {
         let worst = stage.worst_of(times, |stage, _| hang_one(stage, &mut redis, shards))?;
-        stage.say(format!("shards of other masters with an owner again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of other masters with an owner again", worst);
         Ok(())
     });
 }
@@ -105,6 +105,5 @@ fn hang_one(stage: &mut Stage<'_>, redis: &mut RedisCluster, shards: usize) -> R
     redis.resume(hung).map_err(fail)?;
     stage.start(node)?;
     stage.heal(since)?;
-    stage.must_be_short("shards of the other masters", took)?;
     Ok(took)
 }

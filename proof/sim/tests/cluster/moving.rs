@@ -9,7 +9,7 @@ use duewheel_judge::history::Blow;
 use duewheel_redis_rig::{RedisCluster, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
 
-use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
+use crate::stage::{PATIENCE, Play, Stage, in_runs, perform};
 
 const NODES: usize = 3;
 const MASTERS: usize = 3;
@@ -73,7 +73,7 @@ fn play(
             let name = if is_common { "cluster".to_owned() } else { shard.to_string() };
             act(stage, &redis, &name, round)
         })?;
-        stage.say(format!("served again at most {} ms after a slot had moved", ms(worst)));
+        stage.say_longest("served again when a slot had moved", worst);
         Ok(())
     });
 }
@@ -126,7 +126,6 @@ fn leave_open(
     }
     moving.finish().map_err(fail)?;
     let took = stage.probe()?.until_whole(Instant::now(), PATIENCE)?;
-    stage.must_be_short("after a slot was open for long", took)?;
     stage.until("all is well", |stage| {
         Ok(trouble(stage)?.iter().all(|(status, _)| *status == 200).then_some(()))
     })?;
@@ -164,7 +163,6 @@ fn move_slot(
     }
     if round % 4 == 3 { moving.turn_back() } else { moving.finish() }.map_err(fail)?;
     let took = stage.probe()?.until_whole(Instant::now(), PATIENCE)?;
-    stage.must_be_short("after a move", took)?;
     stage.heal(since)?;
     Ok(took)
 }

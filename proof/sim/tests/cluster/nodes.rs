@@ -7,7 +7,7 @@ use duewheel_judge::history::Blow;
 use duewheel_redis_rig::{Redis, Settings};
 use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster};
 
-use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
+use crate::stage::{PATIENCE, Play, Stage, in_runs, perform};
 
 const NODES: usize = 3;
 
@@ -83,7 +83,7 @@ fn kill_nodes(stage: &mut Stage<'_>, kills: u64) -> Result<(), String> {
         stage.heal(since)?;
         Ok(took)
     })?;
-    stage.say(format!("shards of a killed node served again after at most {} ms", ms(worst)));
+    stage.say_longest("shards of a killed node served again", worst);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn slept(pauses: u64) {
             stage.heal(since)?;
             Ok(took)
         })?;
-        stage.say(format!("shards of a stopped node served again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of a stopped node served again", worst);
         Ok(())
     });
 }

@@ -86,7 +86,7 @@ fn killed_or_stopped(kills: u64) {
             Ok(took)
         })?;
         drop(report);
-        stage.say(format!("shards of a killed node served again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of a killed node served again", worst);
         Ok(())
     });
 }
@@ -247,7 +247,7 @@ fn cut_off(rounds: u64) {
             stage.heal(since)?;
             Ok(took)
         })?;
-        stage.say(format!("shards of a node that was cut off served again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of a node that was cut off served again", worst);
         Ok(())
     });
 }
@@ -314,15 +314,17 @@ fn set_back(rounds: u64) {
         );
         let facts = vec![(Fact::Struck(Blow::StoreSetBack), 1), (Fact::FailedOver, 1), (Fact::Forgotten, 1)];
         let name = "postgres::a_server_that_is_set_back_revives_no_owner_and_no_token";
-        let mut play = play(name, (FAILOVERS, 1), 2, vec![url; NODES], facts);
-        // From the standby's end to the kill.
-        play.system.forgets = Duration::from_secs(15);
+        let play = play(name, (FAILOVERS, 1), 2, vec![url; NODES], facts);
         perform(play, |stage| {
             let worst = stage.worst_of(1, |stage, _| {
                 stage.sleep(1_000, 1_500);
+                // What was answered before this moment is not forgotten.
+                let kept = Instant::now();
+                until_it_has_all(stage, &primary, &standby)?;
                 standby.stop().map_err(|e| format!("stop of the standby: {e}"))?;
                 stage.sleep(500, 1_000);
                 let since = stage.strike(Blow::StoreSetBack);
+                stage.system.may_forget(kept.elapsed());
                 primary.kill().map_err(|e| format!("kill of the primary: {e}"))?;
                 stage.run.fault(Fault::FailedOver);
                 standby.start_again().map_err(|e| format!("start of the standby: {e}"))?;
@@ -333,4 +335,14 @@ fn set_back(rounds: u64) {
             Ok(())
         });
     }
+}
+
+/// Waits until a standby has received what its primary has written by now.
+fn until_it_has_all(stage: &Stage<'_>, primary: &Postgres, standby: &Postgres) -> Result<(), String> {
+    let written = primary.query("SELECT pg_current_wal_lsn()").map_err(|e| format!("the primary: {e}"))?;
+    let received = format!("SELECT pg_last_wal_receive_lsn() >= '{written}'::pg_lsn");
+    stage.until("the standby has all", |_| {
+        let answer = standby.query(&received).map_err(|e| format!("the standby: {e}"))?;
+        Ok((answer == "t").then_some(()))
+    })
 }

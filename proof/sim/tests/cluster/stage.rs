@@ -16,20 +16,12 @@ use duewheel_sim::blackbox::cluster::{Build, DuewheelCluster, Member, TAKEOVER};
 use duewheel_sim::blackbox::crew::{Crew, Gossip, QUEUES};
 use duewheel_sim::blackbox::scenario::{Done, Figures};
 use duewheel_sim::blackbox::verdict::{self, Finding};
+pub(crate) use duewheel_sim::process::PATIENCE;
 use duewheel_sim::process::Server;
 use duewheel_sim::{http, process};
 use serde_json::Value;
 
 use crate::probe::Probe;
-
-/// Whatever the cluster must do by itself, it has done after so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// For working off what has piled up.
-const DRAIN: Duration = Duration::from_secs(120);
-
-/// What a machine with too much to do may add to the time in which a shard is with somebody again.
-const SLACK: Duration = Duration::from_secs(4);
 
 /// So often a run does what it is about, at most, until it has proved something.
 const ACTS: usize = 4;
@@ -57,7 +49,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) run: &'a Run<'a>,
     pub(crate) rng: Rng,
     pub(crate) probe: Option<Probe>,
-    system: &'a DuewheelCluster,
+    pub(crate) system: &'a DuewheelCluster,
     folder: PathBuf,
     nodes: Vec<Node>,
     starts: u64,
@@ -179,7 +171,7 @@ impl Stage<'_> {
                         break;
                     }
                 }
-                crew.drain(run, &gossip, DRAIN)
+                crew.drain(run, &gossip)
             });
             // Whatever happened, let the clients go.
             run.set_stage(Work::Stop);
@@ -271,13 +263,11 @@ impl Stage<'_> {
         Ok(delay + took)
     }
 
-    /// That a shard was with nobody is bounded.
-    pub(crate) fn must_be_short(&self, what: &str, longest: Duration) -> Result<(), String> {
-        let most = self.system.shard_lease + TAKEOVER;
-        if longest <= most + SLACK {
-            return Ok(());
-        }
-        Err(format!("{what}: a shard was not served for {} ms, and {} are promised", ms(longest), ms(most)))
+    /// Says for how long a shard was with nobody, and what is promised. This is no condition: a machine with too much to do
+    /// adds to the time, and the simulation asserts it.
+    pub(crate) fn say_longest(&mut self, what: &str, longest: Duration) {
+        let promised = self.system.shard_lease + TAKEOVER;
+        self.say(format!("{what} after at most {} ms ({} promised)", ms(longest), ms(promised)));
     }
 
     /// Repeats a fault, and gives the longest time that it took until all was well.
@@ -304,7 +294,6 @@ impl Stage<'_> {
         let (mut bites, mut worst) = (0, Duration::ZERO);
         for round in 0..2 * times + 2 {
             let took = fault(self, round)?;
-            self.must_be_short(what, took)?;
             worst = worst.max(took);
             bites += u64::from(took >= self.system.shard_lease / 2);
             if bites == times {

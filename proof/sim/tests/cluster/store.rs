@@ -112,7 +112,7 @@ fn cut_off(rounds: u64) {
             stage.heal(since)?;
             Ok(took)
         })?;
-        stage.say(format!("shards of a node that was cut off served again after at most {} ms", ms(worst)));
+        stage.say_longest("shards of a node that was cut off served again", worst);
         Ok(())
     });
 }

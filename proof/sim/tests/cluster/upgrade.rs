@@ -9,7 +9,7 @@ use duewheel_redis_rig::{Redis, Settings};
 use duewheel_sim::blackbox::cluster::{Build, Door, DuewheelCluster};
 
 use crate::joining::{comes, leaves};
-use crate::stage::{Play, Stage, in_runs, ms, perform};
+use crate::stage::{Play, Stage, in_runs, perform};
 
 const NODES: usize = 3;
 
@@ -51,12 +51,12 @@ fn upgrade(rounds: u64) {
             }
             stage.say(format!("{both} nodes spoke the next version with each other"));
         }
-        stage.say(format!("no key was without an answer for longer than {} ms", ms(worst)));
+        stage.say_longest("each key with an answer again", worst);
         Ok(())
     });
 }
 
-/// The longest time for which a shard was not served meanwhile: bounded by the lease and 2 s.
+/// The longest time for which a shard was not served during the exchange.
 fn replace(stage: &mut Stage<'_>, node: usize, build: Build) -> Result<Duration, String> {
     let left = leaves(stage, node)?;
     stage.set_build(node, build);

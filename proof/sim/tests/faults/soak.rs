@@ -63,7 +63,7 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
                 std::thread::sleep(Duration::from_millis(100));
             }
             let ended = producers.into_iter().all(|producer| producer.join().is_ok());
-            let drained = stage.run.until_left(&QUEUES, 0, PATIENCE * 2);
+            let drained = stage.run.until_left(&QUEUES, 0, PATIENCE);
             stop.store(1, Ordering::SeqCst);
             if ended { drained } else { Err("a producer panicked".into()) }
         });

@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_judge::checker::{Fact, check};
 use duewheel_judge::history::{Fault, Moment, Rules};
@@ -14,6 +14,7 @@ use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::client::{Run, Stage as Work};
 use duewheel_sim::blackbox::crew::{self, Gossip, QUEUES};
 use duewheel_sim::blackbox::http::{DuewheelHttp, Memory};
+pub(crate) use duewheel_sim::process::PATIENCE;
 use duewheel_sim::process::{Listens, Server, binary};
 use duewheel_sim::{http, process};
 use serde_json::Value;
@@ -21,12 +22,6 @@ use serde_json::Value;
 /// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk
 /// alone.
 pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little, shards: 1 };
-
-/// Whatever the server must do by itself, it has done after so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// For working off what has piled up.
-const DRAIN: Duration = Duration::from_secs(120);
 
 /// What a run works with.
 pub(crate) struct Stage<'a> {
@@ -150,7 +145,7 @@ impl Stage<'_> {
                 run.phase("load");
                 let server = act(self, server)?;
                 match hired {
-                    Some(hired) => hired.drain(run, &gossip, DRAIN)?,
+                    Some(hired) => hired.drain(run, &gossip)?,
                     None => QUEUES.iter().try_for_each(|queue| run.dump(queue, &[]))?,
                 }
                 server.kill().map_err(|e| format!("at the end: {e}"))
@@ -184,11 +179,21 @@ impl Stage<'_> {
         Ok(server)
     }
 
-    /// Kills it; the fault is written down when it is gone.
+    /// Kills it; the fault is recorded when it is gone.
     pub(crate) fn kill(&mut self, server: Server) -> Result<(), String> {
+        self.kill_and_hear(server, || Ok(()))
+    }
+
+    /// Kills it; the fault is recorded when it is gone and `last` has read everything that it has sent.
+    pub(crate) fn kill_and_hear(
+        &mut self,
+        server: Server,
+        last: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
         self.run.set_address(None);
         self.address = None;
         server.kill().map_err(|e| format!("kill in reign {}: {e}", self.reign))?;
+        last()?;
         self.fault(Fault::Killed(Moment::Serving));
         Ok(())
     }

@@ -91,7 +91,7 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
         assert_eq!(a.given, given, "given up when it had been given up");
     }
     coordinator.let_open();
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while a.owned.is_busy() || a.misses() {
         assert!(Instant::now() < deadline, "{:?}", a.owned);
         std::thread::sleep(Duration::from_millis(2));
@@ -143,7 +143,7 @@ async fn a_node_that_starts_waits_for_shards_of_its_own_alone() {
     };
     let (of_a, of_b) = (of(0), of(1));
     assert!(of_a.len() > 1 && of_b.len() > 1);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let until = |b: &mut Reconciler, what: &str, so: &dyn Fn(&Reconciler) -> bool| loop {
         step(b);
         if so(b) {

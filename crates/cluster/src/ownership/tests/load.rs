@@ -166,7 +166,7 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
         let maybe = load.maybe.lock().unwrap();
         accepted.difference(&acked).filter(|name| !maybe.contains(*name)).cloned().collect::<Vec<_>>()
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !missing().is_empty() {
         assert!(Instant::now() < deadline, "accepted and never granted: {:?}", missing());
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -91,7 +91,7 @@ fn kill(coordinator: &MemoryCoordinator, node: &Started) {
 
 /// Polls until `done`, with a deadline.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -2,8 +2,8 @@
 //!
 //! Left out is what is a race by nature: two connections that wait on the same tube, and times that end during the run.
 //! So a delay is 0 or at least 1000 s, and no two delays of a sequence are near each other. A job with the shortest
-//! time to run is reserved and deleted within that second; a sequence in which that took longer says nothing, and few
-//! may be like that.
+//! time to run is reserved and deleted within that second; a sequence in which that took longer says nothing, and is
+//! done again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use super::compare::Normal;
 use super::pair::{Difference, Pair};
 use super::rng::Rng;
 use super::server::{Kind, Setup};
+use crate::fixture::PATIENCE;
 
 /// Commands in a sequence.
 const COMMANDS: usize = 60;
@@ -55,12 +56,17 @@ fn run(other: Kind, sequences: u64) {
                     if seed >= sequences {
                         return;
                     }
-                    if let Err(what) = sequence(&mut pair, seed) {
-                        if what == TOO_LATE {
-                            late.fetch_add(1, Ordering::Relaxed);
-                            pair = Pair::start(other, Setup::Tcp);
-                            continue;
+                    let begun = Instant::now();
+                    let outcome = loop {
+                        let outcome = sequence(&mut pair, seed);
+                        let is_late = outcome.as_ref().is_err_and(|what| what == TOO_LATE);
+                        if !is_late || begun.elapsed() > PATIENCE {
+                            break outcome;
                         }
+                        late.fetch_add(1, Ordering::Relaxed);
+                        pair = Pair::start(other, Setup::Tcp);
+                    };
+                    if let Err(what) = outcome {
                         failed.store(true, Ordering::Relaxed);
                         differences.lock().expect("differences").push(what);
                     }
@@ -70,8 +76,7 @@ fn run(other: Kind, sequences: u64) {
     });
     let differences = differences.into_inner().expect("differences");
     assert!(differences.is_empty(), "{}", differences.join("\n\n"));
-    let late = late.into_inner();
-    assert!(late * 4 <= sequences, "{late} of {sequences} sequences were too slow to tell anything");
+    println!("{} of {sequences} sequences were too slow to tell anything, and done again", late.into_inner());
 }
 
 /// The error has the transcript so far and says how to repeat it.

@@ -1,16 +1,16 @@
 //! Delays at the edges of number types, in the system's own unit: each is refused, or really is that far in the future,
 //! also after a SIGKILL and a SIGTERM. None is delivered at once.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use duewheel_judge::history::{Answer, Call, MsgId, Refusal, State, When};
 
 use super::{Done, Figures, Host, Trial, proof};
 use crate::blackbox::Asked;
 use crate::blackbox::client::{Client, Message, Run};
+use crate::process::PATIENCE;
 
 const QUEUE: &str = "edges";
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The texts of delays, and their values; a negative delay has none.
 const DELAYS: [(&str, Option<u64>); 8] = [

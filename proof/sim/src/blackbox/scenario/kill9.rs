@@ -12,8 +12,6 @@ use crate::blackbox::client::Stage;
 use crate::blackbox::crew::{Crew, Gossip, QUEUES};
 use crate::blackbox::{Ability, System};
 
-const DRAIN: Duration = Duration::from_secs(40);
-
 pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let (run, kills) = (trial.run, trial.size);
     let mut rng = Rng::new(trial.seed);
@@ -22,7 +20,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     std::thread::scope(|scope| {
         let crew = Crew::hire(scope, run, &gossip, trial.seed);
         let result = torment(&mut host, kills, &mut rng)
-            .and_then(|()| crew.drain(run, &gossip, DRAIN))
+            .and_then(|()| crew.drain(run, &gossip))
             .and_then(|()| host.kill());
         // The clients end in any case.
         run.set_stage(Stage::Stop);

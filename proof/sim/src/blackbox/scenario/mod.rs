@@ -17,7 +17,7 @@ use duewheel_judge::rng::Rng;
 
 use super::Ability;
 use super::client::{Outcome, Run};
-use crate::process::{Listens, Server};
+use crate::process::{Listens, PATIENCE, Server};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug)]
@@ -108,8 +108,6 @@ pub const RACE: Scenario =
 /// All of them, the short ones first.
 pub const ALL: [Scenario; 6] = [RESTART, EXTREMES, STALE, RACE, KILL9, BURST];
 
-const START: Duration = Duration::from_secs(60);
-
 /// Starts and ends the system's process, and records that.
 #[derive(Debug)]
 struct Host<'a> {
@@ -151,7 +149,7 @@ impl<'a> Host<'a> {
     fn launch(&mut self) -> Result<SocketAddr, String> {
         for more in (0..3).rev() {
             let mut server = self.spawn()?;
-            match server.address(START) {
+            match server.address(PATIENCE) {
                 Ok(address) => {
                     self.start_up = server.age();
                     self.server = Some(server);
@@ -178,7 +176,7 @@ impl<'a> Host<'a> {
     fn stop(&mut self) -> Result<(), String> {
         self.run.set_address(None);
         let server = self.server.take().ok_or("nothing runs")?;
-        server.stop(START).map_err(|e| format!("SIGTERM in reign {}: {e}", self.reign))?;
+        server.stop(PATIENCE).map_err(|e| format!("SIGTERM in reign {}: {e}", self.reign))?;
         self.run.fault(Fault::Stopped);
         Ok(())
     }

@@ -11,12 +11,12 @@ use duewheel_judge::rng::Rng;
 
 use super::{Done, Figures, Host, Trial, proof, wait};
 use crate::blackbox::client::{Client, Message, Run, Stage, lock};
+use crate::process::PATIENCE;
 
 const QUEUE: &str = "race";
 const PRODUCERS: u32 = 2;
 const CANCELLERS: u32 = 4;
 const CONSUMERS: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Course {

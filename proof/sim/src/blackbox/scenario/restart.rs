@@ -9,11 +9,11 @@ use duewheel_judge::rng::Rng;
 
 use super::{Done, Figures, Host, Trial, accepted, ms, proof, wait};
 use crate::blackbox::client::{Client, Message, Run, Stage};
+use crate::process::PATIENCE;
 
 const QUEUE: &str = "later";
 const HOUR_MS: u64 = 3_600_000;
 const FAR: u64 = 10;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let run = trial.run;
@@ -67,9 +67,9 @@ fn ups_and_downs(host: &mut Host<'_>, size: u64, rng: &mut Rng) -> Result<(), St
     let rows = peer.list(QUEUE, &known)?;
     for id in &far {
         let state = rows.iter().find(|row| row.id == *id).map(|row| row.state);
-        let left = peer.left_ms(QUEUE, *id)?;
-        // By the client's clock; the system may report whole units.
+        // By the client's clock, before the question and after the answer; the system may report whole units.
         let most = Duration::from_millis(HOUR_MS + unit + 50).saturating_sub(until.elapsed());
+        let left = peer.left_ms(QUEUE, *id)?;
         let least =
             Duration::from_millis(HOUR_MS).saturating_sub(since.elapsed() + Duration::from_millis(unit + 50));
         let right = left.is_some_and(|ms| (least..=most).contains(&Duration::from_millis(ms)));

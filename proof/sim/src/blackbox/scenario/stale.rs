@@ -2,7 +2,7 @@
 //! must be refused.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{MsgId, Proof, When};
@@ -10,9 +10,9 @@ use duewheel_judge::history::{MsgId, Proof, When};
 use super::{Done, Figures, Host, Trial, accepted, proof};
 use crate::blackbox::Ability;
 use crate::blackbox::client::{Client, Message};
+use crate::process::PATIENCE;
 
 const QUEUE: &str = "slow";
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let (run, size) = (trial.run, trial.size);

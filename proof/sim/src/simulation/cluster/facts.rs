@@ -55,6 +55,8 @@ pub struct ClusterFacts {
     pub writes_lost: u64,
     /// Changes that a node has found to be lost.
     pub lost_noticed: u64,
+    /// The longest time for which a shard was without an owner since the last fault, in ms.
+    pub longest_away_ms: u64,
 }
 
 impl ClusterFacts {
@@ -97,6 +99,7 @@ impl ClusterFacts {
     /// Adds the facts of another run.
     pub fn add(&mut self, other: &ClusterFacts) {
         let mut other = *other;
+        self.longest_away_ms = self.longest_away_ms.max(other.longest_away_ms);
         for ((_, mine), (_, theirs)) in self.all().into_iter().zip(other.all()) {
             *mine += *theirs;
         }

@@ -143,6 +143,7 @@ impl Cluster {
 
     fn strike(&mut self, blow: Blow) {
         self.struck = true;
+        self.owners.disturb(self.now);
         self.fault(Fault::Struck(blow));
     }
 

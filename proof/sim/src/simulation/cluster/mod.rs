@@ -15,6 +15,7 @@
 mod facts;
 mod faults;
 mod network;
+mod owners;
 mod place;
 mod store;
 mod suite;
@@ -45,6 +46,7 @@ use super::{Trace, ask, said_by};
 pub use facts::ClusterFacts;
 use faults::{Blows, FaultKind};
 use network::Net;
+use owners::Owners;
 use place::{Fate, MachineClock, Process, Promise, Recipe};
 use store::{Link, World, WorldBug};
 pub use suite::{MEDIUM_BUGS, suite_of_media};
@@ -93,7 +95,7 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 10] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 11] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
@@ -104,6 +106,7 @@ pub const CLUSTER_BUGS: [(&str, ClusterBug); 10] = [
     ("a name that shows what it had before", ClusterBug(Inside::World(WorldBug::StaleNames))),
     ("a journal with a gap", ClusterBug(Inside::World(WorldBug::GapAccepted))),
     ("retry with other bytes", ClusterBug(Inside::World(WorldBug::RetryWithOtherBytes))),
+    ("a lease that is kept for too long", ClusterBug(Inside::World(WorldBug::LeaseKept))),
 ];
 
 /// The result of a run of a cluster.
@@ -193,6 +196,7 @@ struct Cluster {
     people: Vec<Person>,
     gossip: Gossip,
     survey: Survey,
+    owners: Owners,
     stage: Stage,
     /// Set while a part of the cluster may be missing.
     struck: bool,
@@ -268,6 +272,7 @@ impl Cluster {
             people,
             gossip: Gossip::default(),
             survey: Survey::default(),
+            owners: Owners::default(),
             stage: Stage::Work,
             struck: false,
             ready_at: None,
@@ -333,6 +338,7 @@ impl Cluster {
         self.look_over();
         if self.survey.is_ready() {
             self.ready_at.get_or_insert(self.now);
+            self.look_at_owners();
         }
         if self.failing_over && !self.recipe.world.is_set_back() {
             self.failing_over = false;

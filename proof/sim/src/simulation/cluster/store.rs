@@ -65,6 +65,8 @@ pub(super) enum WorldBug {
     GapAccepted,
     /// A write to the journal whose answer was lost is made again with more than it had.
     RetryWithOtherBytes,
+    /// The server keeps a lease for longer than its owner.
+    LeaseKept,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -366,6 +368,30 @@ impl World {
         }
     }
 
+    /// Which shards have an owner that is sure of its lease and reaches the server, on a node that works.
+    pub(super) fn owned(&self, works: &impl Fn(usize) -> bool) -> Vec<bool> {
+        let state = self.state();
+        let mut owned = vec![false; state.shards.len()];
+        // The process of a reign that has no other owner is gone.
+        for reign in state.reigns.iter().filter(|reign| Arc::strong_count(reign) > 1) {
+            let reign = lock(reign);
+            let is_sure = reign.over.is_none() && reign.clock.running() < reign.until;
+            owned[reign.shard.0 as usize] |=
+                is_sure && works(reign.place) && state.links[reign.place] != Link::Cut;
+        }
+        owned
+    }
+
+    /// Whether calls of a node reach the server.
+    pub(super) fn reaches(&self, place: usize) -> bool {
+        self.state().links[place] != Link::Cut
+    }
+
+    /// Whether answers of the server to a node are lost.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.state().links.iter().any(|link| matches!(link, Link::Lossy(_)))
+    }
+
     /// An obligation that was not kept.
     pub(super) fn broken(&self) -> Option<String> {
         self.state().broken.clone()
@@ -401,6 +427,11 @@ impl World {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.0)
     }
+}
+
+/// For how long the server keeps a lease.
+fn lease_ns(bug: Option<WorldBug>) -> u64 {
+    if bug == Some(WorldBug::LeaseKept) { 5 * LEASE_NS } else { LEASE_NS }
 }
 
 impl State {
@@ -452,7 +483,7 @@ impl State {
                     Some(lease) if counts => {
                         lease.owner = reign.owner.clone();
                         lease.reign = reign.me.clone();
-                        lease.until = now + LEASE_NS;
+                        lease.until = now + lease_ns(bug);
                         Some(RenewalReply::Renewed(asked))
                     }
                     Some(_) | None => {
@@ -645,6 +676,7 @@ impl NodeCoordinator {
         let (now, bug, shards) = (state.now, state.bug, state.shards.len());
         let sets_back = state.sets_back;
         state.earlier[shard.0 as usize].clear();
+        let until = now + lease_ns(state.bug);
         let kept = &mut state.shards[shard.0 as usize];
         if let Some(lease) = kept.lease.as_ref().filter(|lease| now < lease.until) {
             // A process knows that an ended reign of its own answers no calls any more.
@@ -694,7 +726,7 @@ impl NodeCoordinator {
                 over: None,
             })
         });
-        kept.lease = Some(Lease { owner, until: now + LEASE_NS, reign: Arc::downgrade(&reign) });
+        kept.lease = Some(Lease { owner, until, reign: Arc::downgrade(&reign) });
         state.facts.reigns += 1;
         state.facts.takeovers += u64::from(moved);
         state.answered(self.place, ())?;
