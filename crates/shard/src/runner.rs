@@ -300,7 +300,8 @@ impl Runner {
     fn work(&self) -> Work {
         let Phase::Serving(driver) = &self.phase else { return Work::default() };
         let mut work = driver.work();
-        work.has_undecided |= !driver.is_full() && !(self.submissions.is_empty() && self.turns.is_empty());
+        let has_more = !self.submissions.is_empty() || !self.turns.is_empty();
+        work.has_undecided |= has_more && !driver.is_full();
         work
     }
 
