@@ -171,8 +171,17 @@ impl Session {
 
     /// Continues when no operation is in progress.
     pub(super) fn go_on(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
-        if let Some(look) = self.look(shared.max_body) {
-            return look;
+        loop {
+            if let Some(next) = self.advance(shared, out) {
+                return next;
+            }
+        }
+    }
+
+    /// Takes one step. `None` if the step has no need of its own: the next one follows.
+    fn advance(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> Option<SessionNext> {
+        if let Some(next) = self.ask().or_else(|| self.look(shared.max_body)) {
+            return Some(next);
         }
         let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
         let (mut more, mut batch) = (true, Brings::Either);
@@ -204,7 +213,7 @@ impl Session {
             bytes += parts[before..].iter().map(|part| part.most(shared.max_body)).sum::<usize>();
         }
         if parts.is_empty() {
-            return SessionNext::Read;
+            return Some(SessionNext::Read);
         }
         // The commands behind this batch are examined again.
         self.reach.forget();
@@ -213,7 +222,7 @@ impl Session {
             ops.insert(0, op);
         }
         self.task = Task::Batch(parts);
-        SessionNext::Ask(ops)
+        Some(SessionNext::Ask(ops))
     }
 
     /// Looks up the queues of the messages that the next batch of commands names, where not all queues are permitted.
@@ -385,37 +394,38 @@ impl Session {
     }
 
     /// Starts the command at the front, which takes several steps or may wait.
-    fn alone(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
+    fn alone(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> Option<SessionNext> {
         if matches!(self.inputs.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
             return self.reserve(shared, out);
         }
         let Some(DecodedInput { kind, what: Ok(command) }) = self.inputs.pop_front() else {
-            return SessionNext::Read;
+            return Some(SessionNext::Read);
         };
         self.count(shared, kind);
-        if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
-            out.extend_from_slice(text.as_bytes());
-            return self.go_on(shared, out);
-        }
+        let refusal = self.reach.refusal(&command, &self.used, &self.watched);
         self.reach.forget();
+        if let Some(text) = refusal {
+            out.extend_from_slice(text.as_bytes());
+            return None;
+        }
         self.task = match command {
             Command::Kick(most) => Task::Kick { left: most, kicked: 0, from: State::Dead },
             Command::KickJob(id) => Task::KickJob(id, State::Dead),
             Command::ListTubes => Task::ListQueues(Vec::new()),
             Command::PauseTube { queue, seconds } => Task::Pause { queue, seconds, step: PauseStep::Look },
-            Command::Quit => return SessionNext::Close,
-            _ => return self.go_on(shared, out),
+            Command::Quit => return Some(SessionNext::Close),
+            _ => Task::Nothing,
         };
-        self.ask(shared, out)
+        None
     }
 
     /// Combines the reserves at the front into one demand: it is answered as soon as there is a message for the first.
-    fn reserve(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
+    fn reserve(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> Option<SessionNext> {
         let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
             // No queue that it watches can ever provide a message.
             self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
-            return self.go_on(shared, out);
+            return None;
         }
         let is_reserve = |decoded: &&DecodedInput| matches!(decoded.what, Ok(Command::Reserve(_)));
         let reserves = self.inputs.iter().take(BATCH).take_while(is_reserve).count();
@@ -446,11 +456,11 @@ impl Session {
             max_attempts: None,
             deadline_margin_ms: Some(SAFETY_MARGIN_MS),
         });
-        SessionNext::Wait(waiter, op)
+        Some(SessionNext::Wait(waiter, op))
     }
 
-    /// The next step of the work in progress.
-    fn ask(&mut self, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
+    /// The next step of the command in progress, if it takes several.
+    fn ask(&self) -> Option<SessionNext> {
         let op = match &self.task {
             Task::Kick { left, from, .. } => {
                 let (queue, max) = (self.used.clone(), usize::try_from(*left).unwrap_or(usize::MAX));
@@ -462,10 +472,10 @@ impl Session {
                 }
             }
             Task::KickJob(id, State::Dead) => {
-                return SessionNext::Ask(vec![
+                return Some(SessionNext::Ask(vec![
                     Op::Redrive { id: *id, delay_ms: None },
                     Op::Get { target: Target::Id(*id) },
-                ]);
+                ]));
             }
             Task::KickJob(id, _) => Op::Fire { target: Target::Id(*id) },
             Task::ListQueues(names) => Op::Queues { after: names.last().cloned(), limit: PAGE },
@@ -473,11 +483,9 @@ impl Session {
             Task::Pause { queue, seconds, step: PauseStep::Pause } => {
                 Op::Pause { queue: queue.clone(), for_ms: Some(u64::from(*seconds) * 1_000) }
             }
-            Task::Nothing | Task::Look(_) | Task::Batch(_) | Task::Reserve(_) => {
-                return self.go_on(shared, out);
-            }
+            Task::Nothing | Task::Look(_) | Task::Batch(_) | Task::Reserve(_) => return None,
         };
-        SessionNext::Ask(vec![op])
+        Some(SessionNext::Ask(vec![op]))
     }
 
     /// Takes the answers to the last operations, one for each.
@@ -507,15 +515,14 @@ impl Session {
                     let n = u32::try_from(*n).unwrap_or(left).min(left);
                     let (left, kicked) = (left - n, kicked + n);
                     let from = match (from, n) {
-                        (State::Dead, 0) if kicked == 0 => State::Scheduled,
-                        (_, 0) => return self.kicked(kicked, shared, out),
-                        (from, _) => from,
+                        (State::Dead, 0) if kicked == 0 => Some(State::Scheduled),
+                        (_, 0) => None,
+                        (from, _) => Some(from),
                     };
-                    if left == 0 {
-                        return self.kicked(kicked, shared, out);
+                    match from {
+                        Some(from) if left > 0 => self.task = Task::Kick { left, kicked, from },
+                        _ => out.extend_from_slice(format!("KICKED {kicked}\r\n").as_bytes()),
                     }
-                    self.task = Task::Kick { left, kicked, from };
-                    return self.ask(shared, out);
                 }
                 answer => out.extend_from_slice(no_answer(answer).as_bytes()),
             },
@@ -525,7 +532,6 @@ impl Session {
                     if step == State::Dead && view.state == State::Scheduled =>
                 {
                     self.task = Task::KickJob(id, State::Scheduled);
-                    return self.ask(shared, out);
                 }
                 (Some(Ok(Reply::Change(Err(refusal)))), _) => {
                     out.extend_from_slice(unchanged(refusal).as_bytes())
@@ -538,7 +544,7 @@ impl Session {
                     names.extend(views.into_iter().map(|view| view.name));
                     if full {
                         self.task = Task::ListQueues(names);
-                        return self.ask(shared, out);
+                        return self.go_on(shared, out);
                     }
                     // The tube exists for every client, and is listed first, as in beanstalkd.
                     let default = default_queue();
@@ -557,7 +563,6 @@ impl Session {
                 }
                 (PauseStep::Look, Some(Ok(Reply::Queues(_)))) => {
                     self.task = Task::Pause { queue, seconds, step: PauseStep::Pause };
-                    return self.ask(shared, out);
                 }
                 (PauseStep::Pause, Some(Ok(Reply::Configured(_)))) => out.extend_from_slice(b"PAUSED\r\n"),
                 (PauseStep::Pause, Some(Ok(Reply::Configure(_)))) => {
@@ -566,11 +571,6 @@ impl Session {
                 (_, answer) => out.extend_from_slice(no_answer(answer).as_bytes()),
             },
         }
-        self.go_on(shared, out)
-    }
-
-    fn kicked(&mut self, kicked: u32, shared: &BeanstalkState, out: &mut Vec<u8>) -> SessionNext {
-        out.extend_from_slice(format!("KICKED {kicked}\r\n").as_bytes());
         self.go_on(shared, out)
     }
 
@@ -709,11 +709,12 @@ mod tests {
     use crate::drain::Drain;
 
     /// The operations of each batch that a session makes of an input, when every one of them is refused; and the
-    /// replies.
-    async fn batches(input: &str) -> (Vec<String>, String) {
+    /// replies. The session is limited to the queues with these prefixes, if there are any.
+    async fn batches(input: &str, prefixes: Option<&str>) -> (Vec<String>, String) {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
         let app = BeanstalkApp::new(&wheel, 100, 10, Drain::default());
-        let (mut session, mut out) = (Session::new(SessionId(1), None), Vec::new());
+        let reach = prefixes.map(|prefixes| Arc::new(prefixes.parse().unwrap()));
+        let (mut session, mut out) = (Session::new(SessionId(1), reach), Vec::new());
         let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
         while let Some(decoded) = decoder.next(&mut input) {
             session.hear(decoded);
@@ -741,10 +742,30 @@ mod tests {
         let all = format!(
             "delete 1\r\nuse a\r\n{put}use b\r\n{put}{put}touch 2\r\npeek-ready\r\npeek 3\r\nwatch c\r\n"
         );
-        let (batches, replies) = batches(&all).await;
+        let (batches, replies) = batches(&all, None).await;
         assert_eq!(batches, ["ohh", "ehhee", "oo", "oh"]);
         let replies: String =
             replies.split("\r\n").map(|reply| reply.chars().next().unwrap_or('.')).collect();
         assert_eq!(replies, "OUOUOOOOOW.", "each in its turn");
+    }
+
+    /// Story: after each command that was refused at once the session called itself. One packet with enough of them
+    /// overflowed the stack of the thread, and the process was aborted.
+    #[tokio::test]
+    async fn refused_commands_are_answered_without_recursion() {
+        let all = "kick 1\r\npause-tube default 1\r\nreserve\r\n".repeat(50_000);
+        let (batches, replies) = batches(&all, Some("mine")).await;
+        assert!(batches.is_empty(), "nothing is asked");
+        assert!(replies == "FORBIDDEN\r\nNOT_FOUND\r\nFORBIDDEN\r\n".repeat(50_000));
+    }
+
+    /// Story: what was found out about the job of a refused `kick-job` was kept for the next one. A client that repeated
+    /// the command after an overload got the same reply for as long as it sent nothing else, and each further id took
+    /// memory.
+    #[tokio::test]
+    async fn a_repeated_kick_job_is_looked_up_again() {
+        let (batches, replies) = batches(&"kick-job 1\r\n".repeat(3), Some("mine")).await;
+        assert_eq!(batches, ["o", "o", "o"]);
+        assert_eq!(replies, "OUT_OF_MEMORY\r\n".repeat(3));
     }
 }
