@@ -47,7 +47,7 @@ pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
-use crate::health::Work;
+use crate::health::DriverWork;
 use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
 
@@ -105,7 +105,7 @@ pub struct Driver<S> {
     /// The counts for figures.
     confirmed: Confirmed,
     settling: Settling,
-    /// For [`Work`].
+    /// For [`DriverWork`].
     decided: u64,
     confirmations: u64,
     fetched: u64,
@@ -401,9 +401,9 @@ impl<S: Store> Driver<S> {
     }
 
     /// What it has done, and what waits.
-    pub(crate) fn work(&self) -> Work {
+    pub(crate) fn work(&self) -> DriverWork {
         let is_held = !self.held.is_empty() || !self.held_grants.is_empty();
-        Work {
+        DriverWork {
             decided: self.decided,
             has_undecided: !self.undecided.is_empty() || self.parked.has_ready(),
             confirmed: self.confirmations,

@@ -19,7 +19,7 @@ pub struct Health {
 
 /// The work of a driver so far, and what waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct DriverWork {
     /// Operations that were decided or refused.
     pub decided: u64,
     /// Whether operations wait that the driver could decide now.

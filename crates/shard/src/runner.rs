@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Remains};
 use crate::error::{CallError, Outcome};
 use crate::figures::Counted;
-use crate::health::Work;
+use crate::health::DriverWork;
 use crate::inbox::{Admission, Inbox, Submission};
 use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
@@ -297,8 +297,8 @@ impl Runner {
     }
 
     /// The work of the present driver. While there is none, nothing waits for one: it is refused, or kept for the next.
-    fn work(&self) -> Work {
-        let Phase::Serving(driver) = &self.phase else { return Work::default() };
+    fn work(&self) -> DriverWork {
+        let Phase::Serving(driver) = &self.phase else { return DriverWork::default() };
         let mut work = driver.work();
         let has_more = !self.submissions.is_empty() || !self.turns.is_empty();
         work.has_undecided |= has_more && !driver.is_full();

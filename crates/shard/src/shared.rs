@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::figures::{Counted, Figures};
-use crate::health::{Health, ThreadIn, Work};
+use crate::health::{DriverWork, Health, ThreadIn};
 use crate::inbox::Inbox;
 use crate::timekeeper::Timekeeper;
 
@@ -83,7 +83,7 @@ impl DriverShared {
 
     /// Records that the loop has completed a round, and the work done by then. An observer learns of a driver that does
     /// round after round, and comes on with nothing of what waits.
-    pub fn tick(&self, work: Work) {
+    pub fn tick(&self, work: DriverWork) {
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
         let (last, tick) = (pulse.work, pulse.tick);
@@ -186,10 +186,10 @@ struct Pulse {
     in_store: Duration,
     /// The end of the last round before rounds in which the store confirmed nothing, though answers waited for that.
     unconfirmed: Option<Duration>,
-    /// The same, of calls that wait for what the store fetches.
+    /// The end of the last round before rounds in which the store fetched nothing, though calls waited for that.
     unfetched: Option<Duration>,
     /// The work done by the end of the last round.
-    work: Work,
+    work: DriverWork,
     /// Where the thread is now.
     thread: ThreadIn,
     /// When the thread of a stuck driver began its call to the store.
@@ -207,7 +207,7 @@ impl Pulse {
             in_store: Duration::ZERO,
             unconfirmed: None,
             unfetched: None,
-            work: Work::default(),
+            work: DriverWork::default(),
             thread: ThreadIn::Ours,
             entered: None,
             waits: ThreadIn::Ours,
@@ -408,14 +408,14 @@ mod tests {
         assert_eq!(health(), (811, 1, ThreadIn::Store));
         pass(300);
         assert_eq!(health(), (1_111, 301, ThreadIn::Store));
-        shared.tick(Work::default());
+        shared.tick(DriverWork::default());
         assert_eq!(health(), (0, 0, ThreadIn::Ours));
     }
 
     #[test]
     fn rounds_that_decide_nothing_are_no_activity() {
         let (clock, shared) = watched();
-        let stuck = Work { decided: 7, has_undecided: true, ..Work::default() };
+        let stuck = DriverWork { decided: 7, has_undecided: true, ..DriverWork::default() };
         shared.tick(stuck);
         clock.pass(1);
         shared.tick(stuck);
@@ -430,14 +430,14 @@ mod tests {
             assert_eq!(seconds(&shared), (100, 10, ThreadIn::Ours));
         });
         assert_eq!(seconds(&shared), (100, 10, ThreadIn::Ours));
-        shared.tick(Work { decided: 8, ..stuck });
+        shared.tick(DriverWork { decided: 8, ..stuck });
         assert_eq!(seconds(&shared), (0, 0, ThreadIn::Ours));
     }
 
     #[test]
     fn one_round_that_decides_nothing_is_no_stall() {
         let (clock, shared) = watched();
-        let stuck = Work { has_undecided: true, ..Work::default() };
+        let stuck = DriverWork { has_undecided: true, ..DriverWork::default() };
         shared.tick(stuck);
         clock.pass(1);
         shared.tick(stuck);
@@ -451,28 +451,31 @@ mod tests {
     #[test]
     fn rounds_without_reports_wait_for_the_store() {
         let (clock, shared) = watched();
-        let rounds = |work: &mut dyn FnMut(u64) -> Work| {
+        let rounds = |work: &mut dyn FnMut(u64) -> DriverWork| {
             for n in 0..10 {
                 clock.pass(1);
                 shared.tick(work(n));
             }
             seconds(&shared)
         };
-        let syncs = Work { awaits_position: true, ..Work::default() };
-        let fetches = Work { awaits_fetch: true, ..Work::default() };
-        assert_eq!(rounds(&mut |_| Work::default()), (0, 0, ThreadIn::Ours), "nothing waits");
+        let syncs = DriverWork { awaits_position: true, ..DriverWork::default() };
+        let fetches = DriverWork { awaits_fetch: true, ..DriverWork::default() };
+        assert_eq!(rounds(&mut |_| DriverWork::default()), (0, 0, ThreadIn::Ours), "nothing waits");
         // Reports of the other kind change nothing.
-        assert_eq!(rounds(&mut |n| Work { fetched: n, ..syncs }), (10, 0, ThreadIn::Unreported));
-        assert_eq!(rounds(&mut |n| Work { confirmed: n, ..syncs }), (0, 0, ThreadIn::Ours));
-        assert_eq!(rounds(&mut |n| Work { confirmed: n + 10, ..fetches }), (10, 0, ThreadIn::Unreported));
-        assert_eq!(rounds(&mut |n| Work { fetched: n + 10, ..fetches }), (0, 0, ThreadIn::Ours));
+        assert_eq!(rounds(&mut |n| DriverWork { fetched: n, ..syncs }), (10, 0, ThreadIn::Unreported));
+        assert_eq!(rounds(&mut |n| DriverWork { confirmed: n, ..syncs }), (0, 0, ThreadIn::Ours));
+        assert_eq!(
+            rounds(&mut |n| DriverWork { confirmed: n + 10, ..fetches }),
+            (10, 0, ThreadIn::Unreported)
+        );
+        assert_eq!(rounds(&mut |n| DriverWork { fetched: n + 10, ..fetches }), (0, 0, ThreadIn::Ours));
     }
 
     /// A thread that stalls in duewheel's own code while a sync is under way.
     #[test]
     fn a_stall_during_a_sync_is_ours() {
         let (clock, shared) = watched();
-        let syncs = Work { awaits_position: true, ..Work::default() };
+        let syncs = DriverWork { awaits_position: true, ..DriverWork::default() };
         for _ in 0..2 {
             clock.pass(1);
             shared.tick(syncs);

@@ -15,7 +15,7 @@ use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner, Ownership};
 use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::health::{ThreadIn, Work};
+use duewheel_shard::health::{DriverWork, ThreadIn};
 use duewheel_shard::inbox::Admission;
 use duewheel_shard::shared::{DriverEnd, ThreadCommand, bug};
 use duewheel_shard::thread::panic_text;
@@ -270,7 +270,7 @@ impl Reconciler {
             if let Some(Fatal::Bug(bug)) = changes.fatal {
                 tracing::error!(%bug, "while closing");
             }
-            self.core.shared.tick(Work::default());
+            self.core.shared.tick(DriverWork::default());
             return Some(CLOSING);
         }
         if self.owned.is_busy() {
@@ -589,7 +589,7 @@ impl Reconciler {
             // Shards that are served keep the node ready for requests, and so do rounds: a store that all nodes share, and
             // that takes no changes, makes none of them unready.
             Some((ThreadIn::Store | ThreadIn::Unreported, _)) | None => {
-                self.core.shared.tick(Work::default())
+                self.core.shared.tick(DriverWork::default())
             }
         }
         self.core.shared.set_hanging(hanging.and_then(|hanging| hanging.waiting_for_store()));

@@ -19,16 +19,16 @@ pub(super) struct Calls {
 
 /// The number of a call, in the order in which calls arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Arrival(pub(super) u64);
+pub(super) struct CallNumber(pub(super) u64);
 
-impl Arrival {
-    pub(super) const FIRST: Arrival = Arrival(0);
-    pub(super) const LAST: Arrival = Arrival(u64::MAX);
+impl CallNumber {
+    pub(super) const FIRST: CallNumber = CallNumber(0);
+    pub(super) const LAST: CallNumber = CallNumber(u64::MAX);
 }
 
 #[derive(Debug)]
 struct OpenCall {
-    arrival: Arrival,
+    arrival: CallNumber,
     /// The number of times that the store has fetched what it needs.
     fetches: u8,
     answers: Vec<Option<Result<Reply, CallError>>>,
@@ -49,7 +49,7 @@ impl Calls {
             return 0;
         }
         self.arrivals += 1;
-        let arrival = Arrival(self.arrivals);
+        let arrival = CallNumber(self.arrivals);
         let answers = (0..ops).map(|_| None).collect();
         let call = OpenCall { arrival, fetches: 0, answers, missing: ops, to };
         let index = match self.free.pop() {
@@ -66,8 +66,8 @@ impl Calls {
     }
 
     /// When the call of an operation arrived.
-    pub(super) fn arrival(&self, to: ReplyTo) -> Arrival {
-        self.call(to).map_or(Arrival::FIRST, |call| call.arrival)
+    pub(super) fn arrival(&self, to: ReplyTo) -> CallNumber {
+        self.call(to).map_or(CallNumber::FIRST, |call| call.arrival)
     }
 
     /// The number of times that the store has fetched what the call of an operation needs.

@@ -8,8 +8,8 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError};
 
 use super::Driver;
-use super::calls::{Arrival, call_of};
-use super::parked::WaitsFor;
+use super::calls::{CallNumber, call_of};
+use super::parked::ParkedFor;
 use crate::error::{CallError, Outcome};
 
 /// The number of times that a call is fetched: for what it names, and for what it asks by what was found. After that it
@@ -77,7 +77,7 @@ impl<S: Store> Driver<S> {
         }
         for (to, ops) in self.take_calls() {
             if self.waits_for_others(to, &ops) {
-                self.parked.park(self.open.arrival(to), WaitsFor::Others, ops, None);
+                self.parked.park(self.open.arrival(to), ParkedFor::Others, ops, None);
             } else {
                 self.undecided.extend(ops);
             }
@@ -148,7 +148,7 @@ impl<S: Store> Driver<S> {
     fn park(&mut self, to: ReplyTo, ops: Vec<(ReplyTo, Op)>, fetch: Lookups) -> Result<(), StoreError> {
         let arrival = self.open.arrival(to);
         if fetch.is_empty() {
-            self.parked.park(arrival, WaitsFor::Others, ops, None);
+            self.parked.park(arrival, ParkedFor::Others, ops, None);
             return Ok(());
         }
         let mut found = None;
@@ -157,7 +157,7 @@ impl<S: Store> Driver<S> {
             self.store.find_many(&fetch, &mut as_of_now)?;
             found = Some((fetch.clone(), as_of_now));
         }
-        self.parked.park(arrival, WaitsFor::Medium, ops, found);
+        self.parked.park(arrival, ParkedFor::Medium, ops, found);
         self.open.fetch(to);
         self.store.fetch(arrival.0, fetch)
     }
@@ -169,7 +169,7 @@ impl<S: Store> Driver<S> {
         }
         while let Some(ticket) = self.store.fetched() {
             self.fetched += 1;
-            self.parked.fetched(Arrival(ticket));
+            self.parked.fetched(CallNumber(ticket));
         }
         let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);
         self.parked.take(most, &mut self.undecided, |lookups, found| engine.adopt(&lookups, found));

@@ -14,24 +14,24 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::store::{Found, Lookups};
 
-use super::calls::Arrival;
+use super::calls::CallNumber;
 
 /// Calls that wait, by their arrival. Each method takes time by the operations that it is given or returns, however many
 /// wait.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
-    calls: BTreeMap<Arrival, ParkedCall>,
+    calls: BTreeMap<CallNumber, ParkedCall>,
     /// The names of each call. The first call of a name goes first.
-    names: BTreeSet<(LookupName, Arrival)>,
+    names: BTreeSet<(LookupName, CallNumber)>,
     /// Calls that can come back.
-    ready: BTreeSet<Arrival>,
+    ready: BTreeSet<CallNumber>,
     /// The number of operations that wait.
     ops: usize,
 }
 
 /// The reason why a call is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitsFor {
+pub(super) enum ParkedFor {
     /// The store fetches what it needs.
     Medium,
     /// Calls before it name the same.
@@ -40,7 +40,7 @@ pub(super) enum WaitsFor {
 
 #[derive(Debug)]
 struct ParkedCall {
-    waits_for: WaitsFor,
+    waits_for: ParkedFor,
     /// The number of its names that a call before it has, too.
     behind: usize,
     ops: Vec<(ReplyTo, Op)>,
@@ -49,7 +49,7 @@ struct ParkedCall {
 
 impl ParkedCall {
     fn is_ready(&self) -> bool {
-        self.waits_for == WaitsFor::Others && self.behind == 0
+        self.waits_for == ParkedFor::Others && self.behind == 0
     }
 }
 
@@ -77,16 +77,16 @@ impl Parked {
     }
 
     /// Whether a call that arrived before this one waits, and names something of what these operations name.
-    pub(super) fn delays(&self, arrival: Arrival, ops: &[(ReplyTo, Op)]) -> bool {
-        let is_before = |first: Arrival| first < arrival || mutant::is(Mutant::WaitsForLater);
+    pub(super) fn delays(&self, arrival: CallNumber, ops: &[(ReplyTo, Op)]) -> bool {
+        let is_before = |first: CallNumber| first < arrival || mutant::is(Mutant::WaitsForLater);
         !self.names.is_empty() && names(ops).any(|name| self.first_of(&name).is_some_and(is_before))
     }
 
     /// Parks a call.
     pub(super) fn park(
         &mut self,
-        arrival: Arrival,
-        waits_for: WaitsFor,
+        arrival: CallNumber,
+        waits_for: ParkedFor,
         ops: Vec<(ReplyTo, Op)>,
         found: Option<(Lookups, Found)>,
     ) {
@@ -113,9 +113,9 @@ impl Parked {
     }
 
     /// What a call waits for has been fetched.
-    pub(super) fn fetched(&mut self, arrival: Arrival) {
+    pub(super) fn fetched(&mut self, arrival: CallNumber) {
         if let Some(call) = self.calls.get_mut(&arrival) {
-            call.waits_for = WaitsFor::Others;
+            call.waits_for = ParkedFor::Others;
             if call.is_ready() {
                 self.ready.insert(arrival);
             }
@@ -154,13 +154,13 @@ impl Parked {
     }
 
     /// The first call that has this name.
-    fn first_of(&self, name: &LookupName) -> Option<Arrival> {
-        let all = (name.clone(), Arrival::FIRST)..=(name.clone(), Arrival::LAST);
+    fn first_of(&self, name: &LookupName) -> Option<CallNumber> {
+        let all = (name.clone(), CallNumber::FIRST)..=(name.clone(), CallNumber::LAST);
         self.names.range(all).next().map(|(_, arrival)| *arrival)
     }
 
     /// A call is not the first one of a name any more.
-    fn puts_behind(&mut self, arrival: Arrival) {
+    fn puts_behind(&mut self, arrival: CallNumber) {
         if let Some(call) = self.calls.get_mut(&arrival) {
             call.behind += 1;
             self.ready.remove(&arrival);
@@ -168,7 +168,7 @@ impl Parked {
     }
 
     /// The first call of a name is gone.
-    fn let_next(&mut self, name: LookupName, gone: Arrival) {
+    fn let_next(&mut self, name: LookupName, gone: CallNumber) {
         let entry = (name, gone);
         if !self.names.remove(&entry) {
             return;
