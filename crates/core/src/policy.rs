@@ -119,7 +119,7 @@ pub struct Policy {
     pub max_pending_reply_bytes: usize,
     /// Largest number of messages in the wheel; messages due later are in the store alone.
     pub near_messages: usize,
-    /// Largest weight of those, in bytes.
+    /// Largest weight of those, in bytes; it may be exceeded by one message.
     pub near_bytes: usize,
     /// Largest number of ready messages in memory, of all queues together. While all ready messages fit, all are in
     /// memory; demand decides about the others, which are in the store alone.

@@ -218,6 +218,12 @@ impl DueCounts {
         None
     }
 
+    /// A time before which none of the messages is due that are due from `from` on; `None` if there are none of these.
+    pub fn first(&self, class: Class, from: u64) -> Option<u64> {
+        let width = self.width_ms();
+        self.columns[class as usize].range(from / width..).next().map(|(column, _)| column * width)
+    }
+
     /// Start of each column by the present offset of the clocks, and its count.
     pub fn columns(&self, now: Now) -> impl Iterator<Item = (WallMs, u64)> + '_ {
         let width = self.width_ms();

@@ -69,8 +69,6 @@ pub struct Driver<S> {
     room_known: bool,
     /// The store has more pages than one step accepts.
     more_pages: bool,
-    /// The last page that the store reported could not be read.
-    page_failed: bool,
     /// The position before the first of `records`.
     appended: Lsn,
     asked: Lsn,
@@ -161,7 +159,6 @@ impl<S: Store> Driver<S> {
             weighed: (0, 0),
             room_known: false,
             more_pages: false,
-            page_failed: false,
             appended,
             asked: appended,
             open: Calls::default(),
@@ -599,7 +596,6 @@ impl<S: Store> Driver<S> {
         while let Some(loaded) = self.store.loaded() {
             match loaded {
                 Ok(loaded) => {
-                    self.page_failed = false;
                     rows += loaded.rows.len();
                     self.know_room(now);
                     self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
@@ -620,7 +616,6 @@ impl<S: Store> Driver<S> {
                         continue;
                     }
                     tracing::warn!(%error, "a page of messages could not be read; it is read again");
-                    self.page_failed = true;
                 }
                 Err(error) => return Err(error),
             }

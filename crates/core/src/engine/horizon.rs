@@ -33,6 +33,8 @@ pub(super) struct Horizon {
     /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to check them
     /// again.
     pub(super) resting: [BTreeSet<(u64, QueueIdx)>; 2],
+    /// Queues whose backlog is loaded up to the horizon, and that wait for the page which moves it.
+    pub(super) awaiting: [BTreeSet<QueueIdx>; 2],
     /// Callers that wait for the next due time; answered when no loading page can change it.
     pub(super) asked: Vec<ReplyTo>,
 }
@@ -60,6 +62,11 @@ impl Horizon {
             .all(|class| self.known[class as usize] >= Some((now_of(class, now), MessageId(u64::MAX))))
     }
 
+    /// Whether messages behind the horizon may be due soon.
+    pub(super) fn is_soon(&self, now: Now, class: Class) -> bool {
+        self.known[class as usize].map_or(0, reached_at) <= now_of(class, now).saturating_add(SOON_MS)
+    }
+
     /// Whether the wheel may hold messages of a class that are not due soon.
     pub(super) fn is_ahead(&self, now: Now, class: Class) -> bool {
         let c = class as usize;
@@ -84,7 +91,9 @@ impl Horizon {
     /// Moves the horizon back. Messages scheduled behind it are to leave memory.
     pub(super) fn move_back(&mut self, class: Class, to: Cursor) {
         let c = class as usize;
-        self.beyond[c] = 0;
+        if self.known[c] >= Some(to) {
+            self.beyond[c] = 0;
+        }
         // Without a horizon nothing is known to be in memory, and that does not change here.
         let to = self.known[c].map_or(to, |known| known.min(to));
         self.known[c] = self.known[c].map(|_| to);

@@ -39,6 +39,9 @@ use super::rows::{MessageEntry, RowIdx, RowLocation};
 /// The time in ms after which a queue is checked again that has a backlog without due messages and for which the wheel
 /// has no capacity.
 const REST_MS: u64 = 50;
+/// The part of the wheel that a page for the horizon may fill: pages of both classes, which fill it from the half,
+/// leave some of it for new messages.
+const PAGE_PART: usize = 8;
 /// Smallest backlog of a queue that is left out of pages for the others.
 const WORTH_LEAVING_OUT: u64 = 64;
 
@@ -107,7 +110,11 @@ impl Engine {
     pub(super) fn keep_out(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let (idx, class) = (entry.queue, entry.life.due.class());
-        let before = (entry.life.due.raw(), MessageId(entry.message.id.0 - 1));
+        self.limit(idx, class, (entry.life.due.raw(), MessageId(entry.message.id.0 - 1)));
+    }
+
+    /// Moves the limit of a queue back to before a message for which there is no memory.
+    fn limit(&mut self, idx: QueueIdx, class: Class, before: Cursor) {
         // Between the horizon and the end of a loading page nothing is known to be in memory yet.
         let known = self.horizon.known[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
@@ -199,14 +206,18 @@ impl Engine {
         }
         let today = now_of(class, now);
         let behind = horizon < Some((today, MessageId(u64::MAX)));
-        let soon = horizon.map_or(0, reached_at) <= today.saturating_add(SOON_MS);
-        if !behind && soon && !self.has_room() {
+        let soon = self.horizon.is_soon(now, class);
+        if !soon && CLASSES.into_iter().any(|other| self.horizon.is_soon(now, other)) {
+            return; // the other class goes first: this one would take the room that is made for it
+        }
+        // Also when behind: pages that take time would stay behind, and bring only what is due.
+        if soon && !self.has_room() {
             self.make_room(now);
         }
         if !behind && !self.has_room() {
             return;
         }
-        let rows = self.policy.load_rows;
+        let rows = self.policy.load_rows.min(self.policy.near_messages / PAGE_PART).max(1);
         let from = match horizon {
             None => 0,
             Some((time, MessageId(u64::MAX))) => time.saturating_add(1),
@@ -223,7 +234,8 @@ impl Engine {
         let except = self.list_left_out(class);
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
         self.horizon.near[c] = Some(Near { until, void: false });
-        let load = Load { until, ..self.page(sequence(class), which, horizon, rows) };
+        let bytes = self.policy.load_bytes.min(self.policy.near_bytes / PAGE_PART).max(1);
+        let load = Load { until, bytes, ..self.page(sequence(class), which, horizon, rows) };
         self.ask(PagePurpose::Near(class, except, horizon), self.last, load, fx);
     }
 
@@ -246,6 +258,7 @@ impl Engine {
             if self.horizon.is_ahead(now, class) {
                 let soon = now_of(class, now).saturating_add(SOON_MS);
                 self.move_back(class, (soon, MessageId(u64::MAX)));
+                self.horizon.beyond[class as usize] = 0;
             }
         }
     }
@@ -256,13 +269,42 @@ impl Engine {
             && self.near_weight < (self.policy.near_bytes as u64 / 2).max(1)
     }
 
+    /// Whether a row of a page may be taken into memory. Rows that are not due yet may not overfill the wheel: they would
+    /// leave it again, and the same page would be loaded again. A wheel with room takes any one message.
+    fn fits(&mut self, now: Now, row: &Row) -> bool {
+        let weight = row.message.weight() as u64;
+        let is_below = self.schedule.len() < self.policy.near_messages
+            && self.near_weight + weight <= self.policy.near_bytes as u64;
+        if is_below || now.is_due(row.life.due) {
+            return true;
+        }
+        let has_room = self.has_room();
+        if has_room {
+            self.near_surplus = weight;
+        }
+        has_room
+    }
+
     fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
         let c = class as usize;
         let (next, room, today) = (self.next_page_size(idx), self.has_room(), now_of(class, now));
         let queue = self.queues.get_mut(idx);
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
-        let mut until = self.horizon.known[c].map_or(0, |(time, _)| time);
+        let known = self.horizon.known[c];
+        if self.horizon.near[c].is_some() && Some(limit) >= known {
+            self.horizon.awaiting[c].insert(idx);
+            return;
+        }
+        let Some(first) = queue.tally.due.first(class, limit.0) else {
+            self.end_backlog(idx, class);
+            return self.note_hunger(idx);
+        };
+        let mut until = known.map_or(0, |(time, _)| time);
         if !room {
+            // Nothing of the queue is due between its limit and the first of the others.
+            let before = known.min((first > limit.0).then(|| (first - 1, MessageId(u64::MAX))));
+            let limit = before.map_or(limit, |before| limit.max(before));
+            queue.backlog[c].limit = Some(limit);
             // Due messages take no capacity of the wheel. Without a consumer they are requested again only after a
             // pause.
             let reached = reached_at(limit);
@@ -369,6 +411,11 @@ impl Engine {
     ) {
         let c = class as usize;
         let near = self.horizon.near[c].take();
+        for idx in std::mem::take(&mut self.horizon.awaiting[c]) {
+            if self.queues.contains(idx) {
+                self.note_hunger(idx);
+            }
+        }
         if near.is_none_or(|near| near.void) {
             return;
         }
@@ -394,6 +441,10 @@ impl Engine {
         }
         for row in loaded.rows {
             let id = row.message.id;
+            if !self.fits(now, &row) {
+                self.move_back(class, (row.life.due.raw(), MessageId(id.0 - 1)));
+                break;
+            }
             self.take_row(now, row, loaded.as_of, fx);
             // This was read in vain: the queue has a backlog, and grows.
             if let Some(slot) = self.rows.slot(id)
@@ -426,16 +477,16 @@ impl Engine {
             backlog.limit = Some(backlog.limit.map_or(dropped, |limit| limit.min(dropped)));
         }
         if backlog.limit.is_none() {
-            self.loading.limited[c].remove(&idx);
-            let left_out = &mut self.loading.left_out[c];
-            if left_out.names.remove(name) {
-                left_out.list = None;
-            }
+            self.end_backlog(idx, class);
         }
         let is_empty = loaded.rows.is_empty() && loaded.more == More::No;
         let queue = self.queues.get(idx);
         let (before, ready) = (queue.backlog[c].limit, queue.ready.len());
         for row in loaded.rows {
+            if !self.fits(now, &row) {
+                self.limit(idx, class, (row.life.due.raw(), MessageId(row.message.id.0 - 1)));
+                break;
+            }
             self.take_row(now, row, loaded.as_of, fx);
         }
         let queue = self.queues.get(idx);
@@ -454,6 +505,17 @@ impl Engine {
             self.note_no_room(idx);
         }
         self.release(idx);
+    }
+
+    /// Ends the limit of a queue of which everything up to the horizon is in memory.
+    fn end_backlog(&mut self, idx: QueueIdx, class: Class) {
+        let queue = self.queues.get_mut(idx);
+        queue.backlog[class as usize].limit = None;
+        self.loading.limited[class as usize].remove(&idx);
+        let left_out = &mut self.loading.left_out[class as usize];
+        if left_out.names.remove(&queue.name) {
+            left_out.list = None;
+        }
     }
 
     fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {

@@ -212,6 +212,8 @@ pub struct Engine {
     /// Weight of the messages in the wheel, and of the leased ones.
     near_weight: u64,
     leased_weight: u64,
+    /// Weight of a message that a page has brought into the wheel although it overfills it.
+    near_surplus: u64,
     ready: ReadyMemory,
     /// Ready messages in memory, and how many of them are urgent.
     ready_here: u64,
@@ -322,6 +324,7 @@ impl Engine {
             fresh: Fresh::new(seed),
             purged_here: 0,
             near_weight: 0,
+            near_surplus: 0,
             leased_weight: 0,
             ready: ReadyMemory::default(),
             ready_here: 0,

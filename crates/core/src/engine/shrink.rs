@@ -22,7 +22,10 @@ impl Engine {
             return;
         }
         let (most, bytes) = (self.policy.near_messages as u64, self.policy.near_bytes as u64);
-        if self.schedule.len() as u64 <= most && self.near_weight <= bytes {
+        if self.near_weight <= bytes {
+            self.near_surplus = 0;
+        }
+        if self.schedule.len() as u64 <= most && self.near_weight <= bytes + self.near_surplus {
             return;
         }
         let stride = self.schedule.len().div_ceil(SAMPLE).max(1);

@@ -14,16 +14,21 @@ pub(super) struct Unmade {
 }
 
 impl Unmade {
+    /// Notes what the store has left, and what it has made that was left before.
     pub(super) fn note(&mut self, lookups: &Lookups, left: Left) {
-        if left == Left::default() {
+        if left == Left::default() && self.is_empty() {
             return;
         }
         let (made, unmade) = lookups.ids.split_at(lookups.ids.len() - left.ids.min(lookups.ids.len()));
-        let made: BTreeSet<_> = made.iter().collect();
-        self.ids.extend(unmade.iter().filter(|id| !made.contains(id)));
+        self.ids.extend(unmade);
+        for id in made {
+            self.ids.remove(id);
+        }
         let (made, unmade) = lookups.keys.split_at(lookups.keys.len() - left.keys.min(lookups.keys.len()));
-        let made: BTreeSet<_> = made.iter().collect();
-        self.keys.extend(unmade.iter().filter(|key| !made.contains(key)).cloned());
+        self.keys.extend(unmade.iter().cloned());
+        for key in made {
+            self.keys.remove(key);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

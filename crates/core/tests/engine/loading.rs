@@ -2,6 +2,7 @@
 
 use duewheel_core::engine::*;
 use duewheel_core::policy::Policy;
+use duewheel_core::store::{Loaded, Which};
 
 use crate::harness::*;
 
@@ -381,7 +382,7 @@ fn drained_backlog() -> Rig {
     for _ in 0..400 {
         rig.put("q", 0, None);
     }
-    rig.put("q", 3_600_000, None);
+    rig.put("q", 30_000, None);
     rig.restart();
     let mut granted = 0;
     while granted < 400 {
@@ -438,4 +439,167 @@ fn a_drained_backlog_is_looked_at_every_now_and_then() {
     }
     let asked = rig.asked - before;
     assert!((10..200).contains(&asked), "{asked} pages in three seconds");
+}
+
+/// Steps until no more pages are asked for, with everything that is asked for delivered.
+fn comes_to_rest(rig: &mut Rig) {
+    for _ in 0..400 {
+        rig.slow_step(1);
+    }
+    let asked = rig.asked;
+    for _ in 0..200 {
+        rig.slow_step(1);
+    }
+    assert_eq!(rig.asked, asked, "pages are asked for without end");
+}
+
+/// Reserves and acks all messages of a queue that are due; returns how many there were.
+fn drain(rig: &mut Rig, name: &str) -> usize {
+    let mut granted = 0;
+    loop {
+        let grants = rig.reserve(name, 100);
+        if grants.is_empty() {
+            return granted;
+        }
+        granted += grants.len();
+        ack_all(rig, &grants);
+    }
+}
+
+const HOUR: u64 = 3_600_000;
+
+/// Messages of these weights that are due in an hour, in a wheel that takes four of the weight `B`.
+fn of_weights(weights: &[usize], whens: &[When], load_rows: usize) -> Rig {
+    let policy = Policy { near_bytes: 4 * B, load_bytes: 4 * B, load_rows, ..Policy::default() };
+    let mut rig = Rig::new(policy);
+    for (n, &weight) in weights.iter().enumerate() {
+        let when = whens[n % whens.len()];
+        rig.raw(Op::Enqueue(Box::new(Enqueue { when, ..Enqueue::new(queue("q"), vec![b'x'; weight]) })));
+    }
+    rig
+}
+
+const B: usize = 10_000;
+const AFTER: When = When::After(HOUR);
+const AT: When = When::At { due_at: duewheel_core::WallMs(WALL + HOUR), past: Past::Fire };
+
+/// Story: a shard of 16 with one message of 9 MiB that was due in an hour used one core until then. A page brought the
+/// message, it overfilled the wheel, it left, and so the wheel had room for the page.
+#[test]
+fn a_page_does_not_bring_what_overfills_the_wheel() {
+    let mut hidden = vec![1; 5_000];
+    hidden.push(5 * B);
+    let cases: [(&str, Vec<usize>, &[When], usize); 6] = [
+        ("many of a quarter", vec![B; 20], &[AFTER], 10),
+        ("many of somewhat less than half", vec![2 * B - B / 10; 20], &[AFTER], 10),
+        ("one too large", vec![5 * B], &[AFTER], 10),
+        ("two too large", vec![10, 5 * B, 5 * B], &[AFTER], 10),
+        ("both classes", vec![2 * B - B / 10, 5 * B, B, B, B, B, 5 * B, B / 2], &[AFTER, AT], 10),
+        ("one that a sample misses", hidden, &[AFTER], 1_000),
+    ];
+    for (case, weights, whens, load_rows) in cases {
+        println!("{case}");
+        for restarts in [false, true] {
+            let mut rig = of_weights(&weights, whens, load_rows);
+            if restarts {
+                rig.restart();
+            }
+            comes_to_rest(&mut rig);
+            let (to, _) = rig.raw(Op::NextDue);
+            rig.slow_step(1);
+            let reply = rig.reply(to);
+            assert!(matches!(reply, Some(Reply::NextDue(Some(_)))), "{reply:?}");
+            rig.pass(HOUR);
+            assert_eq!(drain(&mut rig, "q"), weights.len());
+        }
+    }
+}
+
+/// Messages that do not fit into the wheel together are granted when they are due.
+#[test]
+fn messages_of_a_full_wheel_are_granted_in_time() {
+    let mut rig = Rig::new(Policy { near_bytes: 4 * B, load_bytes: 4 * B, ..Policy::default() });
+    for n in 0..40 {
+        let weight = [B / 3, 5 * B, B, 10][n % 4];
+        let ms = 10_000 + 100 * n as u64;
+        let when = match n % 3 {
+            0 => When::At { due_at: duewheel_core::WallMs(WALL + ms), past: Past::Fire },
+            _ => When::After(ms),
+        };
+        rig.raw(Op::Enqueue(Box::new(Enqueue { when, ..Enqueue::new(queue("q"), vec![b'x'; weight]) })));
+    }
+    let mut granted = 0;
+    for _ in 0..2_000 {
+        rig.slow_step(10);
+        let grants = rig.reserve("q", 10);
+        assert!(grants.iter().all(|g| g.lateness_ms <= 30), "{:?}", grants[0].lateness_ms);
+        granted += grants.len();
+        ack_all(&mut rig, &grants);
+    }
+    assert_eq!(granted, 40);
+    assert!(rig.asked < 400, "{} pages", rig.asked);
+}
+
+/// Story: a queue that its settings keep had a backlog once. Twenty times a second the engine asked for its next page
+/// as long as the wheel was more than half full of messages of other queues.
+#[test]
+fn an_empty_queue_asks_for_no_pages() {
+    for far in [None, Some(HOUR)] {
+        let few = Policy { near_messages: 4, ready_messages: 4, load_rows: 4, ..little() };
+        let mut rig = Rig::new(few);
+        let settings = duewheel_core::policy::QueueSettings { lease_ms: Some(9_000), ..Default::default() };
+        rig.call(Op::Configure { queue: queue("q"), settings });
+        for n in 0..6 {
+            rig.put("other", HOUR + n, None);
+        }
+        for _ in 0..10 {
+            rig.put("q", 0, None);
+        }
+        if let Some(ms) = far {
+            rig.put("q", ms, None);
+        }
+        for _ in 0..10 {
+            let grants = rig.reserve("q", 1);
+            assert_eq!(grants.len(), 1);
+            ack_all(&mut rig, &grants);
+        }
+        comes_to_rest(&mut rig);
+        rig.put("q", 10_000, None);
+        rig.pass(9_999);
+        assert_eq!(rig.reserve("q", 1).len(), 0);
+        rig.pass(1);
+        let later = rig.reserve("q", 1);
+        assert_eq!(later.len(), 1, "a message that is put later is granted in time");
+        ack_all(&mut rig, &later);
+        rig.pass(HOUR);
+        assert_eq!([drain(&mut rig, "q"), drain(&mut rig, "other")], [usize::from(far.is_some()), 6]);
+    }
+}
+
+/// Story: a disk did not return the next page for the horizon, which was read again each second. A queue with a backlog
+/// was not up to the horizon as long as that page was under way, and asked for one empty page after the other.
+#[test]
+fn a_backlog_waits_for_the_page_of_the_horizon() {
+    let mut rig = drained_backlog();
+    for n in 0..100 {
+        rig.put("far", HOUR + n, None);
+    }
+    rig.put("q", 2 * HOUR, None);
+    for full in 1..=60 {
+        rig.raw(Op::Cancel { target: Target::Id(duewheel_core::id::MessageId(full)) });
+    }
+    let (mut unreadable, mut asked) = (vec![], 0);
+    for _ in 0..500 {
+        rig.slow_step(1);
+        asked += rig.pages.len();
+        let is_of_horizon = |page: &Loaded| !matches!(page.load.which, Which::One(_));
+        let (of_horizon, others) = rig.pages.drain(..).partition::<Vec<_>, _>(is_of_horizon);
+        unreadable.extend(of_horizon);
+        rig.pages.extend(others);
+    }
+    assert!(!unreadable.is_empty() && asked < 20, "{asked} pages");
+    rig.pages.extend(unreadable);
+    rig.settle();
+    rig.pass(2 * HOUR);
+    assert_eq!([drain(&mut rig, "q"), drain(&mut rig, "far")], [2, 100]);
 }

@@ -39,6 +39,10 @@ struct Rig {
 impl Rig {
     /// Memory reaches so far ahead that none of the messages is in it.
     fn new() -> Self {
+        Self::of(FOUND, 2)
+    }
+
+    fn of(found_bytes: usize, load_rows: usize) -> Self {
         let now = Now::whole(0, 1_000);
         let heaviest = Arc::<AtomicUsize>::default();
         let mut store = Weighed(MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {})), heaviest.clone());
@@ -46,8 +50,8 @@ impl Rig {
         let policy = Policy {
             near_messages: 2,
             near_bytes: 2 * BODY,
-            load_rows: 2,
-            found_bytes: FOUND,
+            load_rows,
+            found_bytes,
             max_batch_ops: 2_048,
             ..Policy::default()
         };
@@ -85,7 +89,10 @@ fn key(id: u64) -> Key {
 }
 
 fn filled() -> Rig {
-    let mut rig = Rig::new();
+    fill(Rig::new())
+}
+
+fn fill(mut rig: Rig) -> Rig {
     let put = |id| {
         let when = When::After(3_600_000 + id);
         Op::Enqueue(Box::new(Enqueue { key: Some(key(id)), when, ..Enqueue::new(queue(), vec![b'a'; BODY]) }))
@@ -137,6 +144,14 @@ fn the_parts_of_a_batch_keep_its_order() {
 #[test]
 fn many_are_redriven_in_parts() {
     let mut rig = filled();
+    bury_all(&mut rig);
+    let (answers, _) = rig.submit(vec![Op::RedriveMany { queue: queue(), max: 10_000 }]);
+    assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == MESSAGES), "{answers:?}");
+    assert!(rig.heaviest.load(Relaxed) < 2 * FOUND);
+}
+
+/// Buries each message.
+fn bury_all(rig: &mut Rig) {
     let reserve = |id| Op::ReserveOne { id: MessageId(id), session: SessionId(7), lease_ms: None };
     rig.submit((1..=MESSAGES).map(reserve).collect());
     let bury = |id| Op::Bury {
@@ -147,7 +162,34 @@ fn many_are_redriven_in_parts() {
     };
     rig.submit((1..=MESSAGES).map(bury).collect());
     rig.heaviest.store(0, Relaxed);
-    let (answers, _) = rig.submit(vec![Op::RedriveMany { queue: queue(), max: 10_000 }]);
-    assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == MESSAGES), "{answers:?}");
-    assert!(rig.heaviest.load(Relaxed) < 2 * FOUND);
+}
+
+/// Story: a fire of many left the look-ups of its last messages to later batches. A call that named one of them looked
+/// it up, found it, and waited for the fire all the same, and with it all calls that came later.
+#[test]
+fn a_call_does_not_wait_for_look_ups_of_many() {
+    let fire = Op::FireMany { queue: queue(), max: 100 };
+    let redrive = Op::RedriveMany { queue: queue(), max: 100 };
+    for many in [fire, redrive] {
+        for target in [Target::Id(MessageId(100)), Target::Key(queue(), key(100))] {
+            let mut rig = fill(Rig::of(3 * BODY, 1_000));
+            if matches!(many, Op::RedriveMany { .. }) {
+                bury_all(&mut rig);
+            }
+            let (answer, mut answers) = oneshot::channel();
+            let patience = WhenBusy::Refuse;
+            let mut submissions =
+                vec![Submission { ops: vec![many.clone()], answer, patience, has_waited: false }];
+            for _ in 0..3 {
+                rig.driver.step(rig.now, &mut submissions).unwrap();
+            }
+            assert!(answers.try_recv().is_err(), "it takes many steps");
+            for target in [target.clone(), Target::Id(MessageId(200))] {
+                let (answers, steps) = rig.submit(vec![Op::Get { target }]);
+                assert!(matches!(answers[0], Ok(Reply::View(_))));
+                assert!(steps <= 2, "{steps} steps");
+            }
+            assert!(answers.try_recv().is_err(), "it takes many steps");
+        }
+    }
 }
