@@ -86,9 +86,9 @@ impl DriverShared {
     pub fn tick(&self, work: DriverWork) {
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
-        let (last, tick) = (pulse.work, pulse.tick);
+        let last = pulse.work;
         let since = |waits: bool, goes_on: bool, since: Option<Duration>| {
-            (waits && !goes_on).then(|| since.unwrap_or(tick))
+            (waits && !goes_on).then(|| since.unwrap_or(now))
         };
         let stuck = since(work.has_undecided, work.decided != last.decided, pulse.stuck);
         *pulse = Pulse {
@@ -180,13 +180,13 @@ struct Pulse {
     tick: Duration,
     /// The loop completed a round, or a call to the store returned.
     seen: Duration,
-    /// The end of the last round before rounds that decided nothing, though operations waited for that.
+    /// The first of the last rounds, all of which decided nothing, though operations waited for that.
     stuck: Option<Duration>,
     /// The time since then that the thread has been in calls to the store.
     in_store: Duration,
-    /// The end of the last round before rounds in which the store confirmed nothing, though answers waited for that.
+    /// The first of the last rounds in all of which the store confirmed nothing, though answers waited for that.
     unconfirmed: Option<Duration>,
-    /// The end of the last round before rounds in which the store fetched nothing, though calls waited for that.
+    /// The first of the last rounds in all of which the store fetched nothing, though calls waited for that.
     unfetched: Option<Duration>,
     /// The work done by the end of the last round.
     work: DriverWork,
@@ -417,9 +417,8 @@ mod tests {
         let (clock, shared) = watched();
         let stuck = DriverWork { decided: 7, has_undecided: true, ..DriverWork::default() };
         shared.tick(stuck);
-        clock.pass(1);
         shared.tick(stuck);
-        for _ in 0..9 {
+        for _ in 0..10 {
             shared.in_store(|| clock.pass(1));
             clock.pass(1);
             shared.tick(stuck);
@@ -462,11 +461,11 @@ mod tests {
         let fetches = DriverWork { awaits_fetch: true, ..DriverWork::default() };
         assert_eq!(rounds(&mut |_| DriverWork::default()), (0, 0, ThreadIn::Ours), "nothing waits");
         // Reports of the other kind change nothing.
-        assert_eq!(rounds(&mut |n| DriverWork { fetched: n, ..syncs }), (10, 0, ThreadIn::Unreported));
+        assert_eq!(rounds(&mut |n| DriverWork { fetched: n, ..syncs }), (9, 0, ThreadIn::Unreported));
         assert_eq!(rounds(&mut |n| DriverWork { confirmed: n, ..syncs }), (0, 0, ThreadIn::Ours));
         assert_eq!(
             rounds(&mut |n| DriverWork { confirmed: n + 10, ..fetches }),
-            (10, 0, ThreadIn::Unreported)
+            (9, 0, ThreadIn::Unreported)
         );
         assert_eq!(rounds(&mut |n| DriverWork { fetched: n + 10, ..fetches }), (0, 0, ThreadIn::Ours));
     }
@@ -481,7 +480,7 @@ mod tests {
             shared.tick(syncs);
         }
         clock.pass(200);
-        assert_eq!(seconds(&shared), (202, 200, ThreadIn::Ours));
+        assert_eq!(seconds(&shared), (201, 200, ThreadIn::Ours));
     }
 
     fn watched() -> (Arc<Counted>, DriverShared) {
