@@ -9,8 +9,8 @@ use crate::shared::{StoreShared, Worked};
 pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
     let worked = match flush(shared) {
         Worked::Nothing => merge(shared),
-        // A merge may free the space that the flush did not find; after any other failure there is a pause.
-        Worked::Later if merge(shared) == Worked::Done && shared.is_stuck() => Worked::Done,
+        // A merge may free the space that the flush did not find.
+        Worked::Later if merge(shared) == Worked::Done => Worked::Done,
         other => other,
     };
     match worked {

@@ -13,9 +13,6 @@
 //! When there is no space for that ([`stuck`](StoreShared::is_stuck)), two measures free some. Runs whose rows were all
 //! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
 //! freezes later removals, too, so that the next attempt writes less.
-//!
-//! Until a flush succeeds again, the reported free space is not relied on, because it may be more than can be written
-//! (under a quota). Only merges that make room are done, and one in progress is completed before the next attempt.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -35,14 +32,14 @@ use crate::journal::syncing;
 use crate::manifest::{RunEntry, SegmentEntry};
 use crate::mem::{Extent, Mem, MemScan, ScanStep};
 use crate::merge::policy::MergePlan;
-use crate::merging::{drop_runs, give_up, list_states, sizes, squeeze, write_state};
+use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
 use crate::reserve;
 use crate::run::{Blocking, Live, Run, RunWriter, hash};
 use crate::shared::{StoreShared, Worked, lock};
 use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView};
-use crate::work::{MergePurpose, Merging, Work};
+use crate::work::Work;
 
 /// The number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
@@ -79,7 +76,9 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
         if let ReadFault::Failed(error) = &trouble
             && error.kind() == ErrorKind::Full
         {
-            shared.set_stuck(true); // a merge that does not make room is dropped because of it
+            shared.set_stuck(true);
+            // The output of an unfinished merge may occupy the space that is missing.
+            drop_merge(shared, work);
         }
         return give_up(shared, trouble, || {
             for run in flush.runs.borrow().iter() {
@@ -151,11 +150,6 @@ impl Flush<'_> {
     /// Frees space without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
     fn make_room(&self, work: &mut Work, view: &StoreView) -> Result<Option<Worked>, ReadFault> {
         let shared = self.shared;
-        // Under a quota more may be reported free than can be written: a merge that makes room is completed first.
-        let makes_room = |merging: &Merging| merging.why == MergePurpose::Room;
-        if shared.is_stuck() && work.merging.as_ref().is_some_and(makes_room) {
-            return Ok(Some(Worked::Later));
-        }
         // A disk that cannot report its free space fails when it is full.
         let Ok(free) = shared.reserve.free_for_flush(&*shared.disk) else { return Ok(None) };
         let upper: u64 = self.tables.iter().map(|mem| reserve::of_table(mem)).sum();

@@ -99,7 +99,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
         }
         MergePlan::Nothing | MergePlan::Merge(_) => {
             let nothing = if planned == MergePlan::Nothing { Worked::Nothing } else { Worked::Later };
-            if !is_short(shared) {
+            if shared.journal().space == DiskSpace::Enough {
                 return Ok(nothing);
             }
             // Rows that frozen memtables have removed are left out, too; their flush may wait for this merge.
@@ -142,22 +142,17 @@ fn start(
 
 /// The plan when there is no space for the merge that is due.
 pub(crate) fn squeeze(shared: &StoreShared, sizes: &[Size]) -> MergePlan {
-    if !is_short(shared) {
+    if shared.journal().space == DiskSpace::Enough {
         return MergePlan::Nothing;
     }
     policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
-}
-
-/// Whether space is short, as far as the last flush and the preparation of segments have found.
-fn is_short(shared: &StoreShared) -> bool {
-    shared.is_stuck() || shared.journal().space == DiskSpace::Short
 }
 
 /// Whether a merge may write this many bytes, so that the next flushes still find space.
 fn is_free(shared: &StoreShared, bytes: u64) -> bool {
     let kept = shared.reserve.wanted(&shared.options);
     // A disk that cannot report its free space fails when it is full.
-    !shared.is_stuck() && shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
+    shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
 /// Abandons the merge in progress.

@@ -64,8 +64,6 @@ struct Inner {
     free: u64,
     /// Whether others take all space that becomes free.
     crowded: bool,
-    /// Whether more is reported free than can be allocated.
-    overstated: bool,
     power: Power,
     dice: Dice,
     syncs: u64,
@@ -119,7 +117,6 @@ impl SimDisk {
                 panic: Panic::No,
                 free: u64::MAX,
                 crowded: false,
-                overstated: false,
                 power: Power::On,
                 dice: Dice::new(seed),
                 syncs: 0,
@@ -205,19 +202,13 @@ impl SimDisk {
     /// So many bytes may still be allocated or reported free.
     pub fn set_free(&self, free: u64) {
         let mut inner = self.inner();
-        (inner.free, inner.crowded, inner.overstated) = (free, false, false);
-    }
-
-    /// So many bytes may still be allocated, and far more are reported free, as statvfs does under a user's quota.
-    pub fn set_quota(&self, left: u64) {
-        self.set_free(left);
-        self.inner().overstated = true;
+        (inner.free, inner.crowded) = (free, false);
     }
 
     /// Makes the disk full: nothing is free, and released space is taken by others at once.
     pub fn fill(&self) {
         let mut inner = self.inner();
-        (inner.free, inner.crowded, inner.overstated) = (0, true, false);
+        (inner.free, inner.crowded) = (0, true);
     }
 
     /// Simulates the end and restart of the process or the machine, which loses what does not survive.
@@ -602,7 +593,7 @@ impl Disk for SimDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let mut inner = self.inner();
         inner.look("free_bytes", "", Kind::Open)?;
-        Ok(if inner.overstated { u64::MAX / 4 } else { inner.free })
+        Ok(inner.free)
     }
 
     fn unique(&self) -> u64 {

@@ -1,8 +1,6 @@
 //! A disk that messages have filled: whatever they were, their removal makes room again, without a restart.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duewheel_core::message::{Life, MessageContent};
@@ -10,10 +8,10 @@ use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{Capacity, Store};
 use duewheel_core::{Due, EngineMs, MessageId, QueueName};
-use duewheel_sim_disk::{GateRule, GatedCalls, GatedDisk, Plan, SimDisk};
+use duewheel_sim_disk::{Plan, SimDisk};
 use duewheel_store_log::{Options, Worked};
 
-use crate::rig::{Rig, by_hand, figure, small};
+use crate::rig::{Rig, by_hand, figure};
 
 /// Rounds of background work after which room must have come back.
 const ROUNDS: usize = 60;
@@ -402,60 +400,6 @@ fn a_flush_that_fails_midway_bars_no_merge() {
         rig.assert_reopens(&disk, by_hand());
     }
     assert!(failed > 3 && merged > 3, "{failed} {merged}");
-}
-
-/// Story: under a user's quota statvfs reports more than can be written. A flush that failed dropped the merge and was
-/// tried again without a pause as soon as the merge had begun anew. So the merge that would have made room never ended.
-#[test]
-fn a_flush_over_quota_lets_merges_end() {
-    let disk = SimDisk::new(1);
-    let gated = GatedDisk::new(disk.clone(), GatedCalls::Creates("runs/"), GateRule::Open);
-    let mut rig = Rig::open(&gated, Options { small_runs: 100, ..small() }, History::new(1));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let wait = |what: &str, rig: &Rig| {
-        assert!(Instant::now() < deadline, "{what}: {:?}", rig.store.figures());
-        thread::yield_now();
-    };
-    while figure(&rig.store, "runs") < 6 {
-        wait("runs", &rig);
-        if rig.store.room() == Capacity::Enough {
-            let record = put(&rig, 0, queue(1), 700);
-            append(&mut rig, vec![record]);
-        }
-    }
-    while figure(&rig.store, "flushes_total") < figure(&rig.store, "cuts_total") {
-        wait("the flushes", &rig);
-    }
-    // Most rows of the runs are removed, and all others. The merge of the first run waits.
-    gated.set(GateRule::After(0));
-    let in_runs = usize::try_from(figure(&rig.store, "run_messages_live")).expect("a small number");
-    let rows = rig.history.model().rows();
-    let gone = rows.iter().enumerate().filter(|(n, _)| *n >= in_runs || n % 5 != 0);
-    let gone = gone.map(|(_, row)| Record::Removed { id: row.message.id, why: Gone::Acked, was: was(row) });
-    let cuts = figure(&rig.store, "cuts_total");
-    let other = crate::rig::was("other", Due::After(EngineMs(1)), 0);
-    let other = Record::Removed { id: MessageId(u64::MAX), why: Gone::Acked, was: other };
-    for record in gone.chain(std::iter::repeat(other)) {
-        append(&mut rig, vec![record]);
-        if figure(&rig.store, "cuts_total") > cuts {
-            break;
-        }
-    }
-    gated.wait_until_asked();
-    while figure(&rig.store, "cuts_total") == cuts + 1 {
-        wait("a cut", &rig);
-        let record = put(&rig, 0, queue(2), 700);
-        append(&mut rig, vec![record]);
-    }
-    disk.set_quota(6_000);
-    gated.set(GateRule::Open);
-    while figure(&rig.store, "flushes_total") < cuts + 2 {
-        wait("the flush", &rig);
-        assert!(figure(&rig.store, "flush_failures_total") < 20, "{:?}", rig.store.figures());
-    }
-    assert!(figure(&rig.store, "flush_failures_total") > 0, "the quota is met");
-    assert!(figure(&rig.store, "merges_total") > 0, "merges make room");
-    rig.assert_reopens(&disk, by_hand());
 }
 
 /// A flush of more than a run may hold makes several.
