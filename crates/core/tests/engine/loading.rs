@@ -486,7 +486,7 @@ const AT: When = When::At { due_at: duewheel_core::WallMs(WALL + HOUR), past: Pa
 /// Story: a shard of 16 with one message of 9 MiB that was due in an hour used one core until then. A page brought the
 /// message, it overfilled the wheel, it left, and so the wheel had room for the page.
 #[test]
-fn a_page_does_not_bring_what_overfills_the_wheel() {
+fn pages_never_overfill_the_wheel() {
     let mut hidden = vec![1; 5_000];
     hidden.push(5 * B);
     let cases: [(&str, Vec<usize>, &[When], usize); 6] = [
@@ -517,7 +517,7 @@ fn a_page_does_not_bring_what_overfills_the_wheel() {
 
 /// Messages that do not fit into the wheel together are granted when they are due.
 #[test]
-fn messages_of_a_full_wheel_are_granted_in_time() {
+fn full_wheels_grant_in_time() {
     let mut rig = Rig::new(Policy { near_bytes: 4 * B, load_bytes: 4 * B, ..Policy::default() });
     for n in 0..40 {
         let weight = [B / 3, 5 * B, B, 10][n % 4];
@@ -579,7 +579,7 @@ fn an_empty_queue_asks_for_no_pages() {
 /// Story: a disk did not return the next page for the horizon, which was read again each second. A queue with a backlog
 /// was not up to the horizon as long as that page was under way, and asked for one empty page after the other.
 #[test]
-fn a_backlog_waits_for_the_page_of_the_horizon() {
+fn backlogs_wait_for_the_horizon_page() {
     let mut rig = drained_backlog();
     for n in 0..100 {
         rig.put("far", HOUR + n, None);

@@ -23,7 +23,6 @@ pub(super) struct CallNumber(pub(super) u64);
 
 impl CallNumber {
     pub(super) const FIRST: CallNumber = CallNumber(0);
-    pub(super) const LAST: CallNumber = CallNumber(u64::MAX);
 }
 
 #[derive(Debug)]

@@ -155,8 +155,8 @@ impl Parked {
 
     /// The first call that has this name.
     fn first_of(&self, name: &LookupName) -> Option<CallNumber> {
-        let all = (name.clone(), CallNumber::FIRST)..=(name.clone(), CallNumber::LAST);
-        self.names.range(all).next().map(|(_, arrival)| *arrival)
+        let (next, first) = self.names.range((name.clone(), CallNumber::FIRST)..).next()?;
+        (next == name).then_some(*first)
     }
 
     /// A call is not the first one of a name any more.

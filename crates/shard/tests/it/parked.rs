@@ -363,7 +363,7 @@ fn a_retry_of_half_a_batch_ends() {
 /// The mutant has the order of that time; this test and the simulation notice it.
 #[test]
 #[should_panic(expected = "something waits")]
-fn a_mutant_that_waits_for_later_calls_is_caught() {
+fn waiting_for_later_calls_is_caught() {
     mutant::choose(Some(Mutant::WaitsForLater));
     let mut rig = Rig::of(4, 4);
     rig.slow().cold = (1..=3).map(MessageId).collect();

@@ -167,7 +167,7 @@ fn bury_all(rig: &mut Rig) {
 /// Story: a fire of many left the look-ups of its last messages to later batches. A call that named one of them looked
 /// it up, found it, and waited for the fire all the same, and with it all calls that came later.
 #[test]
-fn a_call_does_not_wait_for_look_ups_of_many() {
+fn calls_pass_lookups_of_many() {
     let fire = Op::FireMany { queue: queue(), max: 100 };
     let redrive = Op::RedriveMany { queue: queue(), max: 100 };
     for many in [fire, redrive] {
