@@ -50,7 +50,7 @@ impl HangingShards {
         let waits = match self.thread {
             ThreadIn::Ours => return None,
             ThreadIn::Store => "has not returned from a call",
-            ThreadIn::Unreported => "has reported nothing of what calls wait for",
+            ThreadIn::Unreported => "has confirmed nothing",
         };
         let (named, more) = self.shards.split_at(self.shards.len().min(MAX_NAMED));
         let named: Vec<String> = named.iter().map(ToString::to_string).collect();
@@ -96,6 +96,9 @@ mod tests {
             "back from it a moment ago"
         );
         assert_eq!(of(&[in_store, (LATE, LATE, ThreadIn::Ours)]), Some((ThreadIn::Ours, 0)));
+        let unreported = (LATE, 0, ThreadIn::Unreported);
+        assert_eq!(of(&[in_store, unreported, well]), Some((ThreadIn::Unreported, 1)));
+        assert_eq!(of(&[unreported, (LATE, LATE, ThreadIn::Ours)]), Some((ThreadIn::Ours, 0)));
     }
 
     #[test]
@@ -111,6 +114,10 @@ mod tests {
             words(&[(LATE, 0, ThreadIn::Store); 11]),
             "shards 0, 1, 2, 3, 4, 5, 6, 7 and 3 more: the store has not returned from a call for up to 60 s; \
              this node serves no other shard"
+        );
+        assert_eq!(
+            words(&[(12_345, 0, ThreadIn::Unreported), well]),
+            "shard 0: the store has confirmed nothing for 12 s; shards of this node that are served: 1"
         );
         assert_eq!(words(&[(LATE, LATE, ThreadIn::Ours)]), "", "the node itself is stalled");
     }
