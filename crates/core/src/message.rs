@@ -42,7 +42,6 @@ pub fn is_of_a_trace(name: &str) -> bool {
 
 /// A message's own settings. `None`: the queue's setting applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Options {
     /// How long a lease lasts, in ms.
     pub lease_ms: Option<u64>,
@@ -51,10 +50,8 @@ pub struct Options {
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
     /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::spread`]).
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the message, in versions that know it
     pub spread_ms: Option<u64>,
     /// When it expires.
-    #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub expiry: Option<Expiry>,
 }
 
@@ -132,7 +129,7 @@ pub struct Marks {
 pub struct Died {
     /// The ms by the wall clock, and the number of earlier deaths in it.
     raw: u64,
-    /// The engine time; `None` for deaths recorded by a version that did not keep it.
+    /// The engine time; `None` where only the order is known, as in an index of deaths.
     engine: Option<EngineMs>,
 }
 

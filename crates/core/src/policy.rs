@@ -237,7 +237,6 @@ pub enum Lasting {
 
 /// The settings that the owner of a queue has configured. `None`: the default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueSettings {
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,
@@ -256,19 +255,14 @@ pub struct QueueSettings {
     /// How long these settings last.
     pub lasting: Lasting,
     /// Limits of its grants.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the settings, in versions that know them
     pub limits: GrantLimits,
     /// Messages without an expiry of their own expire this many ms after they are due. `None`: never.
-    #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub expires_in_ms: Option<u64>,
     /// What happens with an expired message.
-    #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub on_expiry: Option<OnExpiry>,
     /// Messages that have ended are kept as done for this time, in ms. `None`: not kept.
-    #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub keep_done_ms: Option<u64>,
     /// How the trace of a delivery belongs to the one in which its message was created.
-    #[cfg_attr(feature = "serde", serde(skip))] // the same
     pub trace: Option<TraceMode>,
 }
 

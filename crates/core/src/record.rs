@@ -4,6 +4,7 @@
 //! an instruction to decide again. So a store applies records without interpreting them, and replaying a record that is
 //! already in effect changes nothing.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
@@ -14,15 +15,42 @@ use crate::policy::{OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
+mod fields;
 mod head;
-mod layout;
-mod more;
-
-use layout::LISTED;
+mod life;
+mod settings;
 
 pub use codec::{Reader, Writer};
 pub use head::{NewPut, RowHead, StageKind, varint};
-pub use layout::DecodeError;
+
+/// The decoded value, or why the bytes cannot be decoded.
+type Decoded<T> = Result<T, DecodeError>;
+
+/// Why bytes are no record: damage that a checksum did not detect, or a later version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes end in the middle of a field.
+    Short,
+    /// A field has a value that this version does not know; the name of the field.
+    Unknown(&'static str),
+    /// A later version has added a field to this structure that must not be ignored.
+    Newer(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Short => f.write_str("the bytes end in the middle of a field"),
+            DecodeError::Unknown(what) => write!(f, "unknown value of {what}"),
+            DecodeError::Newer(what) => write!(
+                f,
+                "this {what} has a field of a later version of duewheel, which must not be ignored: use that version"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
 
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,18 +174,14 @@ impl Record {
 }
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
-const OF_A_RECORD: usize = 224;
+const OF_A_RECORD: usize = 256;
 
 /// An upper bound of the size of a set of ids, each as its difference from the one before. For a given number and span
 /// of ids it is largest when all differences are equal; a difference of `b` bits takes at most 1 + `b` / 7 bytes.
 fn of_ids(ids: &IdSet) -> usize {
     let between = ids.span() / (ids.len() as u64).max(1);
     let bits = (u64::BITS - between.leading_zeros()) as usize;
-    if ids.len() <= LISTED {
-        OF_A_NUMBER * ids.len()
-    } else {
-        ids.len() + ids.len() * bits / 7 + 2 * OF_A_NUMBER
-    }
+    ids.len() + ids.len() * bits / 7 + 2 * OF_A_NUMBER
 }
 
 fn of_history(life: &Life) -> usize {

@@ -1,4 +1,5 @@
-//! Serialization of names between nodes: as text, validated when it is read.
+//! Serialization between nodes: names as text, validated when it is read; settings as records have them, so that a later
+//! version may add to them.
 //!
 //! Operations and answers derive serde's traits behind the feature `serde`. Their bytes are not a durable format: nodes
 //! of one cluster exchange them, and agree on a version first.
@@ -8,7 +9,10 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::message::Options;
 use crate::name::{BadName, Key, QueueName};
+use crate::policy::QueueSettings;
+use crate::record::{DecodeError, Reader, Writer};
 
 /// Reads a text, and validates it by the constructor of the type.
 struct Checked<T>(fn(&str) -> Result<T, BadName>);
@@ -40,6 +44,40 @@ macro_rules! checked {
 // The node that has received a name from its client has checked it, perhaps by later tables of letters.
 checked!(QueueName, stored);
 checked!(Key, new);
+
+/// Reads a section of tagged fields.
+struct Section<T>(fn(&mut Reader) -> Result<T, DecodeError>);
+
+impl<T> Visitor<'_> for Section<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tagged fields")
+    }
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<T, E> {
+        let mut reader = Reader::new(bytes::Bytes::copy_from_slice(bytes));
+        let read = (self.0)(&mut reader).map_err(E::custom)?;
+        if reader.is_empty() { Ok(read) } else { Err(E::custom("more bytes than fields")) }
+    }
+}
+
+macro_rules! section {
+    ($t:ty, $part:ident) => {
+        impl Serialize for $t {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let mut section = Writer::default();
+                section.$part(self);
+                to.serialize_bytes(&section.bytes)
+            }
+        }
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_bytes(Section(Reader::$part))
+            }
+        }
+    };
+}
+section!(Options, options);
+section!(QueueSettings, settings);
 
 /// The field that [`crate::engine::SettingsRefusal::OutOfRange`] names: one of a closed list.
 pub(crate) mod settings_field {

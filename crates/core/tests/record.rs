@@ -431,13 +431,7 @@ proptest! {
     #[test]
     fn what_is_read_of_a_new_message_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
         let life = if plain { Life::new(life.due, life.priority) } else { life };
-        let plain = Life {
-            history: vec![],
-            marks: Marks::default(),
-            stage: Stage::Waiting { token: None },
-            ..life.clone()
-        };
-        let fresh = plain == life;
+        let fresh = life.stage == Stage::Waiting { token: None };
         let message = Arc::new(message);
         let record = Record::Put { message: Arc::clone(&message), life: life.clone(), was: None };
         let mut writer = Writer::default();
@@ -530,10 +524,110 @@ fn a_purge_with_all_leases_that_a_policy_allows_fits_a_step() {
 #[test]
 fn kept_ids_beyond_all_ids_are_refused() {
     let mut writer = Writer::default();
-    writer.byte(8);
+    writer.byte(6);
     writer.blob(b"q");
     for n in [9, 1, 2, u64::MAX, 1] {
         writer.varint(n);
     }
     assert_eq!(Reader::new(writer.bytes.into()).record(), Err(DecodeError::Unknown("kept id")));
+}
+
+/// The fields that a later version might add: a number or bytes, which a reader may skip or not.
+const LATER: u8 = 30;
+const OPTIONAL: [&[u8]; 2] = [&[1, LATER << 2, 5], &[1, LATER << 2 | 1, 2, 7, 7]];
+const REQUIRED: [&[u8]; 2] = [&[1, LATER << 2 | 2, 5], &[1, LATER << 2 | 3, 2, 7, 7]];
+
+/// One record of each kind without fields, its sections of fields by their distance from the end, and what each is of.
+fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
+    let queue = QueueName::new("q").unwrap();
+    let due = Due::After(EngineMs(5));
+    let was = Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
+    let life = Life::new(due, None);
+    let (id, token) = (MessageId(7), LeaseToken { epoch: Epoch(1), counter: 1 });
+    let lease = Lease { token, until: EngineMs(9), session: SessionId(1), granted_at: WallMs(2) };
+    let message = Arc::new(MessageContent {
+        id,
+        queue: queue.clone(),
+        key: None,
+        body: Bytes::from_static(b"b"),
+        headers: Vec::new(),
+        options: Options::default(),
+        enqueued_at: WallMs(1),
+    });
+    let row = DedupeRow {
+        queue: queue.clone(),
+        dedupe_id: "d".into(),
+        content: 1,
+        until: EngineMs(9),
+        id,
+        key: None,
+        due_at: WallMs(3),
+        generation: 1,
+        created: Created::New,
+    };
+    let (settings, pause, keep) = (QueueSettings::default(), Pause::Running, IdSet::default());
+    vec![
+        // Behind the options: no headers, a body of one byte, a life of six bytes with its section, nothing before.
+        (Record::Put { message, life: life.clone(), was: None }, vec![(11, "message"), (2, "message")]),
+        (Record::Changed { id, life, was: was.clone() }, vec![(1, "message")]),
+        (Record::Granted { id, attempt: 1, lease, was: was.clone() }, vec![(1, "message")]),
+        (Record::Removed { id, why: Gone::Acked, was }, vec![(1, "message")]),
+        (Record::Queue { name: queue.clone(), settings, pause }, vec![(3, "queue"), (1, "queue")]),
+        (Record::Purged { queue, keep, before: id, purged: 1 }, vec![(1, "purge")]),
+        (Record::Deduped(row), vec![(1, "answer")]),
+    ]
+}
+
+/// The bytes of a record with this section in place of an empty one.
+fn with_section(record: &Record, from_end: usize, section: &[u8]) -> Bytes {
+    let mut writer = Writer::default();
+    writer.record(record);
+    let at = writer.bytes.len() - from_end;
+    assert_eq!(writer.bytes[at], 0, "an empty section of {record:?}");
+    writer.bytes.splice(at..=at, section.iter().copied());
+    writer.bytes.into()
+}
+
+#[test]
+fn unknown_optional_fields_are_skipped() {
+    for (record, sections) in without_fields() {
+        for (from_end, _) in sections {
+            for section in OPTIONAL {
+                let bytes = with_section(&record, from_end, section);
+                let mut reader = Reader::new(bytes.clone());
+                assert_eq!(reader.record().as_ref(), Ok(&record));
+                assert!(reader.is_empty());
+                // A flush makes a row of the bytes themselves.
+                let (Some(put), Record::Put { message, life, .. }) = (NewPut::read(&bytes), &record) else {
+                    continue;
+                };
+                let mut row = Writer::default();
+                row.stored_put(&put);
+                let kept = row.bytes.windows(section.len()).any(|part| part == section);
+                assert!(kept, "the field is still there for the version that knows it");
+                let row = Reader::new(row.bytes.into()).stored(message.queue.clone());
+                assert_eq!(row, Ok(Row { message: Arc::clone(message), life: life.clone() }));
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_required_fields_are_refused() {
+    for (record, sections) in without_fields() {
+        for (from_end, what) in sections {
+            for section in REQUIRED {
+                let bytes = with_section(&record, from_end, section);
+                assert_eq!(Reader::new(bytes.clone()).record(), Err(DecodeError::Newer(what)));
+                assert_eq!(NewPut::read(&bytes), None);
+            }
+        }
+    }
+}
+
+#[test]
+fn fields_are_in_order() {
+    let twice = [&[2][..], &OPTIONAL[0][1..], &OPTIONAL[0][1..]].concat();
+    let options = Reader::new(twice.into()).options();
+    assert_eq!(options, Err(DecodeError::Unknown("order of fields")));
 }

@@ -119,7 +119,6 @@ pub enum Op {
         /// The message.
         id: MessageId,
         /// The delay from now, in ms; `None`: it is ready at once, and due when it was due.
-        #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
         delay_ms: Option<u64>,
     },
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
@@ -159,7 +158,6 @@ pub enum Op {
         limit: usize,
         /// Messages that are due before this instant may be left out. They are not, where another order than that of due
         /// times is listed.
-        #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
         from: Option<WallMs>,
     },
     /// Describes a queue. Answer: [`super::Reply::Queues`] with none or one.
@@ -489,7 +487,6 @@ pub struct Reserve {
     /// The queues; the best message of all of them is granted first.
     pub queues: Vec<QueueName>,
     /// Largest number of messages of a queue, for those of `queues` that have a number of their own, each from 1.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
     pub max_of: Vec<(QueueName, usize)>,
     /// Largest number of messages. With 0 nothing is granted, but the answer comes as soon as a message could be
     /// granted; a front end that asks several shards waits like this at each, and then reserves from the one that
@@ -503,7 +500,6 @@ pub struct Reserve {
     pub lease_ms: Option<u64>,
     /// Number of attempts that the consumer allows a message without a number of its own, from this one on; `None`: it
     /// has no limit of its own. See [`Attempt::FailedOf`].
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the operation, in versions that know it
     pub max_attempts: Option<MaxAttempts>,
     /// The session that the leases are bound to, or [`SessionId::NONE`].
     pub session: SessionId,

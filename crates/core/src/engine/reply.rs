@@ -196,7 +196,6 @@ pub struct Enqueued {
     /// The effect.
     pub created: Created,
     /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
     pub answered: Answered,
     /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
     /// leaves.
@@ -332,7 +331,6 @@ pub struct Grant {
     /// The generation of the message.
     pub generation: u32,
     /// Whether it had expired ([`crate::policy::OnExpiry::DeliverLate`]).
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
     pub late: bool,
 }
 
@@ -483,7 +481,6 @@ pub struct View {
     /// How earlier attempts ended.
     pub history: Vec<PastAttempt>,
     /// When it expires, by the wall clock as it is now.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the answer, in versions that know it
     pub expires_at: Option<WallMs>,
 }
 
@@ -563,10 +560,8 @@ pub struct QueueView {
     /// Time until a timed pause ends, in ms.
     pub pause_left_ms: Option<u64>,
     /// Number of its messages that have ended and are kept as done.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub done: u64,
     /// Counts of its expired messages that were not dropped.
-    #[cfg_attr(feature = "serde", serde(skip))] // beside the queue, in versions that know it
     pub expired: ExpiredCounts,
     /// How late its messages were granted. Nodes do not tell each other: it is that of the shards here.
     #[cfg_attr(feature = "serde", serde(skip))]

@@ -1,36 +1,29 @@
 //! The bytes of a record. `docs/format.md` describes them; change both together, and add a golden test.
 //!
-//! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, optional values a presence
-//! byte.
+//! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front. Each structure that may grow
+//! ends with a section of tagged fields ([`super::fields`]).
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::head::{NewPut, stands};
-use super::layout::{DecodeError, Decoded, LIMITED, LISTED, MARKED, MORE, PUT};
-use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
-use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
+use super::fields::Known;
+use super::{ClockPair, Created, DecodeError, Decoded, DedupeRow, Gone, Pause, Record, Totals, Was};
+use crate::id::MessageId;
 use crate::id_set::IdSet;
-use crate::message::{
-    DeadReason, Died, DoneOutcome, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, Row, Stage,
-};
+use crate::message::{Headers, Kind, MessageContent, Row};
 use crate::name::{Key, QueueName};
 use crate::policy::Backoff;
 use crate::time::{Class, Due, EngineMs, WallMs};
 
+/// The first byte of a record that puts a message.
+pub(super) const PUT: u8 = 1;
 const CHANGED: u8 = 2;
 const GRANTED: u8 = 3;
 const REMOVED: u8 = 4;
 const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
-/// The tag of a purge with more kept ids than are listed one by one: each as its difference from the one before.
-const PURGED_KEEPING: u8 = 8;
-
-/// Added to a reason of death: engine time follows.
-const TIMED: u8 = 2;
 
 /// Writes fields to a buffer.
 #[derive(Debug, Default)]
@@ -45,13 +38,6 @@ pub struct Writer {
 pub struct Reader {
     input: Bytes,
     at: usize,
-}
-
-fn class_byte(due: Due) -> u8 {
-    match due.class() {
-        Class::At => 0,
-        Class::After => 1,
-    }
 }
 
 impl Writer {
@@ -88,10 +74,6 @@ impl Writer {
                 write(self, v);
             }
         }
-    }
-
-    pub(super) fn option_varint(&mut self, value: Option<u64>) {
-        self.option(value, Self::varint);
     }
 
     /// Writes one record.
@@ -132,10 +114,10 @@ impl Writer {
                 self.blob(name.as_str().as_bytes());
                 self.settings(settings);
                 self.pause(*pause);
+                self.no_fields();
             }
             Record::Purged { queue, keep, before, purged } => {
-                let is_listed = keep.len() <= LISTED;
-                self.byte(if is_listed { PURGED } else { PURGED_KEEPING });
+                self.byte(PURGED);
                 self.blob(queue.as_str().as_bytes());
                 self.varint(before.0);
                 self.varint(*purged);
@@ -143,8 +125,9 @@ impl Writer {
                 let mut last = 0;
                 for id in keep.iter() {
                     self.varint(id.0 - last);
-                    last = if is_listed { 0 } else { id.0 };
+                    last = id.0;
                 }
+                self.no_fields();
             }
             Record::Deduped(row) => {
                 self.byte(DEDUPED);
@@ -164,6 +147,7 @@ impl Writer {
         self.byte(was.kind as u8 | (was.due.class() as u8) << 2);
         self.varint(was.due.raw());
         self.varint(was.weight);
+        self.no_fields();
     }
 
     fn message(&mut self, m: &MessageContent) {
@@ -174,168 +158,15 @@ impl Writer {
     }
 
     /// The fields of a message after its key.
-    fn content(&mut self, m: &MessageContent) {
+    pub(super) fn content(&mut self, m: &MessageContent) {
         self.varint(m.enqueued_at.0);
-        self.option_varint(m.options.lease_ms);
-        self.option_varint(m.options.max_attempts.map(|n| u64::from(n.count())));
-        let more = m.options.more();
-        self.byte(u8::from(m.options.backoff.is_some()) | if more == 0 { 0 } else { MORE });
-        if let Some(backoff) = m.options.backoff {
-            self.backoff(backoff);
-        }
-        if more != 0 {
-            self.more_options(more, &m.options);
-        }
+        self.options(&m.options);
         self.varint(m.headers.len() as u64);
         for (name, value) in &m.headers {
             self.blob(name.as_bytes());
             self.blob(value.as_bytes());
         }
         self.blob(&m.body);
-    }
-
-    fn life(&mut self, life: &Life) {
-        self.byte(class_byte(life.due));
-        self.varint(life.due.raw());
-        self.varint(u64::from(life.generation));
-        self.varint(u64::from(life.attempt));
-        self.varint(u64::from(life.forgiven));
-        self.option_varint(life.priority.map(u64::from));
-        let marked = if life.marks == Marks::default() { 0 } else { MARKED };
-        match &life.stage {
-            Stage::Waiting { token: None } => self.byte(marked),
-            Stage::Waiting { token: Some(token) } => {
-                self.byte(1 | marked);
-                self.token(*token);
-            }
-            Stage::Leased(lease) => {
-                self.byte(2 | marked);
-                self.lease(lease);
-            }
-            Stage::Dead { reason, at } => {
-                self.byte(3 | marked);
-                self.death(*reason, *at);
-                self.varint(at.raw());
-            }
-        }
-        self.marks(&life.marks);
-        self.history(&life.history);
-    }
-
-    /// Writes the marks, or nothing when there are none.
-    fn marks(&mut self, marks: &Marks) {
-        if *marks != Marks::default() {
-            for n in [marks.timeouts, marks.releases, marks.burials, marks.fires] {
-                self.varint(u64::from(n));
-            }
-            let class = marks.asked.map_or(0, |asked| MORE << (asked.class() as u8));
-            let limited = if marks.limit.is_some() { LIMITED } else { 0 };
-            self.byte(u8::from(marks.delay_ms.is_some()) | class | limited);
-            let limit = marks.limit.map(|limit| u64::from(limit.count()));
-            for n in [marks.delay_ms, marks.asked.map(Due::raw), limit].into_iter().flatten() {
-                self.varint(n);
-            }
-        }
-    }
-
-    fn history(&mut self, history: &[PastAttempt]) {
-        self.varint(history.len() as u64);
-        for past in history {
-            self.varint(u64::from(past.attempt));
-            self.varint(past.granted_at.0);
-            self.varint(past.ended_at.0);
-            self.byte(match past.how {
-                Ended::Nacked => 0,
-                Ended::LeaseExpired => 1,
-                Ended::Released => 2,
-                Ended::Buried => 3,
-            });
-            self.blob(past.note.as_bytes());
-        }
-    }
-
-    /// A message without the name of its queue, and its life, as a run holds them. The fields that a scan needs come
-    /// first ([`super::RowHead`]); no field is written twice.
-    pub fn stored(&mut self, row: &Row) {
-        let (m, life) = (&row.message, &row.life);
-        self.varint(m.id.0);
-        let class = class_byte(life.due);
-        let (stage, when) = match &life.stage {
-            Stage::Waiting { token: None } => (0, None),
-            Stage::Waiting { token: Some(_) } => (1, None),
-            Stage::Leased(lease) => (2, Some(lease.until.0)),
-            Stage::Dead { at, .. } => (3, Some(at.raw())),
-        };
-        let marked = if life.marks == Marks::default() { 0 } else { MARKED };
-        self.byte(class | (stage | marked) << 1);
-        self.varint(life.due.raw());
-        if let Some(when) = when {
-            self.varint(when);
-        }
-        self.varint(m.weight() as u64);
-        self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes()));
-        self.content(m);
-        self.varint(u64::from(life.generation));
-        self.varint(u64::from(life.attempt));
-        self.varint(u64::from(life.forgiven));
-        self.option_varint(life.priority.map(u64::from));
-        match &life.stage {
-            Stage::Waiting { token: None } => {}
-            Stage::Waiting { token: Some(token) } => self.token(*token),
-            Stage::Leased(lease) => {
-                self.token(lease.token);
-                self.varint(lease.session.0);
-                self.varint(lease.granted_at.0);
-            }
-            Stage::Dead { reason, at } => self.death(*reason, *at),
-        }
-        self.marks(&life.marks);
-        self.history(&life.history);
-    }
-
-    /// What [`Writer::stored`] writes of a new message, from the record that puts it. Numbers of that record which take
-    /// more bytes than they need are copied as they are.
-    pub fn stored_put(&mut self, put: &NewPut<'_>) {
-        self.varint(put.id.0);
-        self.byte(class_byte(put.due));
-        self.varint(put.due.raw());
-        self.varint(put.weight);
-        self.blob(put.key);
-        self.bytes.extend_from_slice(put.content);
-        self.bytes.extend_from_slice(put.numbers);
-        self.byte(0); // no history
-    }
-
-    /// Reason and time of death, with engine time if that is known.
-    fn death(&mut self, reason: DeadReason, at: Died) {
-        let reason = match reason {
-            DeadReason::MaxAttempts => 0,
-            DeadReason::Buried => 1,
-            DeadReason::Expired => 4,
-            DeadReason::Done(DoneOutcome::Acked) => 8,
-            DeadReason::Done(DoneOutcome::Cancelled) => 9,
-            DeadReason::Done(DoneOutcome::Replaced) => 12,
-            DeadReason::Done(DoneOutcome::Expired) => 13,
-        };
-        match at.engine() {
-            None => self.byte(reason),
-            Some(engine) => {
-                self.byte(reason | TIMED);
-                self.varint(engine.0);
-            }
-        }
-    }
-
-    fn token(&mut self, token: LeaseToken) {
-        self.varint(u64::from(token.epoch.0));
-        self.varint(token.counter);
-    }
-
-    fn lease(&mut self, lease: &Lease) {
-        self.token(lease.token);
-        self.varint(lease.until.0);
-        self.varint(lease.session.0);
-        self.varint(lease.granted_at.0);
     }
 
     pub(super) fn backoff(&mut self, b: Backoff) {
@@ -374,15 +205,18 @@ impl Writer {
             }
             Created::Kept => self.byte(2),
         }
+        self.no_fields();
     }
 
-    /// A queue's totals.
+    /// A queue's totals: those above 0, by their numbers.
     pub fn totals(&mut self, t: &Totals) {
-        for n in
-            [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired, t.paused]
-        {
-            self.varint(n);
-        }
+        let all =
+            [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired, t.paused];
+        self.fields(|fields| {
+            for (number, total) in (1..).zip(all) {
+                fields.number(number, Some(total).filter(|total| *total > 0));
+            }
+        });
     }
 
     /// Writes both clocks.
@@ -438,7 +272,7 @@ impl Reader {
     }
 
     /// The number of items that follow, each of at least `least` bytes: a damaged count allocates nothing.
-    fn count(&mut self, least: usize) -> Decoded<usize> {
+    pub(super) fn count(&mut self, least: usize) -> Decoded<usize> {
         let n = usize::try_from(self.varint()?).map_err(|_| DecodeError::Short)?;
         let left = self.input.len() - self.at;
         if n.saturating_mul(least) > left { Err(DecodeError::Short) } else { Ok(n) }
@@ -457,7 +291,7 @@ impl Reader {
         self.take(n)
     }
 
-    fn text(&mut self, what: &'static str) -> Decoded<Box<str>> {
+    pub(super) fn text(&mut self, what: &'static str) -> Decoded<Box<str>> {
         let n = self.count(1)?;
         let end = self.at + n;
         let s = std::str::from_utf8(&self.input[self.at..end]).map_err(|_| DecodeError::Unknown(what))?;
@@ -471,7 +305,7 @@ impl Reader {
         QueueName::stored(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
     }
 
-    fn key(&mut self) -> Decoded<Option<Key>> {
+    pub(super) fn key(&mut self) -> Decoded<Option<Key>> {
         let text = self.text("key")?;
         if text.is_empty() {
             return Ok(None);
@@ -487,8 +321,14 @@ impl Reader {
         }
     }
 
-    pub(super) fn max_attempts(&mut self) -> Decoded<MaxAttempts> {
-        MaxAttempts::new(self.varint_u32()?).ok_or(DecodeError::Unknown("max_attempts"))
+    /// The bytes that have not been read.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.input[self.at..]
+    }
+
+    /// Skips bytes of [`Reader::rest`].
+    pub(super) fn skip(&mut self, n: usize) {
+        self.at = (self.at + n).min(self.input.len());
     }
 
     /// Reads one record.
@@ -520,13 +360,16 @@ impl Reader {
                 was: self.was()?,
             },
             QUEUE => {
-                Record::Queue { name: self.queue_name()?, settings: self.settings()?, pause: self.pause()? }
+                let (name, settings, pause) = (self.queue_name()?, self.settings()?, self.pause()?);
+                self.no_fields("queue")?;
+                Record::Queue { name, settings, pause }
             }
-            kind @ (PURGED | PURGED_KEEPING) => {
+            PURGED => {
                 let queue = self.queue_name()?;
                 let before = MessageId(self.varint()?);
                 let purged = self.varint()?;
-                let keep = self.ids(kind == PURGED)?;
+                let keep = self.ids()?;
+                self.no_fields("purge")?;
                 Record::Purged { queue, keep, before, purged }
             }
             DEDUPED => Record::Deduped(self.dedupe()?),
@@ -534,14 +377,13 @@ impl Reader {
         })
     }
 
-    /// The ids that a purge keeps: each whole, or as its difference from the one before.
-    fn ids(&mut self, are_whole: bool) -> Decoded<IdSet> {
+    /// The ids that a purge keeps: each as its difference from the one before.
+    fn ids(&mut self) -> Decoded<IdSet> {
         let n = self.count(1)?;
         let mut last = 0u64;
         let ids = (0..n).map(|_| {
-            let id = last.checked_add(self.varint()?).ok_or(DecodeError::Unknown("kept id"))?;
-            last = if are_whole { 0 } else { id };
-            Ok(MessageId(id))
+            last = last.checked_add(self.varint()?).ok_or(DecodeError::Unknown("kept id"))?;
+            Ok(MessageId(last))
         });
         ids.collect()
     }
@@ -565,14 +407,27 @@ impl Reader {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        Ok(Was { queue, kind, due: Due::from_raw(class, self.varint()?), weight: self.varint()? })
+        let was = Was { queue, kind, due: Due::from_raw(class, self.varint()?), weight: self.varint()? };
+        self.no_fields("message")?;
+        Ok(was)
     }
 
     fn message(&mut self) -> Decoded<MessageContent> {
+        let (id, queue, key) = (MessageId(self.varint()?), self.queue_name()?, self.key()?);
+        self.content(id, queue, key)
+    }
+
+    /// The fields of a message after its key.
+    pub(super) fn content(
+        &mut self,
+        id: MessageId,
+        queue: QueueName,
+        key: Option<Key>,
+    ) -> Decoded<MessageContent> {
         Ok(MessageContent {
-            id: MessageId(self.varint()?),
-            queue: self.queue_name()?,
-            key: self.key()?,
+            id,
+            queue,
+            key,
             enqueued_at: WallMs(self.varint()?),
             options: self.options()?,
             headers: self.headers()?,
@@ -580,158 +435,9 @@ impl Reader {
         })
     }
 
-    fn life(&mut self) -> Decoded<Life> {
-        let class = match self.byte()? {
-            0 => Class::At,
-            1 => Class::After,
-            _ => return Err(DecodeError::Unknown("clock class")),
-        };
-        let due = Due::from_raw(class, self.varint()?);
-        let (generation, attempt, forgiven) = (self.varint_u32()?, self.varint_u32()?, self.varint_u32()?);
-        let priority = self.option(Self::varint_u32)?;
-        let byte = self.byte()?;
-        let stage = match byte & !MARKED {
-            0 => Stage::Waiting { token: None },
-            1 => Stage::Waiting { token: Some(self.token()?) },
-            2 => Stage::Leased(self.lease()?),
-            3 => {
-                let (reason, engine) = self.death()?;
-                let at = Died::from_raw(self.varint()?);
-                Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(engine)) }
-            }
-            _ => return Err(DecodeError::Unknown("stage")),
-        };
-        let marks = self.marks(byte & MARKED)?;
-        let history = self.history()?;
-        Ok(Life { due, generation, attempt, forgiven, priority, stage, marks, history })
-    }
-
-    /// Reads what [`Writer::stored`] has written for a message of this queue.
-    pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
-        let id = MessageId(self.varint()?);
-        let (class, stage, marked) = stands(self.byte()?)?;
-        let due = Due::from_raw(class, self.varint()?);
-        let when = if stage >= 2 { self.varint()? } else { 0 };
-        self.varint()?; // the weight follows from the rest
-        let message = MessageContent {
-            id,
-            queue,
-            key: self.key()?,
-            enqueued_at: WallMs(self.varint()?),
-            options: self.options()?,
-            headers: self.headers()?,
-            body: Bytes::copy_from_slice(&self.blob()?), // as above
-        };
-        let life = Life {
-            due,
-            generation: self.varint_u32()?,
-            attempt: self.varint_u32()?,
-            forgiven: self.varint_u32()?,
-            priority: self.option(Self::varint_u32)?,
-            stage: match stage {
-                0 => Stage::Waiting { token: None },
-                1 => Stage::Waiting { token: Some(self.token()?) },
-                2 => Stage::Leased(Lease {
-                    token: self.token()?,
-                    until: EngineMs(when),
-                    session: SessionId(self.varint()?),
-                    granted_at: WallMs(self.varint()?),
-                }),
-                _ => {
-                    let (reason, engine) = self.death()?;
-                    let at = Died::from_raw(when);
-                    Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(engine)) }
-                }
-            },
-            marks: self.marks(marked)?,
-            history: self.history()?,
-        };
-        Ok(Row { message: Arc::new(message), life })
-    }
-
-    fn death(&mut self) -> Decoded<(DeadReason, Option<EngineMs>)> {
-        let byte = self.byte()?;
-        let reason = match byte & !TIMED {
-            0 => DeadReason::MaxAttempts,
-            1 => DeadReason::Buried,
-            4 => DeadReason::Expired,
-            8 => DeadReason::Done(DoneOutcome::Acked),
-            9 => DeadReason::Done(DoneOutcome::Cancelled),
-            12 => DeadReason::Done(DoneOutcome::Replaced),
-            13 => DeadReason::Done(DoneOutcome::Expired),
-            _ => return Err(DecodeError::Unknown("reason of death")),
-        };
-        let engine = if byte & TIMED == 0 { None } else { Some(EngineMs(self.varint()?)) };
-        Ok((reason, engine))
-    }
-
-    fn marks(&mut self, marked: u8) -> Decoded<Marks> {
-        if marked == 0 {
-            return Ok(Marks::default());
-        }
-        let [timeouts, releases, burials, fires] =
-            [self.varint_u32()?, self.varint_u32()?, self.varint_u32()?, self.varint_u32()?];
-        let byte = self.byte()?;
-        let class = match (byte & !LIMITED) >> 1 {
-            0 => None,
-            1 => Some(Class::At),
-            2 => Some(Class::After),
-            _ => return Err(DecodeError::Unknown("presence byte")),
-        };
-        let delay_ms = if byte & 1 == 0 { None } else { Some(self.varint()?) };
-        let asked = class.map(|class| Ok(Due::from_raw(class, self.varint()?))).transpose()?;
-        let limit = if byte & LIMITED == 0 { None } else { Some(self.max_attempts()?) };
-        Ok(Marks { timeouts, releases, burials, fires, delay_ms, asked, limit })
-    }
-
-    fn options(&mut self) -> Decoded<Options> {
-        let (lease_ms, max_attempts) = (self.option(Self::varint)?, self.option(Self::max_attempts)?);
-        let byte = self.byte()?;
-        if byte > 1 | MORE {
-            return Err(DecodeError::Unknown("presence byte"));
-        }
-        let backoff = if byte & 1 == 0 { None } else { Some(self.backoff()?) };
-        let options = Options { lease_ms, max_attempts, backoff, ..Options::default() };
-        if byte & MORE == 0 { Ok(options) } else { self.more_options(options) }
-    }
-
     fn headers(&mut self) -> Decoded<Headers> {
         let n = self.count(2)?;
         (0..n).map(|_| Ok((self.text("header")?, self.text("header")?))).collect()
-    }
-
-    fn history(&mut self) -> Decoded<Vec<PastAttempt>> {
-        let n = self.count(5)?;
-        (0..n).map(|_| self.past_attempt()).collect()
-    }
-
-    fn past_attempt(&mut self) -> Decoded<PastAttempt> {
-        Ok(PastAttempt {
-            attempt: self.varint_u32()?,
-            granted_at: WallMs(self.varint()?),
-            ended_at: WallMs(self.varint()?),
-            how: match self.byte()? {
-                0 => Ended::Nacked,
-                1 => Ended::LeaseExpired,
-                2 => Ended::Released,
-                3 => Ended::Buried,
-                _ => return Err(DecodeError::Unknown("end of an attempt")),
-            },
-            note: self.text("note")?,
-        })
-    }
-
-    fn token(&mut self) -> Decoded<LeaseToken> {
-        Ok(LeaseToken { epoch: Epoch(self.varint_u32()?), counter: self.varint()? })
-    }
-
-    fn lease(&mut self) -> Decoded<Lease> {
-        Ok(Lease {
-            token: self.token()?,
-            until: EngineMs(self.varint()?),
-            session: SessionId(self.varint()?),
-            granted_at: WallMs(self.varint()?),
-        })
     }
 
     pub(super) fn backoff(&mut self) -> Decoded<Backoff> {
@@ -750,7 +456,7 @@ impl Reader {
 
     /// A remembered answer.
     pub fn dedupe(&mut self) -> Decoded<DedupeRow> {
-        Ok(DedupeRow {
+        let row = DedupeRow {
             queue: self.queue_name()?,
             dedupe_id: self.text("dedupe id")?,
             content: {
@@ -770,22 +476,31 @@ impl Reader {
                 2 => Created::Kept,
                 _ => return Err(DecodeError::Unknown("answer of an enqueue")),
             },
-        })
+        };
+        self.no_fields("answer")?;
+        Ok(row)
     }
 
     /// A queue's totals.
     pub fn totals(&mut self) -> Decoded<Totals> {
-        Ok(Totals {
-            enqueued: self.varint()?,
-            granted: self.varint()?,
-            acked: self.varint()?,
-            cancelled: self.varint()?,
-            replaced: self.varint()?,
-            purged: self.varint()?,
-            died: self.varint()?,
-            expired: self.varint()?,
-            paused: self.varint()?,
-        })
+        let mut t = Totals::default();
+        self.fields("queue", |number, value| {
+            let total = match number {
+                1 => &mut t.enqueued,
+                2 => &mut t.granted,
+                3 => &mut t.acked,
+                4 => &mut t.cancelled,
+                5 => &mut t.replaced,
+                6 => &mut t.purged,
+                7 => &mut t.died,
+                8 => &mut t.expired,
+                9 => &mut t.paused,
+                _ => return Ok(Known::No),
+            };
+            *total = value.number()?;
+            Ok(Known::Yes)
+        })?;
+        Ok(t)
     }
 
     /// Reads both clocks.

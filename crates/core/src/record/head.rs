@@ -1,8 +1,10 @@
 //! Reads the first fields of a stored row, or of a record that puts a message, without decoding the rest: for scans and
 //! ledgers, which read millions of them.
 
-use super::TallyState;
-use super::layout::{DecodeError, Decoded, MARKED, MORE, PUT, numbers_of};
+use super::codec::PUT;
+use super::life::skip_rest_of_waiting;
+use super::settings::skip_options;
+use super::{DecodeError, Decoded, TallyState};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
 use crate::time::{Class, Due, EngineMs};
@@ -39,6 +41,33 @@ pub enum StageKind {
     },
 }
 
+/// The head of a life.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LifeHead {
+    pub(super) due: Due,
+    pub(super) stands: StageKind,
+    /// Whether it waits, and a lease that ran out may still be settled.
+    pub(super) has_token: bool,
+}
+
+impl LifeHead {
+    /// Reads the head at the start of a slice, and advances the slice.
+    #[inline]
+    pub(super) fn read(bytes: &mut &[u8]) -> Decoded<Self> {
+        let (&first, rest) = bytes.split_first().ok_or(DecodeError::Short)?;
+        *bytes = rest;
+        let class = if first & 1 == 0 { Class::At } else { Class::After };
+        let due = Due::from_raw(class, varint(bytes)?);
+        let stands = match first >> 1 {
+            0 | 1 => StageKind::Waiting,
+            2 => StageKind::Leased { until: EngineMs(varint(bytes)?) },
+            3 => StageKind::Dead { at: Died::from_raw(varint(bytes)?) },
+            _ => return Err(DecodeError::Unknown("stage")),
+        };
+        Ok(LifeHead { due, stands, has_token: first >> 1 == 1 })
+    }
+}
+
 impl<'a> RowHead<'a> {
     /// Reads the head of a stored row, and nothing behind it.
     ///
@@ -48,27 +77,12 @@ impl<'a> RowHead<'a> {
     pub fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = bytes;
         let id = MessageId(varint(&mut rest)?);
-        let (first, behind) = rest.split_first().ok_or(DecodeError::Short)?;
-        rest = behind;
-        let (class, stage, _) = stands(*first)?;
-        let due = Due::from_raw(class, varint(&mut rest)?);
-        let stands = match stage {
-            0 | 1 => StageKind::Waiting,
-            2 => StageKind::Leased { until: EngineMs(varint(&mut rest)?) },
-            _ => StageKind::Dead { at: Died::from_raw(varint(&mut rest)?) },
-        };
+        let LifeHead { due, stands, .. } = LifeHead::read(&mut rest)?;
         let weight = varint(&mut rest)?;
         let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Short)?;
         let key = rest.get(..length).ok_or(DecodeError::Short)?;
         Ok(RowHead { id, due, stands, weight, key })
     }
-}
-
-/// The class, the stage (0 to 3) and whether marks follow ([`MARKED`]), of a stored row's first byte behind its id.
-pub(super) fn stands(byte: u8) -> Decoded<(Class, u8, u8)> {
-    let class = if byte & 1 == 0 { Class::At } else { Class::After };
-    let (stage, marked) = (byte >> 1 & 3, byte >> 1 & MARKED);
-    if byte >> 4 > 0 { Err(DecodeError::Unknown("stage")) } else { Ok((class, stage, marked)) }
 }
 
 /// Reads a varint at the start of a slice, and advances the slice.
@@ -93,7 +107,7 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
 }
 
 /// A record that puts a new message, of which only the fields are read that a ledger or a run needs. A new message
-/// waits, has no token, no marks and no history, and did not exist before.
+/// waits, has no token, and did not exist before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPut<'a> {
     /// The message.
@@ -108,8 +122,8 @@ pub struct NewPut<'a> {
     pub weight: u64,
     /// The message behind its key, as records and rows have it.
     pub(super) content: &'a [u8],
-    /// Generation, attempts and priority, as records and rows have them.
-    pub(super) numbers: &'a [u8],
+    /// The life behind its head, as records and rows have it.
+    pub(super) rest: &'a [u8],
 }
 
 impl<'a> NewPut<'a> {
@@ -122,29 +136,29 @@ impl<'a> NewPut<'a> {
         let key = skip_blob(rest)?;
         let (content, mut weight) = (*rest, key.len());
         varint(rest).ok()?; // accepted at
-        skip_option(rest, 1)?; // lease
-        skip_option(rest, 1)?; // most attempts
-        skip_backoff_and_more(rest)?;
+        skip_options(rest)?;
         for _ in 0..varint(rest).ok()? {
             weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
         }
         weight += skip_blob(rest)?.len();
         let content = &content[..content.len() - rest.len()];
-        let class = match skip_byte(rest)? {
-            0 => Class::At,
-            1 => Class::After,
-            _ => return None,
+        let LifeHead { due, stands: StageKind::Waiting, has_token: false } = LifeHead::read(rest).ok()?
+        else {
+            return None;
         };
-        let due = Due::from_raw(class, varint(rest).ok()?);
-        let numbers = *rest;
-        for _ in 0..3 {
-            varint(rest).ok()?; // generation, attempt, forgiven
-        }
-        skip_option(rest, 1)?; // priority
-        let numbers = &numbers[..numbers.len() - rest.len()];
-        let weight = weight as u64;
-        // The stage, no history, and nothing before.
-        (rest[..] == [0, 0, 0]).then_some(NewPut { id, queue, key, due, weight, content, numbers })
+        let behind = *rest;
+        skip_rest_of_waiting(rest)?;
+        let life = &behind[..behind.len() - rest.len()];
+        // Nothing was there before.
+        (rest[..] == [0]).then_some(NewPut {
+            id,
+            queue,
+            key,
+            due,
+            weight: weight as u64,
+            content,
+            rest: life,
+        })
     }
 
     /// The state of the message behind this record.
@@ -153,38 +167,9 @@ impl<'a> NewPut<'a> {
     }
 }
 
-fn skip_byte(bytes: &mut &[u8]) -> Option<u8> {
-    let (first, rest) = bytes.split_first()?;
-    *bytes = rest;
-    Some(*first)
-}
-
 fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(varint(bytes).ok()?).ok()?;
     let (blob, rest) = bytes.split_at_checked(length)?;
     *bytes = rest;
     Some(blob)
-}
-
-/// Skips the backoff, and the options that format 7 added.
-fn skip_backoff_and_more(bytes: &mut &[u8]) -> Option<()> {
-    let byte = skip_byte(bytes)?;
-    let backoff = if byte & 1 == 0 { 0 } else { 2 };
-    (0..backoff).try_for_each(|_| varint(bytes).ok().map(|_| ()))?;
-    match byte & !1 {
-        0 => Some(()),
-        MORE => {
-            let numbers = numbers_of(skip_byte(bytes)?)?;
-            (0..numbers).try_for_each(|_| varint(bytes).ok().map(|_| ()))
-        }
-        _ => None,
-    }
-}
-
-fn skip_option(bytes: &mut &[u8], numbers: usize) -> Option<()> {
-    match skip_byte(bytes)? {
-        0 => Some(()),
-        1 => (0..numbers).try_for_each(|_| varint(bytes).ok().map(|_| ())),
-        _ => None,
-    }
 }
