@@ -14,13 +14,14 @@ mod store_log {
     pub(crate) mod disk;
     pub(crate) mod fault;
     pub(crate) mod folder;
+    pub(crate) mod format;
     pub(crate) mod le;
     pub(crate) mod manifest;
     pub(crate) mod merge;
     pub(crate) mod names;
     pub(crate) mod run;
 }
-pub(crate) use store_log::{disk, fault, folder, le, manifest, merge, names, run};
+pub(crate) use store_log::{disk, fault, folder, format, le, manifest, merge, names, run};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -29,6 +29,7 @@ mod figures;
 mod find;
 mod flush;
 mod folder;
+mod format;
 mod gone;
 mod hands;
 mod inspect;

@@ -9,28 +9,14 @@ use duewheel_core::{Epoch, Lsn};
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
+use crate::format::{self, FORMAT, is_before_release};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
-/// The version of the format that this program writes, to the manifest, each segment, each run and the state.
-pub(crate) const FORMAT: u32 = 7;
-/// The oldest version that this program reads. Each file contains its own: a folder that is continued has files of
-/// several.
-const OLDEST_FORMAT: u32 = 3;
-
-/// Whether this program reads files of this version.
-pub(crate) fn knows_format(version: u32) -> bool {
-    (OLDEST_FORMAT..=FORMAT).contains(&version)
-}
-
-const MAGIC: [u8; 8] = *b"dw-manif";
+pub(crate) const MAGIC: [u8; 8] = *b"duewmani";
 const HEAD: usize = 48;
 const SEGMENT: usize = 24;
 const RUN: usize = 40;
 const STATE: usize = 32;
-/// From this version on an entry of a run says where its tail starts; before, it has the length of a state's.
-const TAILS: u32 = 6;
-/// From this version on a state may have several files.
-const DELTAS: u32 = 6;
 /// Stands for the start of a tail that is not known.
 const UNKNOWN: u64 = 0;
 /// A sanity bound of numbers of files and records; no real store reaches it.
@@ -70,7 +56,7 @@ pub(crate) struct RunEntry {
     pub(crate) bytes: u64,
     /// The last record that it includes.
     pub(crate) last: Lsn,
-    /// Start of its tail; `None` if a manifest of format 5 or older lists it, until it has been opened.
+    /// Start of its tail; `None` if no manifest lists it, until it has been opened.
     pub(crate) tail: Option<u64>,
 }
 
@@ -165,26 +151,21 @@ impl Manifest {
         if bytes.len() < HEAD {
             return bad(0, "the file is shorter than a manifest's head");
         }
-        if bytes[..8] != MAGIC {
-            return bad(0, "this is not a manifest of duewheel");
-        }
-        let version = u32_at(bytes, 8);
-        if !knows_format(version) {
-            return bad(8, &unknown_format(version));
+        if let Err((at, what)) = format::check(&bytes[..12], MAGIC, "a manifest") {
+            return bad(at, &what);
         }
         if u32_at(bytes, 12) != checksum(bytes) {
             return bad(12, "the checksum does not match");
         }
         let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
         let states = u32_at(bytes, 28) as usize;
-        let run_bytes = if version < TAILS { STATE } else { RUN };
-        let files = runs.saturating_mul(run_bytes).saturating_add(states.saturating_mul(STATE));
+        let files = runs.saturating_mul(RUN).saturating_add(states.saturating_mul(STATE));
         let fits = segments.saturating_mul(SEGMENT).saturating_add(files).saturating_add(HEAD);
-        if fits != bytes.len() || (states > 1 && version < DELTAS) || (runs > 0 && states == 0) {
+        if fits != bytes.len() || (runs > 0 && states == 0) {
             return bad(20, "the length of the file does not match its counts");
         }
         let (entries, files) = bytes[HEAD..].split_at(segments * SEGMENT);
-        let (runs, states_of) = files.split_at(runs * run_bytes);
+        let (runs, states_of) = files.split_at(runs * RUN);
         let manifest = Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
@@ -198,13 +179,13 @@ impl Manifest {
                 })
                 .collect(),
             runs: runs
-                .chunks_exact(run_bytes)
+                .chunks_exact(RUN)
                 .map(|e| RunEntry {
                     no: FileNo(u64_at(e, 0)),
                     incarnation: Incarnation(u64_at(e, 8)),
                     bytes: u64_at(e, 16),
                     last: Lsn(u64_at(e, 24)),
-                    tail: (version >= TAILS).then(|| u64_at(e, 32)).filter(|tail| *tail != UNKNOWN),
+                    tail: Some(u64_at(e, 32)).filter(|tail| *tail != UNKNOWN),
                 })
                 .collect(),
             states: states_of
@@ -245,6 +226,18 @@ impl Manifest {
 
     /// Reads the manifest of a folder; `None` if it has none.
     pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>, ReadFault> {
+        Self::bytes(disk)?.map(|bytes| Self::decode(&bytes)).transpose().map_err(ReadFault::from)
+    }
+
+    /// Why nothing of a folder can be read, although it may be undamaged: it has another format.
+    pub(crate) fn other_format(disk: &dyn Disk) -> Result<Option<String>, ReadFault> {
+        let Some(bytes) = Self::bytes(disk)?.filter(|bytes| bytes.len() >= HEAD) else { return Ok(None) };
+        let is_whole = u32_at(&bytes, 12) == checksum(&bytes);
+        let other = is_before_release(&bytes) || (is_whole && bytes[..8] == MAGIC);
+        Ok(format::check(&bytes[..12], MAGIC, "a manifest").err().filter(|_| other).map(|(_, what)| what))
+    }
+
+    fn bytes(disk: &dyn Disk) -> Result<Option<Vec<u8>>, ReadFault> {
         let file = match disk.open(MANIFEST, FileAccess::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -255,7 +248,7 @@ impl Manifest {
             usize::try_from(size).map_err(|_| Damage::new(MANIFEST, 0, "the file is absurdly long"))?;
         let mut bytes = vec![0; size];
         file.read_at(&mut bytes, 0).map_err(failed("read", MANIFEST))?;
-        Ok(Some(Self::decode(&bytes)?))
+        Ok(Some(bytes))
     }
 
     /// Replaces the former manifest, in a folder whose reserve is not needed yet.
@@ -297,12 +290,6 @@ impl From<NotReplaced> for StoreError {
             NotReplaced::Kept(error) | NotReplaced::Unsure(error) => error,
         }
     }
-}
-
-pub(crate) fn unknown_format(version: u32) -> String {
-    format!(
-        "format version {version} is unknown to this program, which knows versions {OLDEST_FORMAT} to {FORMAT}"
-    )
 }
 
 fn count(n: usize) -> u32 {
@@ -382,7 +369,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 8;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 8 is unknown"));
+        newer[8] = 2;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 2 is unknown"));
     }
 }

@@ -23,12 +23,15 @@ use duewheel_core::store::{ErrorKind, MAX_SHARDS, StoreError};
 use crate::disk::{Disk, FileAccess, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::folder::MANIFEST;
+use crate::format::{self, FORMAT, OF_AN_EARLIER_BUILD};
 use crate::owner::take_lock;
 
 pub(crate) const SHARDS: &str = "SHARDS";
 const SHARD: &str = "SHARD";
-/// The version of what `SHARDS` and `SHARD` say. Version 1 had no id, and no `SHARD`.
-const FORMAT: u32 = 2;
+/// The first line of `SHARDS` and `SHARD`, before the version of the data folder's format.
+const FIRST_LINE: &str = "duewheel ";
+/// The first line in a build before 0.1.0.
+const BEFORE_RELEASE: &str = "format ";
 /// A `SHARDS` file is shorter than this.
 const MAX_BYTES: u64 = 256;
 
@@ -47,7 +50,7 @@ pub(crate) struct ShardCount {
     pub(crate) shards: u32,
     /// Whether all of them have existed.
     pub(crate) is_complete: bool,
-    /// The id of the data folder, which its shards know; an earlier version gave none.
+    /// The id of the data folder, which its shards know; it has one when it is complete.
     pub(crate) id: Option<u64>,
 }
 
@@ -127,9 +130,6 @@ impl ShardFolders {
                     whole(&disk, shards)?;
                 }
                 agreed(&disk, &count)?;
-                if count.is_complete && count.id.is_none() {
-                    establish(&disk, shards)?;
-                }
                 count.is_complete
             }
             None if exists(&disk, MANIFEST)? => {
@@ -175,7 +175,7 @@ pub(crate) fn name(shard: u32, shards: u32) -> String {
 pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
     let Some(text) = small(disk, SHARDS)? else { return of_names(disk) };
     let (shards, id) = read(text.as_bytes()).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
-    Ok(Some(ShardCount { shards, is_complete: true, id }))
+    Ok(Some(ShardCount { shards, is_complete: true, id: Some(id) }))
 }
 
 /// The content of a small file; `None` if it is not there.
@@ -233,7 +233,7 @@ pub(crate) fn strangers(disk: &dyn Disk, count: &ShardCount) -> Vec<Stranger> {
             }
         };
         let (what, is_another) = match (text.as_deref(), text.as_deref().and_then(read_shard), count.id) {
-            // An earlier version made the data folder, or it is not complete.
+            // The data folder is not complete.
             (None, _, None) => continue,
             (None, _, Some(_)) => {
                 ("it is missing: this is the folder of no shard, or of another data folder".into(), false)
@@ -307,7 +307,7 @@ pub(crate) fn establish(disk: &dyn Disk, shards: u32) -> Result<(), StoreError> 
             disk,
             &folder,
             SHARD,
-            &format!("format {FORMAT}\nshard {shard}\nshards {shards}\nid {id:016x}\n"),
+            &format!("{FIRST_LINE}{FORMAT}\nshard {shard}\nshards {shards}\nid {id:016x}\n"),
         )?;
     }
     put(disk, "", SHARDS, &text(shards, id))
@@ -325,33 +325,34 @@ fn put(disk: &dyn Disk, folder: &str, name: &str, text: &str) -> Result<(), Stor
 }
 
 fn text(shards: u32, id: u64) -> String {
-    format!("format {FORMAT}\nshards {shards}\nid {id:016x}\n")
+    format!("{FIRST_LINE}{FORMAT}\nshards {shards}\nid {id:016x}\n")
 }
 
 /// The number of shards, and the id of the folder. The error says in words what is wrong.
-fn read(bytes: &[u8]) -> Result<(u32, Option<u64>), String> {
+fn read(bytes: &[u8]) -> Result<(u32, u64), String> {
     let damaged = || format!("{SHARDS} is damaged");
     let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
-    let (format, rest) = text.split_once('\n').ok_or_else(damaged)?;
-    let format = format.strip_prefix("format ").and_then(|format| format.parse::<u32>().ok());
-    let (shards, id) = match format {
-        Some(1) => (rest.strip_suffix('\n').ok_or_else(damaged)?, None),
-        Some(FORMAT) => {
-            let (shards, id) = rest.split_once('\n').ok_or_else(damaged)?;
-            (shards, Some(read_id(id).ok_or_else(damaged)?))
-        }
-        Some(other) => return Err(format!("{SHARDS} has format {other}; this version reads {FORMAT}")),
+    if text.starts_with(BEFORE_RELEASE) {
+        return Err(format!("{SHARDS}: {OF_AN_EARLIER_BUILD}"));
+    }
+    let (first, rest) = text.split_once('\n').ok_or_else(damaged)?;
+    match first.strip_prefix(FIRST_LINE).and_then(|version| version.parse::<u32>().ok()) {
+        Some(FORMAT) => {}
+        Some(version) => return Err(format!("{SHARDS}: {}", format::unknown(version))),
         None => return Err(damaged()),
-    };
+    }
+    let (shards, id) = rest.split_once('\n').ok_or_else(damaged)?;
     let shards: Option<u32> = shards.strip_prefix("shards ").and_then(|shards| shards.parse().ok());
-    Ok((shards.filter(|shards| (2..=MAX_SHARDS).contains(shards)).ok_or_else(damaged)?, id))
+    let shards = shards.filter(|shards| (2..=MAX_SHARDS).contains(shards)).ok_or_else(damaged)?;
+    Ok((shards, read_id(id).ok_or_else(damaged)?))
 }
 
 /// The shard that a folder is, the number of shards, and the id of their data folder.
 fn read_shard(text: &str) -> Option<(u32, u32, u64)> {
-    let rest = text.strip_prefix("format 2\nshard ")?;
+    let (version, rest) = text.strip_prefix(FIRST_LINE)?.split_once("\nshard ")?;
     let (shard, rest) = rest.split_once("\nshards ")?;
     let (shards, id) = rest.split_once('\n')?;
+    (version.parse() == Ok(FORMAT)).then_some(())?;
     Some((shard.parse().ok()?, shards.parse().ok()?, read_id(id)?))
 }
 
@@ -467,17 +468,11 @@ mod tests {
         refused(open(), "shard 2 of 3");
         swap(&data.join("1-of-3"), &data.join("2-of-3"));
         fs::write(data.join(SHARDS), whole).unwrap();
-        // What an earlier version has made gets its id when it is opened.
-        for name in ["0-of-3", "1-of-3", "2-of-3"] {
-            fs::remove_file(data.join(name).join(SHARD)).unwrap();
-        }
+        let shard = fs::read(data.join("0-of-3").join(SHARD)).unwrap();
+        fs::remove_file(data.join("0-of-3").join(SHARD)).unwrap();
         refused(open(), "0-of-3/SHARD: it is missing");
-        fs::write(data.join(SHARDS), "format 1\nshards 3\n").unwrap();
-        assert_eq!(problems(), 0);
+        fs::write(data.join("0-of-3").join(SHARD), shard).unwrap();
         drop(open().unwrap());
-        assert!(data.join("2-of-3").join(SHARD).exists());
-        drop(open().unwrap());
-        assert_eq!(problems(), 0);
         spoil(&data).unwrap();
         let folders = open().unwrap();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
@@ -487,21 +482,23 @@ mod tests {
     #[test]
     fn a_file_that_is_damaged_is_never_taken_for_another_number() {
         let whole = text(4, 0xab);
-        assert_eq!(read(whole.as_bytes()), Ok((4, Some(0xab))));
-        assert_eq!(read(b"format 1\nshards 4\n"), Ok((4, None)), "an earlier version");
+        assert_eq!(read(whole.as_bytes()), Ok((4, 0xab)));
         for cut in 0..whole.len() {
             assert!(read(&whole.as_bytes()[..cut]).is_err(), "{cut}");
         }
         for bad in [
             "",
-            "format 2\nshards 4\nid 5\n",
-            "format 1\nshards 1\n",
-            "format 1\nshards 1025\n",
-            "format 1\nshards 4\n\n",
+            "duewheel 1\nshards 4\nid 5\n",
+            "duewheel 1\nshards 1\nid 00000000000000ab\n",
+            "duewheel 1\nshards 1025\nid 00000000000000ab\n",
+            "duewheel 1\nshards 4\n\n",
             "\0\0",
         ] {
             assert!(read(bad.as_bytes()).unwrap_err().contains("damaged"), "{bad:?}");
         }
-        assert!(read(b"format 3\nshards 4\n").unwrap_err().contains("format 3"));
+        assert!(read(b"duewheel 2\nshards 4\n").unwrap_err().contains("format version 2 is unknown"));
+        for earlier in ["format 1\nshards 4\n", "format 2\nshards 4\nid 00000000000000ab\n"] {
+            assert!(read(earlier.as_bytes()).unwrap_err().contains("`duewheel export`"), "{earlier:?}");
+        }
     }
 }

@@ -44,8 +44,9 @@ use roaring::RoaringTreemap;
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::FileNo;
+use crate::format::{self, FORMAT};
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{StateEntry, knows_format, unknown_format};
+use crate::manifest::StateEntry;
 use crate::run::Mask;
 
 pub(crate) mod write;
@@ -55,7 +56,7 @@ mod tests;
 
 const FILE_HEAD: usize = 64;
 const HEAD: usize = 32;
-const MAGIC: [u8; 8] = *b"dw-state";
+const MAGIC: [u8; 8] = *b"duewstat";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -74,8 +75,8 @@ enum StateBlockKind {
 pub(crate) struct Lost {
     pub(crate) no: FileNo,
     pub(crate) removed: RoaringTreemap,
-    /// Sum of the weights of the removed rows; `None` in format 4 and older.
-    pub(crate) gone: Option<u64>,
+    /// Sum of the weights of the removed rows.
+    pub(crate) gone: u64,
     /// Masks, by the run's number of the queue.
     pub(crate) masks: Vec<(u32, Mask)>,
 }
@@ -93,9 +94,9 @@ pub(crate) struct StateFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StateScope {
     /// The whole state.
-    Whole,
+    Whole = 0,
     /// What is different since the file before.
-    Delta,
+    Delta = 1,
 }
 
 impl StateScope {
@@ -169,17 +170,11 @@ fn read_blocks(
     }
     let mut bytes = [0; FILE_HEAD];
     file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
-    if bytes[..8] != MAGIC {
-        return Err(Damage::new(name, 0, "this is not a state of duewheel").into());
+    if let Err((at, what)) = format::check(&bytes[..12], MAGIC, "a state") {
+        return Err(Damage::new(name, at, what).into());
     }
-    let version = u32_at(&bytes, 8);
-    if bytes[..] != head(entry, version, before) || !knows_format(version) {
-        let right = u32_at(&bytes, 12) == checksum(&bytes);
-        let what = if right && !knows_format(version) {
-            unknown_format(version)
-        } else {
-            "the head is damaged, or of another state than the manifest lists".into()
-        };
+    if bytes[..] != head(entry, before) {
+        let what = "the head is damaged, or of another state than the manifest lists";
         return Err(Damage::new(name, 0, what).into());
     }
     let seen = StateEntries::default();
@@ -249,6 +244,7 @@ pub(crate) fn take(
     let taken = (0..entries).try_for_each(|_| {
         let mut one = Reader::new(reader.blob()?);
         take_entry(kind, &mut one, last, seen, state)?;
+        one.no_fields("state")?;
         if one.is_empty() { Ok(()) } else { Err(DecodeError::Unknown("end of an entry")) }
     });
     match taken {
@@ -337,17 +333,19 @@ fn take_entry(
             seen.runs += 1;
             let no = FileNo(r.varint()?);
             let (masks, removed) = (masks(r)?, ids(r)?);
-            let gone = if r.is_empty() { None } else { Some(r.varint()?) };
+            let gone = r.varint()?;
             state.lost.push(Lost { no, removed, gone, masks });
         }
         4 => {
             seen.ends += 1;
-            let mut told = [r.varint()?, r.varint()?, 0, 0, 0];
-            let scope = if r.is_empty() { StateScope::Whole } else { StateScope::Delta };
-            if scope == StateScope::Delta {
-                for n in &mut told[2..] {
-                    *n = r.varint()?;
-                }
+            let scope = match r.byte()? {
+                0 => StateScope::Whole,
+                1 => StateScope::Delta,
+                _ => return Err(DecodeError::Unknown("scope of a state")),
+            };
+            let mut told = [0; 5];
+            for n in &mut told {
+                *n = r.varint()?;
             }
             seen.told = Some((scope, told));
         }
@@ -364,7 +362,7 @@ fn take_entry(
                 _ => return Err(DecodeError::Unknown("presence byte")),
             }
             lost.removed |= ids(r)?;
-            lost.gone = Some(r.varint()?);
+            lost.gone = r.varint()?;
         }
         7 => {
             seen.listed.insert(FileNo(r.varint()?));
@@ -398,10 +396,10 @@ fn ids(r: &mut Reader) -> Result<RoaringTreemap, DecodeError> {
 }
 
 /// The head of a file; of a delta if there is one before.
-fn head(entry: &StateEntry, version: u32, before: Option<&StateEntry>) -> Vec<u8> {
+fn head(entry: &StateEntry, before: Option<&StateEntry>) -> Vec<u8> {
     let mut head = vec![0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
-    set_u32(&mut head, 8, version);
+    set_u32(&mut head, 8, FORMAT);
     set_u64(&mut head, 16, entry.no.0);
     set_u64(&mut head, 24, entry.incarnation.0);
     set_u64(&mut head, 32, entry.last.0);

@@ -98,8 +98,8 @@ impl Writer {
         self.bytes[at] = count;
     }
 
-    /// Writes the section of a structure that has no fields yet.
-    pub(super) fn no_fields(&mut self) {
+    /// Writes the section of tagged fields of a structure that has none yet.
+    pub fn no_fields(&mut self) {
         self.byte(0);
     }
 }
@@ -135,8 +135,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the section of a structure of which this version knows no fields.
-    pub(super) fn no_fields(&mut self, what: &'static str) -> Decoded<()> {
+    /// Reads the section of tagged fields of a structure of which this version knows none. `what` names the structure.
+    ///
+    /// # Errors
+    /// [`DecodeError::Newer`] if a later version has added a field that must not be ignored; see [`DecodeError`].
+    pub fn no_fields(&mut self, what: &'static str) -> Decoded<()> {
         self.fields(what, |_, _| Ok(Known::No))
     }
 }

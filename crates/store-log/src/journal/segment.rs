@@ -34,13 +34,14 @@ use duewheel_core::{Epoch, Lsn};
 use super::frame::{self, Frame, NoFrame};
 use crate::disk::{Disk, DiskFile, FileAccess, SEGMENT_HEADER};
 use crate::fault::{Damage, ReadFault, failed};
+use crate::format::{self, FORMAT};
 use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
-use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
+use crate::manifest::SegmentEntry;
 
 /// Start of the first frame.
 pub(crate) const BLOCK: usize = SEGMENT_HEADER;
 
-const MAGIC: [u8; 8] = *b"dw-segmt";
+const MAGIC: [u8; 8] = *b"duewsegm";
 
 /// The fields of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ impl Header {
             return Err(NoHeader::Absent); // left from another life of the file
         }
         let version = u32_at(block, 8);
-        if !knows_format(version) {
+        if version != FORMAT {
             return Err(NoHeader::Format(version));
         }
         let clock = (u32_at(block, 60) == 1)
@@ -163,7 +164,7 @@ impl SegmentReader {
         match Header::decode(&block, entry) {
             Ok(header) => Ok(Some(header)),
             Err(NoHeader::Absent) => Ok(None),
-            Err(NoHeader::Format(version)) => Err(self.problem(8, unknown_format(version)).into()),
+            Err(NoHeader::Format(version)) => Err(self.problem(8, format::unknown(version)).into()),
         }
     }
 

@@ -3,8 +3,9 @@
 use crc32c::{crc32c, crc32c_append};
 
 use crate::folder::Incarnation;
+use crate::format::{self, FORMAT};
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, RunEntry, knows_format, unknown_format};
+use crate::manifest::RunEntry;
 
 pub(crate) const FILE_HEAD: usize = 64;
 /// Length of the head of a block.
@@ -16,8 +17,8 @@ pub(crate) const FOOTER: usize = HEAD + Footer::FIELDS * 8 + 8;
 /// Blocks are named by their start divided by 8, in 32 bits.
 pub(crate) const MAX_BYTES: u64 = 8 << 32;
 
-const MAGIC: [u8; 8] = *b"dw-runfl";
-const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"dw-runen");
+const MAGIC: [u8; 8] = *b"duewrunf";
+const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"duewrune");
 
 /// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,13 +68,9 @@ pub(crate) struct Footer {
 }
 
 pub(crate) fn file_head(run: &RunEntry) -> [u8; FILE_HEAD] {
-    head_of(run, FORMAT)
-}
-
-fn head_of(run: &RunEntry, version: u32) -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
-    set_u32(&mut head, 8, version);
+    set_u32(&mut head, 8, FORMAT);
     set_u64(&mut head, 16, run.no.0);
     set_u64(&mut head, 24, run.incarnation.0);
     set_u64(&mut head, 32, run.last.0);
@@ -83,14 +80,8 @@ fn head_of(run: &RunEntry, version: u32) -> [u8; FILE_HEAD] {
 }
 
 pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<(), String> {
-    if head[..8] != MAGIC {
-        return Err("this is not a run of duewheel".into());
-    }
-    let version = u32_at(head, 8);
-    if !knows_format(version) {
-        return Err(unknown_format(version));
-    }
-    if *head != head_of(run, version) {
+    format::check(&head[..12], MAGIC, "a run").map_err(|(_, what)| what)?;
+    if *head != file_head(run) {
         return Err("the head is damaged, or of another run than the manifest lists".into());
     }
     Ok(())

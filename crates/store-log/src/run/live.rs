@@ -41,9 +41,8 @@ impl Live {
         Live { ids: run.ids().clone(), masks: BTreeMap::new(), gone: 0 }
     }
 
-    /// The rows of a run without the removed ones, whose weights sum up to `gone`; `None`: an average is taken for each.
-    pub(crate) fn without(run: &Run, removed: &RoaringTreemap, gone: Option<u64>) -> Self {
-        let gone = gone.unwrap_or_else(|| share(run.weight(), removed.len(), run.rows()));
+    /// The rows of a run without the removed ones, whose weights sum up to `gone`.
+    pub(crate) fn without(run: &Run, removed: &RoaringTreemap, gone: u64) -> Self {
         Live { ids: run.ids() - removed, masks: BTreeMap::new(), gone }
     }
 

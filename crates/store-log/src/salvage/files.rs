@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crc32c::{crc32c, crc32c_append};
-use duewheel_core::store::StoreError;
+use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::blocks::{FILE_HEAD, HEAD};
@@ -40,6 +40,9 @@ pub(super) enum ListingSource {
 
 impl SalvageFiles {
     pub(super) fn read(source: &ReadOnlyDisk<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
+        if let Some(what) = Manifest::other_format(source)? {
+            return Err(StoreError::new(ErrorKind::Corrupt, format_args!("{MANIFEST}: {what}")));
+        }
         if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
             let Manifest { epoch, proven, segments, runs, states, .. } = manifest;
             let (headless, by) = (BTreeSet::new(), ListingSource::Manifest);

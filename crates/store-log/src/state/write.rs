@@ -9,12 +9,12 @@ use duewheel_core::record::Writer;
 use duewheel_core::store::{ErrorKind, Ledger, QueueRow, StoreError};
 use roaring::RoaringTreemap;
 
-use super::{FILE_HEAD, HEAD, StateBlockKind, head};
+use super::{FILE_HEAD, HEAD, StateBlockKind, StateScope, head};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, STATE};
 use crate::le::{align8, set_u32, set_u64};
-use crate::manifest::{FORMAT, StateEntry};
+use crate::manifest::StateEntry;
 use crate::run::Mask;
 use crate::view::LiveRun;
 
@@ -78,10 +78,7 @@ pub(crate) fn write_whole(
     for part in parts {
         out.run(part)?;
     }
-    out.entry(StateBlockKind::End, |w| {
-        w.varint(queues);
-        w.varint(parts.len() as u64);
-    })?;
+    out.end(StateScope::Whole, [queues, parts.len() as u64, 0, 0, 0])?;
     out.finish(disk)
 }
 
@@ -133,7 +130,7 @@ fn write_delta(
         out.entry(StateBlockKind::ListedRuns, |w| w.varint(part.run.entry().no.0))?;
     }
     counts[4] = parts.len() as u64;
-    out.entry(StateBlockKind::End, |w| counts.iter().for_each(|n| w.varint(*n)))?;
+    out.end(StateScope::Delta, counts)?;
     out.close_block()?;
     if out.bytes() > most {
         return Ok(None);
@@ -188,7 +185,7 @@ impl StateWriter {
             temp,
             entry,
             written: 0,
-            ready: head(&entry, FORMAT, before),
+            ready: head(&entry, before),
             block: StateBlock::new(StateBlockKind::Books),
         })
     }
@@ -256,6 +253,13 @@ impl StateWriter {
         Ok(true)
     }
 
+    fn end(&mut self, scope: StateScope, counts: [u64; 5]) -> Result<(), StoreError> {
+        self.entry(StateBlockKind::End, |w| {
+            w.byte(scope as u8);
+            counts.iter().for_each(|n| w.varint(*n));
+        })
+    }
+
     fn entry(&mut self, kind: StateBlockKind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
         if kind != self.block.kind || self.block.bytes.len() >= BLOCK {
             self.close_block()?;
@@ -263,6 +267,7 @@ impl StateWriter {
         }
         let mut entry = Writer::default();
         write(&mut entry);
+        entry.no_fields();
         let mut block = Writer { bytes: std::mem::take(&mut self.block.bytes) };
         block.blob(&entry.bytes);
         self.block.bytes = block.bytes;

@@ -148,7 +148,7 @@ fn frames_end(segment: &[u8]) -> usize {
 
 /// The segment that has frames in it.
 fn used(healthy: &Healthy) -> String {
-    let is_used = |name: &String| healthy.disk.read(name)[..8] == *b"dw-segmt";
+    let is_used = |name: &String| healthy.disk.read(name)[..8] == *b"duewsegm";
     healthy.segments().into_iter().find(is_used).expect("one is used")
 }
 
@@ -352,11 +352,11 @@ fn frames_of_an_earlier_life_never_count() {
 fn an_unknown_format_is_refused_by_its_number() {
     let healthy = one_segment(End::Closed);
     let mut bytes = healthy.disk.read("MANIFEST");
-    bytes[8] = 8;
+    bytes[8] = 2;
     let damaged = healthy.damaged("MANIFEST", &bytes);
     let error = open(&damaged, by_hand()).expect_err("a newer format");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("format version 8 is unknown"), "{error}");
+    assert!(error.to_string().contains("format version 2 is unknown"), "{error}");
 }
 
 /// Segments of another size than the options say now are read all the same.

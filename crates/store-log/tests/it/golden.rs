@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Stage,
+    DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
+    Options, PastAttempt, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -57,7 +57,7 @@ fn was() -> Was {
 }
 
 /// Queue, stage and clock class, due, weight.
-const WAS: &str = "0171 00 8827 05";
+const WAS: &str = "0171 00 8827 05 00";
 
 fn put() -> Record {
     let message = MessageContent {
@@ -79,10 +79,10 @@ fn put() -> Record {
 
 #[test]
 fn put_bytes() {
-    //          kind id queue key  enq. lease max  backoff       headers         body   at due  gen att forg prio stage hist was?
+    //          kind id queue key  enq. options: count, max attempts, backoff headers   body   at due  gen att forg prio was?
     is(
         put(),
-        "01   01 0171  016b e807 00    0103 01e807e0d403 01 0161 0162    026869 00 8827 01  00  00  0107 00    00   00",
+        "01   01 0171  016b e807 02 0a03 0f05e807e0d403         01 0161 0162 026869 00 8827 01  00  00  010607 00",
     );
     let Record::Put { message, life, .. } = put() else { unreachable!() };
     let mut writer = Writer::default();
@@ -96,12 +96,11 @@ fn put_bytes() {
         let due = if class == 0 { Due::At(WallMs(5_000)) } else { Due::After(EngineMs(5_000)) };
         let was = Was { kind, due, ..was() };
         let removed = Record::Removed { id: MessageId(300), why: Gone::Acked, was };
-        is(removed, &format!("04 ac02 00 0171 {byte} 8827 05"));
+        is(removed, &format!("04 ac02 00 0171 {byte} 8827 05 00"));
     }
 }
 
-/// The options that format 7 added follow the backoff: whether there are any is in its presence byte, which of them in
-/// the next one.
+/// Each option is a field: four times its number, plus two, plus one if its value is bytes.
 #[test]
 fn put_bytes_of_a_spread_and_an_expiry() {
     let with = |options: Options| {
@@ -109,14 +108,16 @@ fn put_bytes_of_a_spread_and_an_expiry() {
         Record::Put { message: Arc::new(MessageContent { options, ..(*message).clone() }), life, was }
     };
     let bytes = |options: &str| {
-        format!("01   01 0171  016b e807 00 00 {options} 01 0161 0162 026869 00 8827 01 00 00 0107 00 00 00")
+        format!("01   01 0171  016b e807 {options} 01 0161 0162 026869 00 8827 01 00 00 010607 00")
     };
+    is(with(Options::default()), &bytes("00"));
+    is(with(Options { lease_ms: Some(1_000), ..Options::default() }), &bytes("01 06e807"));
     let spread = Options { spread_ms: Some(1_000), ..Options::default() };
-    is(with(spread.clone()), &bytes("02 01 e807"));
+    is(with(spread.clone()), &bytes("01 12e807"));
     let expiry = Some(Expiry::In(300));
-    is(with(Options { expiry, ..spread.clone() }), &bytes("02 03 e807 ac02"));
+    is(with(Options { expiry, ..spread.clone() }), &bytes("02 12e807 16ac02"));
     let (backoff, expiry) = (Some(Backoff { min_ms: 1, max_ms: 2 }), Some(Expiry::At(WallMs(5_000))));
-    is(with(Options { backoff, expiry, ..Options::default() }), &bytes("03 0102 04 8827"));
+    is(with(Options { backoff, expiry, ..Options::default() }), &bytes("02 0f020102 1a8827"));
 }
 
 #[test]
@@ -134,70 +135,43 @@ fn changed_bytes() {
         note: "no".into(),
     }];
     let id = MessageId(300);
-    //     kind id   after due gen att forg prio  stage token
-    let head = "02 ac02 01 8001 02 03 01 00";
-    is(
-        Record::Changed { id, life: life.clone(), was: was() },
-        &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f {WAS}"),
-    );
+    let changed = |life: &Life, stands: &str, fields: &str| {
+        is(
+            Record::Changed { id, life: life.clone(), was: was() },
+            &format!("02 ac02 {stands} {fields} {WAS}"),
+        );
+    };
+    // Class and stage, due, when; generation, attempt, forgiven; details of the stage; fields.
+    let past = "0a 01 03 e807 8827 01 026e6f";
+    changed(&life, "03 8001 02 03 01 02ac02", &format!("01 2f {past}"));
     life.history = vec![];
     life.stage = Stage::Leased(lease());
-    is(
-        Record::Changed { id, life: life.clone(), was: was() },
-        &format!("{head} 02 02ac02 8827 04 e807  00 {WAS}"),
-    );
+    changed(&life, "05 8001 8827 02 03 01 02ac02 04 e807", "00");
     let at = Died::at(WallMs(5_000)).next(WallMs(5_000)).next(WallMs(5_000));
-    life.stage = Stage::Dead { reason: DeadReason::Buried, at };
-    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 828080c413  00 {WAS}"));
-    life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at };
-    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 00 828080c413  00 {WAS}"));
-    let timed = |reason| Life { stage: Stage::Dead { reason, at: at.since(EngineMs(300)) }, ..life.clone() };
-    is(
-        Record::Changed {
-            id,
-            life: Life { stage: Stage::Dead { reason: DeadReason::Expired, at }, ..life.clone() },
-            was: was(),
-        },
-        &format!("{head} 03 04 828080c413  00 {WAS}"),
-    );
-    //     the reason plus 2: engine ms of the death, then as before
-    is(
-        Record::Changed { id, life: timed(DeadReason::Buried), was: was() },
-        &format!("{head} 03 03 ac02 828080c413  00 {WAS}"),
-    );
-    is(
-        Record::Changed { id, life: timed(DeadReason::MaxAttempts), was: was() },
-        &format!("{head} 03 02 ac02 828080c413  00 {WAS}"),
-    );
+    let done = [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
+    let reasons = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired].into_iter();
+    for (code, reason) in reasons.chain(done.map(DeadReason::Done)).enumerate() {
+        let dead = format!("07 8001 828080c413 02 03 01 {code:02x}");
+        life.stage = Stage::Dead { reason, at };
+        changed(&life, &dead, "00");
+        life.stage = Stage::Dead { reason, at: at.since(EngineMs(300)) };
+        changed(&life, &dead, "01 2aac02");
+    }
+    life.stage = Stage::Waiting { token: None };
+    life.priority = Some(7);
     life.marks = Marks {
         timeouts: 1,
         releases: 2,
         burials: 300,
         fires: 4,
         delay_ms: Some(1_000),
-        asked: None,
-        limit: None,
+        asked: Some(Due::At(WallMs(5_000))),
+        limit: MaxAttempts::new(9),
     };
-    //                                                        dead, marked
-    is(
-        Record::Changed { id, life: life.clone(), was: was() },
-        &format!("{head} 07 00 828080c413 01 02 ac02 04 01e807  00 {WAS}"),
-    );
-    life.stage = Stage::Waiting { token: None };
-    life.marks = Marks { timeouts: 1, ..Marks::default() };
-    is(
-        Record::Changed { id, life: life.clone(), was: was() },
-        &format!("{head} 04 01 00 00 00 00  00 {WAS}"),
-    );
-    // The due time that the producer asked for: its class beside the delay's presence, then its number behind the delay.
-    life.marks.asked = Some(Due::At(WallMs(5_000)));
-    is(
-        Record::Changed { id, life: life.clone(), was: was() },
-        &format!("{head} 04 01 00 00 00 02 8827  00 {WAS}"),
-    );
-    life.marks.delay_ms = Some(1_000);
-    life.marks.asked = Some(Due::After(EngineMs(300)));
-    is(Record::Changed { id, life, was: was() }, &format!("{head} 04 01 00 00 00 05 e807 ac02  00 {WAS}"));
+    let waits = "01 8001 02 03 01";
+    changed(&life, waits, "08 0607 0a01 0e02 12ac02 1604 1ae807 1e8827 2609");
+    life.marks = Marks { asked: Some(Due::After(EngineMs(300))), ..Marks::default() };
+    changed(&life, waits, "02 0607 22ac02");
 }
 
 #[test]
@@ -219,10 +193,7 @@ fn removed_bytes() {
 #[test]
 fn queue_bytes() {
     let settings = QueueSettings::default();
-    is(
-        Record::Queue { name: queue(), settings, pause: Pause::Running },
-        "05 0171 00 00 00 00 00 00 00 00  00",
-    );
+    is(Record::Queue { name: queue(), settings, pause: Pause::Running }, "05 0171 00 00 00");
     let settings = QueueSettings {
         lease_ms: Some(1_000),
         max_attempts: MaxAttempts::new(5),
@@ -235,9 +206,8 @@ fn queue_bytes() {
     };
     is(
         Record::Queue { name: queue(), settings: settings.clone(), pause: Pause::Paused },
-        "05 0171 01e807 0105 0107 010102 018827 01ac02 0101 00  01",
+        "05 0171 07 06e807 0a05 0e07 13020102 168827 1aac02 1e01  01 00",
     );
-    // Format 7: which fields follow "how long settings last", and their values.
     let rate = Some(GrantRate { per_second: 300, burst: Some(5) });
     let limits = GrantLimits { rate, catchup_rate: Some(7), concurrency: Some(9) };
     let all = QueueSettings {
@@ -248,22 +218,21 @@ fn queue_bytes() {
     };
     is(
         Record::Queue { name: queue(), settings: all, pause: Pause::Running },
-        "05 0171 00 00 00 00 00 00 00 02 9f ac02 05 07 09 e807  00",
+        "05 0171 06 26ac02 2a05 2e07 3209 36e807 3a02  00 00",
     );
-    for (on_expiry, byte) in [(OnExpiry::DeliverLate, "20"), (OnExpiry::Dead, "40")] {
+    for (on_expiry, byte) in [(OnExpiry::DeliverLate, "00"), (OnExpiry::Dead, "01")] {
         let settings = QueueSettings { on_expiry: Some(on_expiry), ..QueueSettings::default() };
         is(
             Record::Queue { name: queue(), settings, pause: Pause::Running },
-            &format!("05 0171 00 00 00 00 00 00 00 02 {byte}  00"),
+            &format!("05 0171 01 3a{byte}  00 00"),
         );
     }
-    // In the same byte: that done messages are kept, for the time at the end, and how traces belong to each other.
-    for (trace, byte) in [(TraceMode::Link, "0c"), (TraceMode::Child, "14")] {
+    for (trace, byte) in [(TraceMode::Link, "00"), (TraceMode::Child, "01")] {
         let (keep_done_ms, trace) = (Some(1_000), Some(trace));
         let settings = QueueSettings { keep_done_ms, trace, ..QueueSettings::default() };
         is(
             Record::Queue { name: queue(), settings, pause: Pause::Running },
-            &format!("05 0171 00 00 00 00 00 00 00 {byte} e807  00"),
+            &format!("05 0171 02 3ee807 42{byte}  00 00"),
         );
     }
     let settings = QueueSettings { order: Some(ReadyOrder::Due), lasting: Lasting::WhileUsed, ..settings };
@@ -273,7 +242,7 @@ fn queue_bytes() {
             settings,
             pause: Pause::Until { end: EngineMs(300), length_ms: 5_000 },
         },
-        "05 0171 01e807 0105 0107 010102 018827 01ac02 0100 01  02ac028827",
+        "05 0171 08 06e807 0a05 0e07 13020102 168827 1aac02 1e00 2201  02ac028827 00",
     );
 }
 
@@ -282,17 +251,7 @@ fn purged_bytes() {
     let keep = vec![MessageId(3), MessageId(300)].into();
     let before = MessageId(301);
     //                                                                    kind queue before purged count ids
-    is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, "06 0171 ad02 e807 02 03 ac02");
-}
-
-/// With more kept ids than 4,096, each is the difference from the one before.
-#[test]
-fn purged_keeping_many_bytes() {
-    let keep = [3, 300].into_iter().chain(301..301 + 4_095).map(MessageId).collect();
-    let before = MessageId(5_000);
-    //                                    kind queue before purged count ids
-    let bytes = format!("08 0171 8827 e807 8120 03 a902 {}", "01".repeat(4_095));
-    is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, &bytes);
+    is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, "06 0171 ad02 e807 02 03 a902 00");
 }
 
 #[test]
@@ -310,12 +269,12 @@ fn deduped_bytes() {
     };
     //          kind queue id         content (little-endian)          until id   key  due  gen
     let head = "07 0171 046f6e6365 100f0e0d0c0b0a090807060504030201 8827 ac02 016b e807 01";
-    is(Record::Deduped(row.clone()), &format!("{head} 00"));
+    is(Record::Deduped(row.clone()), &format!("{head} 00 00"));
     let created = Created::Replacing(MessageId(9));
-    is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 01 09"));
+    is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 01 09 00"));
     is(
         Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row }),
-        &format!("{} 02", head.replace("016b", "00")),
+        &format!("{} 02 00", head.replace("016b", "00")),
     );
 }
 
@@ -338,7 +297,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 07000000 52fa61df".replace(' ', ""),
+        "647565777365676d 01000000 13f63218".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -352,11 +311,11 @@ fn journal_and_manifest_bytes() {
 
     let frames = [
         // A group: sum, length, kind, records, incarnation, first LSN, watermark, clocks; payload, zeros up to 8.
-        "d2b22e8f 24000000 01000000 01000000 INC 0100000000000000 0000000000000000 0100000000000000 0100010000000000",
-        "01 010171016be80700010301e807e0d403010161016202686900882701000001070000 00 00000000",
+        "b5db9943 24000000 01000000 01000000 INC 0100000000000000 0000000000000000 0100000000000000 0100010000000000",
+        "01 010171016be807 020a030f05e807e0d403 0101610162026869 008827010000 010607 00 00000000",
         // The next one knows that LSN 1 is durable.
-        "23cad3a3 12000000 01000000 02000000 INC 0200000000000000 0100000000000000 0200000000000000 0200010000000000",
-        "040100 0171 00 8827 05 040100 0171 00 8827 05 000000000000",
+        "5d25198f 14000000 01000000 02000000 INC 0200000000000000 0100000000000000 0200000000000000 0200010000000000",
+        "040100 0171 00 8827 05 00 040100 0171 00 8827 05 00 00000000",
         // A mark: LSN 4 comes next, everything up to 3 is durable.
         "04516b34 00000000 02000000 00000000 INC 0400000000000000 0300000000000000 0300000000000000 0300010000000000",
     ];
@@ -367,7 +326,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 07000000 db2d2051 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "647565776d616e69 01000000 db2d2051 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
@@ -432,24 +391,24 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 07000000 895c552b 0500000000000000 INC 0600000000000000",
+        "6475657773746174 01000000 4952b607 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what
         // waits is due (doublings, columns of either class).
-        "b5fd0246 0a000000 01000000 01000000 INC 4000000000000000",
-        "09 03 01 02828004 000000 000000000000",
+        "79b9ab35 0b000000 01000000 01000000 INC 4000000000000000",
+        "0a 03 01 02828004 000000 00 0000000000",
         // Two queues: name, settings, pause, totals, tally (waiting, leased, dead: count and weight), its due times.
-        "3fed5a43 3e000000 02000000 02000000 INC 7000000000000000",
-        "1f 0170 01e80700000000000000 00 000000000000000000 0000 0000 0000 000000",
-        "1d 0171 0000000000000000 00 020101000000000000 0000 0105 0000 000000 0000",
+        "6bb56708 29000000 02000000 02000000 INC 7000000000000000",
+        "12 0170 0106e807 00 00 000000000000 000000 00",
+        "15 0171 00 00 0306020a010e01 0000 0105 0000 000000 00 00000000000000",
         // Two runs: number, masks (queue, before, ids kept: the one that the purge kept is in the second run), removed ids
         // as the Roaring format has them, their weight.
-        "6981d9aa 36000000 03000000 02000000 INC d000000000000000",
-        "28 02 01 00ac0200 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200 05",
-        "0c 04 00 08 0000000000000000 00 0000",
-        // The end: how many queues and runs there were.
-        "f42bb263 03000000 04000000 01000000 INC 2801000000000000",
-        "02 02 02 0000000000",
+        "a7530571 38000000 03000000 02000000 INC c000000000000000",
+        "29 02 01 00ac0200 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200 05 00",
+        "0d 04 00 08 0000000000000000 00 00",
+        // The end: a whole state, how many queues and runs there were.
+        "624c015e 08000000 04000000 01000000 INC 1801000000000000",
+        "07 00 0202000000 00",
     ];
     let expected = parts.join("").replace(' ', "").replace("INC", &incarnation);
     assert_eq!(hex(&state), expected);
@@ -462,7 +421,7 @@ fn state_bytes() {
         hex(&bytes[bytes.len() - 104 + 56..][..8])
     };
     assert_eq!([&runs[64..80], &runs[144..]], [footer(2), footer(4)]);
-    assert_eq!(own, format!("0500000000000000{incarnation}50010000000000000600000000000000"));
+    assert_eq!(own, format!("0500000000000000{incarnation}40010000000000000600000000000000"));
 }
 
 /// The state behind a cut that changes little of a larger one: a removed message, and a queue that is no more.
@@ -491,26 +450,26 @@ fn delta_bytes() {
     let (before, incarnation) = (hex(&whole[24..32]), hex(&delta[24..32]));
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN; the file before and its incarnation, zeros.
-        "64772d7374617465 07000000 16fda6fc 0500000000000000 INC 0d00000000000000",
+        "6475657773746174 01000000 d6f345d0 0500000000000000 INC 0d00000000000000",
         "0300000000000000 BEFORE 0000000000000000",
         // The books.
-        "a13ddf8a 0c000000 01000000 01000000 INC 4000000000000000",
-        "0b 03 01 02828004 0001000100 00000000",
+        "86d5723f 0d000000 01000000 01000000 INC 4000000000000000",
+        "0c 03 01 02828004 0001000100 00 000000",
         // A queue that is different.
-        "d54cf09b 20000000 02000000 01000000 INC 7000000000000000",
-        "1f 0171 0000000000000000 00 020001000000000000 0105 0000 0000 0001000100",
+        "5d950e1c 16000000 02000000 01000000 INC 7000000000000000",
+        "15 0171 00 00 0206020e01 0105 0000 0000 0001000100 00 0000",
         // A queue that is no more: its name.
-        "4bda3039 04000000 05000000 01000000 INC b000000000000000",
-        "03 027033 00000000",
+        "6b63666f 05000000 05000000 01000000 INC a800000000000000",
+        "04 027033 00 000000",
         // A run: number, the masks are as they were, ids removed since, the weight of all removed rows.
-        "61ae3c89 23000000 06000000 01000000 INC d800000000000000",
-        "22 02 00 1e 0100000000000000 00000000 3a300000010000000000000010000000 0200 00 0000000000",
+        "cbaffbe1 24000000 06000000 01000000 INC d000000000000000",
+        "23 02 00 1e 0100000000000000 00000000 3a300000010000000000000010000000 0200 00 00 00000000",
         // The runs: numbers.
-        "7591722f 02000000 07000000 01000000 INC 2001000000000000",
-        "01 02 000000000000",
-        // The end: how many queues, new runs, gone queues, changed runs, runs there were.
-        "22729782 06000000 04000000 01000000 INC 4801000000000000",
-        "05 01 00 01 01 01 0000",
+        "46fb7574 03000000 07000000 01000000 INC 1801000000000000",
+        "02 02 00 0000000000",
+        // The end: a delta, how many queues, new runs, gone queues, changed runs, runs there were.
+        "1009ab6e 08000000 04000000 01000000 INC 4001000000000000",
+        "07 01 0100010101 00",
     ];
     let expected = parts.join("").replace(' ', "").replace("INC", &incarnation).replace("BEFORE", &before);
     assert_eq!(hex(&delta), expected);

@@ -1,5 +1,4 @@
-//! Data folders of each released format, as they were written then. Every later build opens them and finds exactly what
-//! was put.
+//! Data folders of each format, as they were written then. Every later build opens them and finds exactly what was put.
 //!
 //! `tests/golden/<format>/<shape>/data` is the folder, and `expected.txt` beside it says what is in it. They are never
 //! changed. A new format gets new ones from [`writes_the_folders_of_this_format`].
@@ -12,10 +11,12 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Row, Stage,
+    DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
+    Options, PastAttempt, Row, Stage,
 };
-use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{
+    Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel_core::record::{
     BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was,
 };
@@ -27,7 +28,7 @@ use duewheel_store_log::{LogStore, verify};
 use crate::rig::{all_rows, by_hand, figure, small, work};
 
 /// The format that this build writes.
-const NOW: &str = "7";
+const NOW: &str = "1";
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -114,6 +115,9 @@ fn line(row: &Row) -> String {
     if let Some(asked) = marks.asked {
         let _ = write!(more, " asked={}", due(asked));
     }
+    if let Some(limit) = marks.limit {
+        let _ = write!(more, " limit={}", limit.count());
+    }
     format!(
         "message {} queue={} key={} body={} headers={headers} enqueued={} lease_ms={:?} max_attempts={:?} backoff={:?} \
          due={} generation={} attempt={} forgiven={} priority={:?} stage={stage} marks={},{},{},{},{:?} past={past}{more}",
@@ -157,7 +161,7 @@ fn answer(row: &DedupeRow) -> String {
     )
 }
 
-/// The settings that format 7 added; nothing where none is set.
+/// Limits, expiry and the like of a queue; nothing where none is set.
 fn more_settings(s: &QueueSettings) -> String {
     let mut more = String::new();
     if let Some(rate) = s.limits.rate {
@@ -176,6 +180,14 @@ fn more_settings(s: &QueueSettings) -> String {
         Some(OnExpiry::DeliverLate) => more.push_str(" on_expiry=deliver_late"),
         Some(OnExpiry::Dead) => more.push_str(" on_expiry=dead"),
         Some(OnExpiry::Drop) => more.push_str(" on_expiry=drop"),
+    }
+    if let Some(ms) = s.keep_done_ms {
+        let _ = write!(more, " keep_done_ms={ms}");
+    }
+    match s.trace {
+        None => {}
+        Some(TraceMode::Link) => more.push_str(" trace=link"),
+        Some(TraceMode::Child) => more.push_str(" trace=child"),
     }
     more
 }
@@ -356,8 +368,36 @@ fn a_newer_format_is_refused_in_words() {
     assert_eq!(kinds, 4);
 }
 
+/// What was written before 0.1.0 had versions with the same numbers: its first bytes say what it is.
+#[test]
+fn a_folder_of_an_earlier_build_is_refused() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let data = scratch.path().join("data");
+    copy(&golden().join(NOW).join("journal/data"), &data);
+    let path = data.join("MANIFEST");
+    let mut bytes = fs::read(&path).expect("a file");
+    for version in 1..=7_u32 {
+        bytes[..8].copy_from_slice(b"dw-manif");
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let sum = crc32c(&[&bytes[..12], &bytes[16..]]);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+        fs::write(&path, &bytes).expect("a file");
+        let opened = LogStore::open(&data, small(), Arc::new(|| {})).expect_err("an earlier format");
+        assert_eq!(opened.kind(), ErrorKind::Corrupt, "{opened}");
+        let salvaged =
+            duewheel_store_log::salvage(&data, scratch.path().join("to")).expect_err("not damaged");
+        for error in [opened, salvaged] {
+            let error = error.to_string();
+            assert!(error.contains("before 0.1.0") && error.contains("`duewheel export`"), "{error}");
+        }
+        assert_eq!(verify(&data).expect("a report").problems.len(), 1);
+        assert_eq!(fs::read(&path).expect("a file"), bytes, "it is as it was");
+    }
+    assert!(!scratch.path().join("to").exists());
+}
+
 /// The checksum of the formats, bit by bit: an independent one.
-fn crc32c(pieces: &[&[u8]]) -> u32 {
+pub(crate) fn crc32c(pieces: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for byte in pieces.iter().flat_map(|piece| piece.iter()) {
         crc ^= u32::from(*byte);
@@ -449,8 +489,8 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         },
         expires_in_ms: Some(172_800_000),
         on_expiry: Some(OnExpiry::Drop),
-        keep_done_ms: None,
-        trace: None,
+        keep_done_ms: Some(60_000),
+        trace: Some(TraceMode::Child),
     };
     let mut postponed = Life::new(after, Some(3));
     postponed.generation = 2;
@@ -461,7 +501,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         fires: 4,
         delay_ms: Some(5_000),
         asked: None,
-        limit: None,
+        limit: MaxAttempts::new(9),
     };
     let mut retried = Life::new(at, None);
     retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };
@@ -486,9 +526,14 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         for _ in 0..place {
             died = died.next(WallMs(1_700_000_000_900));
         }
-        let at = if place == 0 { died } else { died.since(EngineMs(900 + place)) };
-        life.stage = Stage::Dead { reason, at };
+        life.stage = Stage::Dead { reason, at: died.since(EngineMs(900 + place)) };
         life
+    };
+    let due_of = |id: usize| if id.is_multiple_of(3) { after } else { at };
+    let ended = |id: usize, reason| Record::Changed {
+        id: MessageId(id as u64),
+        life: dead(reason, id as u64),
+        was: was(of(id), Kind::Waiting, due_of(id)),
     };
     let dedupe = |dedupe_id: &str, created, key: Option<&str>| {
         Record::Deduped(DedupeRow {
@@ -505,7 +550,6 @@ fn one_of_everything() -> Vec<Vec<Record>> {
     };
     let puts =
         plain.iter().map(|m| put(m.clone(), Life::new(if m.id.0 % 3 == 0 { after } else { at }, None)));
-    let due_of = |id: usize| if id.is_multiple_of(3) { after } else { at };
     let gone = |id: usize, why| Record::Removed {
         id: MessageId(id as u64),
         why,
@@ -539,16 +583,10 @@ fn one_of_everything() -> Vec<Vec<Record>> {
             },
             Record::Changed { id: MessageId(3), life: postponed, was: was(of(3), Kind::Waiting, due_of(3)) },
             Record::Changed { id: MessageId(4), life: retried, was: was(of(4), Kind::Waiting, due_of(4)) },
-            Record::Changed {
-                id: MessageId(5),
-                life: dead(DeadReason::Buried, 0),
-                was: was(of(5), Kind::Waiting, due_of(5)),
-            },
-            Record::Changed {
-                id: MessageId(7),
-                life: dead(DeadReason::MaxAttempts, 2),
-                was: was(of(7), Kind::Waiting, due_of(7)),
-            },
+            ended(5, DeadReason::Buried),
+            ended(6, DeadReason::Expired),
+            ended(7, DeadReason::MaxAttempts),
+            ended(12, DeadReason::Done(DoneOutcome::Acked)),
         ],
         vec![
             dedupe("once", Created::New, Some("k-2")),

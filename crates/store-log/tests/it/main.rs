@@ -15,6 +15,7 @@ mod full;
 mod golden;
 mod golden_folders;
 mod keys;
+mod later;
 mod pool;
 mod rig;
 mod room;

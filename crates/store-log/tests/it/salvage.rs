@@ -187,7 +187,7 @@ fn groups(disk: &SimDisk) -> Vec<(String, usize, u64, u64)> {
     let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     let small = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let cut = number(&disk.read(&disk.names("state").pop().expect("a state")), 32);
-    let is_used = |name: &String| disk.read(name)[..8] == *b"dw-segmt";
+    let is_used = |name: &String| disk.read(name)[..8] == *b"duewsegm";
     let mut groups = Vec::new();
     for name in disk.names("journal").into_iter().filter(is_used) {
         let bytes = disk.read(&name);
@@ -409,7 +409,7 @@ fn nothing_is_lost_in_silence_wherever_the_damage_is() {
     let (mut tried, mut losing) = (0, 0);
     for name in disk.names("").into_iter().filter(|name| name != "LOCK" && name != "RESERVE") {
         let bytes = disk.read(&name);
-        if name.starts_with("journal") && bytes[..8] != *b"dw-segmt" {
+        if name.starts_with("journal") && bytes[..8] != *b"duewsegm" {
             continue;
         }
         for at in (0..bytes.len()).step_by((bytes.len() / 4).max(7)) {

@@ -47,7 +47,7 @@ fn each_damage_is_found_where_it_is() {
     for name in disk.names("").into_iter().filter(|name| name != "LOCK" && name != "RESERVE") {
         let bytes = disk.read(&name);
         let frames = match name.split('/').next() {
-            Some("journal") if bytes[..8] == *b"dw-segmt" => 4_096..4_096 + 2_000,
+            Some("journal") if bytes[..8] == *b"duewsegm" => 4_096..4_096 + 2_000,
             Some("journal") => continue,
             _ => 0..bytes.len(),
         };
@@ -74,7 +74,7 @@ fn damage_in_several_files_is_reported_for_each() {
     let names = ["journal", "runs", "state"].into_iter().flat_map(|dir| disk.names(dir));
     for name in names.collect::<Vec<_>>() {
         let mut bytes = disk.read(&name);
-        if name.starts_with("journal") && bytes[..8] != *b"dw-segmt" {
+        if name.starts_with("journal") && bytes[..8] != *b"duewsegm" {
             continue;
         }
         let at = if name.starts_with("journal") { 4_096 + 300 } else { bytes.len().min(301) - 1 };
