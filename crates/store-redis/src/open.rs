@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duewheel_core::store::{StoreError, Waker};
+use duewheel_core::store::{ErrorKind, StoreError, Waker};
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{Acquired, FileKind, LeaseFence, MediumStore};
 use redis::Pipeline;
@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::owner::RedisOwner;
 use crate::reign::{self, Claimant};
 use crate::wire::{self, Servers, Wire};
-use crate::{fault, leases, script, usage, value};
+use crate::{fault, leases, misuse, script, usage, value};
 
 /// Opens a shard for a single owner, as node `duewheel`. `waker` is called when something became durable or a page was
 /// loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
@@ -140,16 +140,10 @@ async fn recover(owner: &RedisOwner) -> Result<u64, StoreError> {
 
 /// Checks the types of the keys: a key that another program uses would let a script fail in the middle.
 async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
-    let mut ask = Pipeline::new();
-    for (key, _) in keys.types() {
-        ask.cmd("TYPE").arg(key);
+    let keys = keys.single();
+    let types = wire.call(misuse::ask(&keys)).await?;
+    match misuse::describe(&keys, types) {
+        Some(what) => Err(StoreError::new(ErrorKind::Corrupt, what)),
+        None => Ok(()),
     }
-    let replies = wire.call(ask).await?;
-    for ((key, should), reply) in keys.types().into_iter().zip(replies) {
-        let is = value::text(reply, "TYPE")?.unwrap_or_default();
-        if is != should && is != "none" {
-            return Err(fault::damaged(key, "", &format!("it is a {is}, and should be a {should}")));
-        }
-    }
-    Ok(())
 }
