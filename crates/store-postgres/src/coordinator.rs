@@ -259,7 +259,7 @@ impl PostgresCoordinator {
     /// opened again, without them. Returns their numbers, ascending.
     ///
     /// # Errors
-    /// [`StoreError`] when the server does not answer, or refuses.
+    /// See [`PostgresCoordinator::begin_rotation`].
     pub fn give_up_lost(&self) -> Result<Vec<ShardId>, StoreError> {
         let rows = self.bounded(|database| async move {
             read_cluster(&database.call(&database.sql(READ), &[]).await?)?;

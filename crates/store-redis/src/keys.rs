@@ -39,11 +39,6 @@ impl Keys {
         &self.tag
     }
 
-    /// The keys that exist once.
-    pub(crate) fn single(&self) -> Vec<String> {
-        [&self.owner, &self.head, &self.files, &self.blocks].map(String::clone).to_vec()
-    }
-
     /// The key of a block of a file.
     pub(crate) fn block(&self, file: FileId, block: u64) -> String {
         format!("{}{}:{block}", self.block, file.0)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duewheel_core::store::{ErrorKind, StoreError, Waker};
+use duewheel_core::store::{StoreError, Waker};
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{Acquired, FileKind, LeaseFence, MediumStore};
 use redis::Pipeline;
@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::owner::RedisOwner;
 use crate::reign::{self, Claimant};
 use crate::wire::{self, Servers, Wire};
-use crate::{fault, leases, misuse, script, usage, value};
+use crate::{fault, leases, script, usage, value};
 
 /// Opens a shard for a single owner, as node `duewheel`. `waker` is called when something became durable or a page was
 /// loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
@@ -101,7 +101,6 @@ async fn take(
     room.note(used, max, landed);
     let keeping = Keeping::ask(&control).await?;
     room.note_alone(keeping.level());
-    check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = LeaseFence::new(asked, options.lease);
     let owner = Arc::new(RedisOwner::new(
@@ -136,14 +135,4 @@ async fn recover(owner: &RedisOwner) -> Result<u64, StoreError> {
     let reply = owner.answer(FileKind::Blob, owner.files.call(ask)).await?;
     let writes = value::number(value::some(reply.into_iter().next(), "HGET")?, "HGET")?;
     writes.ok_or_else(|| fault::damaged(&keys.head, "journal", "it is not there"))
-}
-
-/// Checks the types of the keys: a key that another program uses would let a script fail in the middle.
-async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
-    let keys = keys.single();
-    let types = wire.call(misuse::ask(&keys)).await?;
-    match misuse::describe(&keys, types) {
-        Some(what) => Err(StoreError::new(ErrorKind::Corrupt, what)),
-        None => Ok(()),
-    }
 }

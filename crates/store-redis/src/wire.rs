@@ -17,9 +17,8 @@ use redis::{
 use tokio::runtime::{Builder, Runtime};
 
 use crate::address::HostPort;
-use crate::fault;
 use crate::options::{Options, Topology, Transport};
-use crate::{misuse, value};
+use crate::{fault, misuse, value};
 
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;

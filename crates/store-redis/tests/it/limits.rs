@@ -10,7 +10,7 @@ use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, Table};
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_redis_rig::{Redis, Settings, Value};
 
-use crate::place::{PATIENCE, SHARD, kind, open, options, server, until};
+use crate::place::{PATIENCE, SHARD, open, options, server, until};
 use crate::shard::{Shard, ask, dead, number, put, queue};
 
 #[test]
