@@ -228,12 +228,10 @@ impl Database {
         Ok(made.map_err(CallFailure::from)?)
     }
 
-    /// Whether the tables are there, with all columns: those of an earlier version may lack the newest.
+    /// Whether the tables are there: all were made in one transaction.
     pub(crate) async fn has_tables(&self) -> Result<bool, StoreError> {
-        let [turn, shard] = ["turn", "shard"].map(|table| format!("{}.{table}", self.options.schema));
-        let sql = "SELECT to_regclass($1) IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute \
-                   WHERE attrelid = to_regclass($2) AND attname = 'used' AND NOT attisdropped)";
-        let rows = self.call(sql, &[(&turn, Type::TEXT), (&shard, Type::TEXT)]).await?;
+        let cluster = format!("{}.cluster", self.options.schema);
+        let rows = self.call("SELECT to_regclass($1) IS NOT NULL", &[(&cluster, Type::TEXT)]).await?;
         let there = rows.first().and_then(|row| row.try_get::<_, bool>(0).ok());
         there.ok_or_else(|| {
             StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not say whether the tables are there")

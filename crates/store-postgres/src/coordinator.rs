@@ -26,7 +26,7 @@ use crate::pool;
 use crate::process::OfProcess;
 use crate::reading::{PgMoment, PgReader};
 use crate::reign::{self, FIRST_SECOND};
-use crate::schema::{FORMAT, RESTORING};
+use crate::schema::{FORMAT, check_format};
 
 /// The number of leases after which every node has read a new secret.
 const ROTATION_LEASES: u32 = 2;
@@ -259,10 +259,12 @@ impl PostgresCoordinator {
     /// opened again, without them. Returns their numbers, ascending.
     ///
     /// # Errors
-    /// [`StoreError`] when the server does not answer, or refuses.
+    /// See [`PostgresCoordinator::begin_rotation`].
     pub fn give_up_lost(&self) -> Result<Vec<ShardId>, StoreError> {
-        let rows =
-            self.bounded(|database| async move { Ok(database.call(&database.sql(GIVE_UP), &[]).await?) })?;
+        let rows = self.bounded(|database| async move {
+            read_cluster(&database.call(&database.sql(READ), &[]).await?)?;
+            Ok(database.call(&database.sql(GIVE_UP), &[]).await?)
+        })?;
         let mut shards: Vec<ShardId> = Vec::new();
         for row in &rows {
             shards.push(ShardId(column::<i32>(row, 0)?.unsigned_abs()));
@@ -325,18 +327,6 @@ pub(crate) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
 /// A random id for a new cluster.
 pub(crate) fn new_id() -> Result<String, StoreError> {
     Ok(random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Checks that this version knows the format of a cluster.
-fn check_format(format: i32) -> Result<(), StoreError> {
-    let what = match format {
-        FORMAT => return Ok(()),
-        RESTORING => {
-            "the restore of a backup to this store has not ended: run `duewheel restore` again".to_owned()
-        }
-        _ => format!("the cluster has format {format}; this version knows {FORMAT}"),
-    };
-    Err(StoreError::new(ErrorKind::Corrupt, what))
 }
 
 fn read_cluster(rows: &[Row]) -> Result<StoredCluster, StoreError> {

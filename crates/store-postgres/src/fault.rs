@@ -45,11 +45,11 @@ impl From<tokio_postgres::Error> for CallFailure {
         let code = refusal.code();
         let what = format!("PostgreSQL: {} ({})", refusal.message(), code.code());
         let class = &code.code()[..2];
-        let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INVALID_SCHEMA_NAME];
+        let missing = [SqlState::UNDEFINED_TABLE, SqlState::INVALID_SCHEMA_NAME];
         if missing.contains(code) {
             return CallFailure::lasting(
                 ErrorKind::Corrupt,
-                format_args!("{what}: tables or columns are not there; `duewheel store init` makes them"),
+                format_args!("{what}: tables are not there; `duewheel store init` makes them"),
             );
         }
         if *code == SqlState::DISK_FULL || *code == SqlState::OUT_OF_MEMORY {

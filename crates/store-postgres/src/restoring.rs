@@ -15,7 +15,7 @@ use crate::calls::{Database, Param};
 use crate::coordinator::{PostgresCoordinator, column, failed, new_id};
 use crate::fault::odd;
 use crate::pool;
-use crate::schema::{FORMAT, RESTORING};
+use crate::schema::{FORMAT, RESTORING, check_format};
 
 const LOOK: &str = "SELECT format, shards, (SELECT count(*) FROM {s}.node WHERE until > clock_timestamp()) \
     FROM {s}.cluster FOR UPDATE";
@@ -85,6 +85,7 @@ async fn begin(database: &Database, shards: u32) -> Result<String, StoreError> {
     match found.first() {
         Some(row) if column::<i32>(row, 0)? == RESTORING => {}
         Some(row) => {
+            check_format(column(row, 0)?)?;
             let (shards, nodes): (i32, i64) = (column(row, 1)?, column(row, 2)?);
             return Err(there(format_args!(
                 "a cluster of {shards} shards, in which {nodes} nodes take part"

@@ -1,14 +1,28 @@
 //! The tables, and the rights that the server needs.
 
+use duewheel_core::store::StoreError;
+use duewheel_store_medium::refused_format;
+
 use crate::options::{BadPostgresOption, check_identifier};
 
 /// The statements that make the tables, with `{schema}` for the name of the schema. They may be repeated.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
-/// The format of the tables and of the files in them.
-pub(crate) const FORMAT: i32 = 1;
+/// The format of the tables and of the files in them: format 1. Builds before 0.1.0 have written 1 in the same column,
+/// and refuse each other number in words.
+pub(crate) const FORMAT: i32 = 1001;
 /// The format of a cluster while a backup is restored to it.
-pub(crate) const RESTORING: i32 = -1;
+pub(crate) const RESTORING: i32 = -1001;
+/// What builds before 0.1.0 have written.
+const EARLIER: [i32; 2] = [1, -1];
+
+/// Checks that this version knows the format of a cluster.
+pub(crate) fn check_format(stored: i32) -> Result<(), StoreError> {
+    if stored == FORMAT {
+        return Ok(());
+    }
+    Err(refused_format("the cluster", stored, [FORMAT, RESTORING], &EARLIER))
+}
 
 /// The statements for a schema.
 ///

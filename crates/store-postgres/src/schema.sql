@@ -26,19 +26,16 @@ CREATE TABLE IF NOT EXISTS {schema}.node (
 
 -- A shard's fence: only the owner with this mark may change its files.
 CREATE TABLE IF NOT EXISTS {schema}.shard (
-  shard   integer PRIMARY KEY,
-  cluster text    NOT NULL,
-  epoch   bigint  NOT NULL,
-  mark    bigint  NOT NULL,
+  shard    integer PRIMARY KEY,
+  cluster  text    NOT NULL,
+  epoch    bigint  NOT NULL,
+  mark     bigint  NOT NULL,
+  -- Why nobody may open the shard, until an operator has given up what it has lost; and the last epoch for which one has.
   refused  text,
   given_up bigint  NOT NULL DEFAULT 0,
+  -- Whether the shard has had files. Without them it is opened by nobody.
   used     boolean NOT NULL DEFAULT false
 );
--- Why nobody may open the shard, until an operator has given up what it has lost; and the last epoch for which one has.
-ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS refused text;
-ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS given_up bigint NOT NULL DEFAULT 0;
--- Whether the shard has had files. Without them it is opened by nobody.
-ALTER TABLE {schema}.shard ADD COLUMN IF NOT EXISTS used boolean NOT NULL DEFAULT false;
 
 -- The number of the owner's last name or removal: each requires the one before.
 CREATE TABLE IF NOT EXISTS {schema}.turn (

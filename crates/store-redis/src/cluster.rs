@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Node, Owner, Ownership, PLACEMENT, Secrets, StoreError};
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{locked, millis, random};
+use duewheel_store_medium::{locked, millis};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
@@ -15,7 +15,7 @@ use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::Options;
 use crate::questions::Questions;
-use crate::reign::{self, ClusterIdentity, FIRST_EPOCH, FORMAT, RESTORING};
+use crate::reign::{self, ClusterIdentity, FIRST_EPOCH, FORMAT, unknown_format};
 use crate::wire::{self, RedisReply, Servers, Slots, Wire};
 use crate::{fault, script, value};
 
@@ -188,23 +188,19 @@ impl CoordinatorInner {
         let (format, id, shards, secret, made) = (next()?, next()?, next()?, next()?, next()?);
         let Some(format) = format else { return Ok(None) };
         if format != FORMAT {
-            return Err(unknown_format(&format));
+            return Err(unknown_format(&self.cluster, &format));
         }
-        let id = match id {
-            Some(id) => id,
-            // An earlier version has made the cluster.
-            None => reign::hex(&random::<16>()?),
-        };
         self.cluster_of(id, shards, secret, made.is_some()).map(Some)
     }
 
     pub(crate) fn cluster_of(
         &self,
-        id: String,
+        id: Option<String>,
         shards: Option<String>,
         secret: Option<String>,
         made: bool,
     ) -> Result<ClusterIdentity, StoreError> {
+        let id = id.ok_or_else(|| fault::damaged(&self.cluster, "id", "there is none"))?;
         let shards = shards.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
         let shards = shards.ok_or_else(|| fault::damaged(&self.cluster, "shards", "no number"))?;
         let secret = secret.and_then(|text| unhex(&text));
@@ -225,7 +221,7 @@ impl CoordinatorInner {
         };
         match next()?.as_deref() {
             Some(FORMAT) => {}
-            Some(other) => return Err(unknown_format(other)),
+            Some(other) => return Err(unknown_format(&self.cluster, other)),
             None => {
                 let what = format_args!("{} is not there: no node has taken part yet", self.cluster);
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
@@ -404,16 +400,15 @@ impl CoordinatorInner {
         let mut replies = self.send_each(master, ask).await?.into_iter();
         let mut next = || value::some(replies.next(), "owners").and_then(value::accepted);
         let now = server_ms(next()?)?;
-        let lease = millis(self.options().lease);
         let (mut leases, mut clamps) = (Vec::new(), Pipeline::new());
         for (place, key) in places {
             let found = next().and_then(|fields| owner(fields, now));
             if let Ok(Some((_, ends))) = &found
-                && ends.left > ends.lease.unwrap_or(lease)
+                && ends.left > ends.lease
             {
                 // After a backward step of the clock the lease would run until the clock has caught up. Its owner
                 // renews it if it is alive.
-                clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key).arg(lease);
+                clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key);
             }
             leases.push((*place, found.map(|found| found.map(|(owner, _)| owner))));
         }
@@ -430,8 +425,8 @@ impl CoordinatorInner {
 #[derive(Clone, Copy, Debug)]
 struct LeaseEnd {
     left: u64,
-    /// The length of the lease from its last renewal; `None` in a lease of an earlier version.
-    lease: Option<u64>,
+    /// The length of the lease from its last renewal.
+    lease: u64,
 }
 
 /// The server's clock, in ms.
@@ -450,8 +445,8 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreErro
     let (node, number, advertise) =
         (value::text(next(), of)?, value::number(next(), of)?, value::text(next(), of)?);
     let lease = value::number(next(), of)?;
-    let (Some(epoch), Some(until), Some(node), Some(number), Some(advertise)) =
-        (epoch, until, node, number, advertise)
+    let (Some(epoch), Some(until), Some(node), Some(number), Some(advertise), Some(lease)) =
+        (epoch, until, node, number, advertise, lease)
     else {
         return Ok(None);
     };
@@ -462,15 +457,6 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreErro
     let node = Node { name: node.into(), advertise: advertise.into(), number: small(number)? };
     let ends = LeaseEnd { left: until - now, lease };
     Ok(Some((Owner { node, epoch: Epoch(small(epoch)?) }, ends)))
-}
-
-pub(crate) fn unknown_format(format: &str) -> StoreError {
-    if format == RESTORING {
-        let what = "the restore of a backup to this store has not ended: run `duewheel restore` again";
-        return StoreError::new(ErrorKind::Corrupt, what);
-    }
-    let what = format_args!("the cluster has format {format:?}; this version knows {FORMAT}").to_string();
-    StoreError::new(ErrorKind::Corrupt, what)
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

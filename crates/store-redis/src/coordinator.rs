@@ -13,11 +13,11 @@ use duewheel_core::store::{
 use duewheel_store_medium::{Acquired, Medium, MediumFiles, SecretRotation, millis, random};
 use redis::{Cmd, Value};
 
-use crate::cluster::{CoordinatorInner, unknown_format};
+use crate::cluster::CoordinatorInner;
 use crate::keeping::Finding;
 use crate::options::{Create, Options};
 use crate::reading::RedisReader;
-use crate::reign::{self, Claimant, ClusterIdentity};
+use crate::reign::{self, Claimant, ClusterIdentity, unknown_format};
 use crate::reset::Reset;
 use crate::wire::wait_for;
 use crate::{fault, open, value};
@@ -192,7 +192,6 @@ impl Coordinator for RedisCoordinator {
                 let number = |text: Option<String>| text.and_then(|n| n.parse().ok());
                 let number = value::some(number(next()?), of)?;
                 let (shards, secret, id, made) = (next()?, next()?, next()?, next()?);
-                let id = id.ok_or_else(|| fault::damaged(inner.cluster_key(), "id", "there is none"))?;
                 let cluster = inner.cluster_of(id, shards, secret, made.is_some_and(|made| made == "1"))?;
                 let (shards, secret) = (cluster.shards, cluster.secret);
                 inner.note_joined(cluster);
@@ -215,7 +214,8 @@ impl Coordinator for RedisCoordinator {
             Some("OTHER") => {
                 let (_, placement) = (next()?, next()?.unwrap_or_default());
                 let what = format_args!(
-                    "the cluster places messages by rule {placement}; this version knows {PLACEMENT}"
+                    "{} places messages by rule {placement}; this version knows {PLACEMENT}",
+                    inner.cluster_key()
                 );
                 Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
             }
@@ -241,7 +241,7 @@ impl Coordinator for RedisCoordinator {
                     .to_string();
                 Err(StoreError::new(ErrorKind::Fenced, what))
             }
-            Some("FORMAT") => Err(unknown_format(&next()?.unwrap_or_default())),
+            Some("FORMAT") => Err(unknown_format(inner.cluster_key(), &next()?.unwrap_or_default())),
             _ => Err(fault::odd(of)),
         }
     }
@@ -268,7 +268,8 @@ impl Coordinator for RedisCoordinator {
                 return Err(StoreError::new(ErrorKind::Corrupt, what.to_string()));
             }
             Some("FORMAT") => {
-                return Err(unknown_format(&words.next().transpose()?.flatten().unwrap_or_default()));
+                let stored = words.next().transpose()?.flatten().unwrap_or_default();
+                return Err(unknown_format(self.inner.cluster_key(), &stored));
             }
             _ => return Err(fault::odd(of)),
         }

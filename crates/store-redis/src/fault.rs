@@ -24,8 +24,7 @@ fn of_code(code: &str, detail: &str) -> StoreError {
         return StoreError::new(ErrorKind::Full, text);
     }
     if is("WRONGTYPE") {
-        let what = format_args!("a key of duewheel's is used by another program; {text}");
-        return StoreError::new(ErrorKind::Corrupt, what);
+        return StoreError::new(ErrorKind::Corrupt, text);
     }
     if matches!(code, "ASK" | "TRYAGAIN") {
         let what = format_args!("a slot is moving to another master; {text}");
@@ -115,6 +114,11 @@ const LOST_CHANGES: &str = "Redis has lost changes";
 /// The error for a reply of an unexpected shape.
 pub(crate) fn odd(command: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("Redis: an odd reply to {command}"))
+}
+
+/// Whether the server has refused a command, or a script has failed, because a key has another type.
+pub(crate) fn is_wrong_type(error: &ServerError) -> bool {
+    error.code() == "WRONGTYPE" || error.details().unwrap_or_default().starts_with("WRONGTYPE")
 }
 
 /// The error of a key with a value that this version does not know.

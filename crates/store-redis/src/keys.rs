@@ -39,13 +39,13 @@ impl Keys {
         &self.tag
     }
 
-    /// The keys that exist once, and their types.
-    pub(crate) fn types(&self) -> [(&str, &'static str); 4] {
-        [(&self.owner, "hash"), (&self.head, "hash"), (&self.files, "hash"), (&self.blocks, "hash")]
-    }
-
     /// The key of a block of a file.
     pub(crate) fn block(&self, file: FileId, block: u64) -> String {
         format!("{}{}:{block}", self.block, file.0)
     }
+}
+
+/// The type that a key must have.
+pub(crate) fn type_of(key: &str) -> &'static str {
+    if key.contains("}:block:") { "string" } else { "hash" }
 }

@@ -19,6 +19,7 @@ mod keeping;
 mod keys;
 mod leases;
 mod memory;
+mod misuse;
 mod open;
 mod options;
 mod owner;

@@ -101,7 +101,6 @@ async fn take(
     room.note(used, max, landed);
     let keeping = Keeping::ask(&control).await?;
     room.note_alone(keeping.level());
-    check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = LeaseFence::new(asked, options.lease);
     let owner = Arc::new(RedisOwner::new(
@@ -136,20 +135,4 @@ async fn recover(owner: &RedisOwner) -> Result<u64, StoreError> {
     let reply = owner.answer(FileKind::Blob, owner.files.call(ask)).await?;
     let writes = value::number(value::some(reply.into_iter().next(), "HGET")?, "HGET")?;
     writes.ok_or_else(|| fault::damaged(&keys.head, "journal", "it is not there"))
-}
-
-/// Checks the types of the keys: a key that another program uses would let a script fail in the middle.
-async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
-    let mut ask = Pipeline::new();
-    for (key, _) in keys.types() {
-        ask.cmd("TYPE").arg(key);
-    }
-    let replies = wire.call(ask).await?;
-    for ((key, should), reply) in keys.types().into_iter().zip(replies) {
-        let is = value::text(reply, "TYPE")?.unwrap_or_default();
-        if is != should && is != "none" {
-            return Err(fault::damaged(key, "", &format!("it is a {is}, and should be a {should}")));
-        }
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
-use duewheel_store_medium::{EndedOwners, boot_ms, millis, random};
+use duewheel_store_medium::{EndedOwners, boot_ms, millis, random, refused_format};
 use redis::{Pipeline, Value};
 
 use crate::keys::Keys;
@@ -14,10 +14,12 @@ use crate::options::{Create, Options};
 use crate::wire::Wire;
 use crate::{fault, script, value};
 
-/// The format of the data in Redis.
-pub(crate) const FORMAT: &str = "3";
+/// The format of the data in Redis: format 1, in a form that no build before 0.1.0 takes for its own.
+pub(crate) const FORMAT: &str = "duewheel-1";
 /// The format of a cluster while a backup is restored to it.
-pub(crate) const RESTORING: &str = "restoring";
+pub(crate) const RESTORING: &str = "duewheel-1-restoring";
+/// What builds before 0.1.0 have written.
+const EARLIER: [&str; 4] = ["1", "2", "3", "restoring"];
 /// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
 /// The number of ids that are reserved at a time; new ones are reserved when half of them are used. When the server's
@@ -91,6 +93,11 @@ pub(crate) fn ended() -> &'static EndedOwners<String> {
     ENDED.get_or_init(EndedOwners::default)
 }
 
+/// The error of a key whose format is not [`FORMAT`].
+pub(crate) fn unknown_format(key: &str, stored: &str) -> StoreError {
+    refused_format(key, stored, [FORMAT, RESTORING], &EARLIER)
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -138,7 +145,7 @@ async fn acquire_as(
         call.arg(IDS_ASIDE).arg(IDS_A_SECOND);
         match &claimant.cluster {
             Some(cluster) => call.arg(&cluster.id).arg(cluster.shards),
-            None => call.arg("").arg(""),
+            None => call.arg("").arg(1),
         };
         call.arg(PLACEMENT).arg(if may_be_made { "new" } else { "" });
         let mut ask = Pipeline::new();
@@ -199,8 +206,7 @@ async fn acquire_as(
             }
             Some("FORMAT") => {
                 let stored = value::text(next(), of)?.unwrap_or_default();
-                let what = format!("{} has format {stored:?}; this version knows {FORMAT}", keys.head);
-                return Err(StoreError::new(ErrorKind::Corrupt, what));
+                return Err(unknown_format(&keys.head, &stored));
             }
             _ => return Err(fault::odd(of)),
         }

@@ -9,7 +9,7 @@ use redis::Pipeline;
 
 use crate::cluster::CoordinatorInner;
 use crate::keys::Keys;
-use crate::reign::{self, ClusterIdentity, FORMAT};
+use crate::reign::{self, ClusterIdentity, FORMAT, unknown_format};
 use crate::{fault, value};
 
 /// The result of [`RedisCoordinator::reset`](crate::RedisCoordinator::reset).
@@ -30,8 +30,8 @@ impl fmt::Display for Reset {
 /// The head of an existing shard.
 pub(crate) struct ShardHead {
     pub(crate) shard: ShardId,
-    /// The cluster of the shard, and the number of shards of that; `None` in a head of an earlier version.
-    cluster: Option<(String, u32)>,
+    /// The cluster of the shard, empty if a single owner has made it, and the number of shards of that.
+    cluster: (String, u32),
 }
 
 impl CoordinatorInner {
@@ -45,7 +45,7 @@ impl CoordinatorInner {
         let cluster = match stored {
             Some(cluster) => cluster,
             None => {
-                let known = heads.iter().find_map(|head| head.cluster.clone());
+                let known = heads.iter().map(|head| head.cluster.clone()).find(|(id, _)| !id.is_empty());
                 let (id, shards) = match known {
                     Some(known) => known,
                     None => (reign::hex(&random::<16>()?), shards),
@@ -61,17 +61,7 @@ impl CoordinatorInner {
             .to_string();
             return Err(StoreError::new(ErrorKind::Corrupt, what));
         }
-        if let Some(head) = heads.iter().rfind(|head| head.shard.0 >= shards) {
-            let what = format_args!(
-                "shard {} is there, so the cluster had more than {shards} shards: say --shards {}, or more if it had more",
-                head.shard,
-                head.shard.0 + 1
-            )
-            .to_string();
-            return Err(StoreError::new(ErrorKind::Corrupt, what));
-        }
-        let other = |head: &&ShardHead| head.cluster.as_ref().is_some_and(|(id, _)| *id != cluster.id);
-        if let Some(head) = heads.iter().find(other) {
+        if let Some(head) = heads.iter().find(|head| head.cluster.0 != cluster.id) {
             let what =
                 format_args!("shard {} belongs to another cluster than the others", head.shard).to_string();
             return Err(StoreError::new(ErrorKind::Corrupt, what));
@@ -113,12 +103,10 @@ impl CoordinatorInner {
             let (format, cluster, count) = (next()?, next()?, next()?);
             let Some(format) = format else { continue };
             if format != FORMAT {
-                return Err(fault::damaged(&key, "format", &format!("{format:?} is not known")));
+                return Err(unknown_format(&key, &format));
             }
-            let cluster = match (cluster, count.and_then(|count| count.parse().ok())) {
-                (Some(id), Some(shards)) => Some((id, shards)),
-                _ => None,
-            };
+            let cluster = cluster.zip(count.and_then(|count| count.parse().ok()));
+            let cluster = cluster.ok_or_else(|| fault::damaged(&key, "cluster", "there is none"))?;
             heads.push(ShardHead { shard, cluster });
         }
         Ok(heads)

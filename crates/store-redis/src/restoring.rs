@@ -14,7 +14,7 @@ use redis::Pipeline;
 use crate::cluster::CoordinatorInner;
 use crate::coordinator::RedisCoordinator;
 use crate::keys::Keys;
-use crate::reign::{self, ClusterIdentity, FORMAT, RESTORING};
+use crate::reign::{self, ClusterIdentity, FORMAT, RESTORING, unknown_format};
 use crate::wire::wait_for;
 use crate::{fault, script, value};
 
@@ -60,8 +60,9 @@ impl CoordinatorInner {
 
     async fn begin_restore(&self, shards: u32) -> Result<(), StoreError> {
         let living = self.living().await?;
+        let is_restoring = self.is_restoring().await?;
         let heads = self.heads(MAX_SHARDS).await?;
-        if let (Some(head), false) = (heads.first(), self.is_restoring().await?) {
+        if let (Some(head), false) = (heads.first(), is_restoring) {
             return Err(there(&format!("its shard {}", head.shard), &living));
         }
         for head in &heads {
@@ -85,7 +86,11 @@ impl CoordinatorInner {
         let mut call = redis::cmd("HGET");
         call.arg(self.cluster_key()).arg("format");
         let reply = value::some(self.of_cluster(call).await?.into_iter().next(), "HGET")?;
-        Ok(value::text(reply, "HGET")?.as_deref() == Some(RESTORING))
+        match value::text(reply, "HGET")?.as_deref() {
+            Some(RESTORING) => Ok(true),
+            Some(FORMAT) | None => Ok(false),
+            Some(other) => Err(unknown_format(self.cluster_key(), other)),
+        }
     }
 
     /// The answer of the script that begins and ends a restore.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_medium::{SecretRotation, random};
 
-use crate::cluster::{CoordinatorInner, unknown_format};
-use crate::reign::{self, FORMAT};
+use crate::cluster::CoordinatorInner;
+use crate::reign::{self, FORMAT, unknown_format};
 use crate::{fault, script, value};
 
 /// The number of leases after which every member has read the new secret: each reads it four times a lease, and a node
@@ -38,7 +38,9 @@ impl CoordinatorInner {
         let is_new = match word.as_deref() {
             Some("OK") => true,
             Some("BEGUN") => false,
-            Some("FORMAT") => return Err(unknown_format(&second.unwrap_or_default())),
+            Some("FORMAT") => {
+                return Err(unknown_format(self.cluster_key(), &second.unwrap_or_default()));
+            }
             Some("EMPTY") => {
                 let what = format_args!("{} is not there: no node has taken part yet", self.cluster_key());
                 return Err(StoreError::new(ErrorKind::Corrupt, what.to_string()));

@@ -17,9 +17,8 @@ use redis::{
 use tokio::runtime::{Builder, Runtime};
 
 use crate::address::HostPort;
-use crate::fault;
 use crate::options::{Options, Topology, Transport};
-use crate::value;
+use crate::{fault, misuse, value};
 
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;
@@ -232,8 +231,15 @@ pub(crate) fn slot_of(key: &str) -> u16 {
 /// Sends commands and waits for their replies, refusals among them.
 async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> RedisReply {
     let count = ask.len();
-    let values =
-        connection.send_packed_commands(ask, 0, count).await.map_err(|error| fault::of_connection(&error))?;
+    let sent = connection.send_packed_commands(ask, 0, count).await;
+    let mut values = sent.map_err(|error| fault::of_connection(&error))?;
+    for (value, command) in values.iter_mut().zip(ask.cmd_iter()) {
+        if matches!(value, Value::ServerError(error) if fault::is_wrong_type(error))
+            && let Some(named) = misuse::named(connection, command).await
+        {
+            *value = named;
+        }
+    }
     if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
 }
 

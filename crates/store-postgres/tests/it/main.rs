@@ -2,6 +2,7 @@
 
 mod conformance;
 mod fence;
+mod format;
 mod late;
 mod lost;
 mod place;

@@ -21,7 +21,7 @@ if not format and (ARGV[15] == '' or tonumber(ARGV[6]) > 0) then
   return { 'EMPTY' }
 end
 local of = redis.call('HMGET', KEYS[2], 'cluster', 'shards', 'placement')
-if ARGV[12] ~= '' and of[1] and (of[1] ~= ARGV[12] or of[2] ~= ARGV[13] or of[3] ~= ARGV[14]) then
+if format and ARGV[12] ~= '' and (of[1] ~= ARGV[12] or of[2] ~= ARGV[13] or of[3] ~= ARGV[14]) then
   return { 'OTHER', of[1], of[2], of[3] }
 end
 local time = redis.call('TIME')
@@ -32,7 +32,7 @@ local replid = string.match(info, 'master_replid:(%x+)')
 local owner = redis.call('HMGET', KEYS[1], 'epoch', 'incarnation', 'until', 'node', 'replid', 'lease')
 local ends = tonumber(owner[3] or '0')
 if ends ~= 0 and owner[2] ~= ARGV[8] then
-  local longest = now + tonumber(owner[6] or lease)
+  local longest = now + owner[6]
   if owner[5] ~= replid or ends > longest then
     -- A promotion or a restart may have lost renewals, so the lease may run for longer than is known here. And after a
     -- backward step of the clock it would end much later than it does. It runs for a whole lease from now on at most.
@@ -50,10 +50,8 @@ epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV[2], 'number', ARGV[3],
   'advertise', ARGV[4], 'until', string.format('%.0f', now + lease), 'replid', replid, 'lease', ARGV[5])
 if not format then
-  redis.call('HSET', KEYS[2], 'format', ARGV[7], 'journal', '0')
-end
-if ARGV[12] ~= '' and not of[1] then
-  redis.call('HSET', KEYS[2], 'cluster', ARGV[12], 'shards', ARGV[13], 'placement', ARGV[14])
+  redis.call('HSET', KEYS[2], 'format', ARGV[7], 'journal', '0', 'cluster', ARGV[12], 'shards', ARGV[13],
+    'placement', ARGV[14])
 end
 -- Those that follow closely. One that is still being filled is filled with this, too; one that has not been heard of for seconds may be
 -- dead, and must not keep everybody from the shard.

@@ -53,7 +53,7 @@ if ARGV[1] == 'join' then
   if not format and ARGV[12] == '' then
     return { 'EMPTY' }
   end
-  if of[2] and of[2] ~= ARGV[11] then
+  if format and of[2] ~= ARGV[11] then
     return { 'OTHER', of[1], of[2] }
   end
   if ends > now then
@@ -72,9 +72,6 @@ if ARGV[1] == 'join' then
     make()
   else
     redis.call('HSET', KEYS[1], 'lease', ARGV[5])
-    if not of[1] then
-      redis.call('HSET', KEYS[1], 'id', ARGV[8], 'placement', ARGV[11])
-    end
   end
   redis.call('HSET', KEYS[1], 'settle', ARGV[14])
   local stored = redis.call('HMGET', KEYS[1], 'number', 'shards', 'secret', 'id', 'made')
@@ -100,8 +97,6 @@ if ARGV[8] ~= '' then
   if not format then
     -- Lost by a failover, or with everything else. The shards say which.
     make()
-  elseif not of[1] then
-    redis.call('HSET', KEYS[1], 'id', ARGV[8], 'placement', ARGV[11])
   elseif of[1] ~= ARGV[8] or of[2] ~= ARGV[11] then
     return { 'OTHER', of[1], of[2] }
   end

@@ -321,10 +321,10 @@ fn a_lease_whose_renewal_may_be_lost_is_waited_for() {
     let redis = server();
     let lease = Duration::from_millis(700);
     let options = options(&redis).lease(lease).unwrap();
-    let other =
-        ["epoch", "7", "incarnation", "other", "node", "b", "number", "1", "replid", "of-another-master"];
+    let other = ["epoch", "7", "incarnation", "other", "node", "b", "number", "1", "lease", "700"];
     let set = |until: &str| {
-        let words: Vec<&str> = ["HSET", OWNER].into_iter().chain(other).chain(["until", until]).collect();
+        let last = ["replid", "of-another-master", "until", until];
+        let words: Vec<&str> = ["HSET", OWNER].into_iter().chain(other).chain(last).collect();
         ask(&redis, &words);
     };
     set("1000");

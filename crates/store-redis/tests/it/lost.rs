@@ -162,24 +162,6 @@ fn shards_of_another_cluster_are_refused() {
 }
 
 #[test]
-fn a_cluster_of_an_earlier_version_is_completed_once() {
-    let redis = server();
-    let a = process(&redis, Create::Always);
-    let me = a.join(&candidate("a")).unwrap().node;
-    serve_once(&a, &me);
-    a.leave(&me).unwrap();
-    ask(&redis, &["HDEL", CLUSTER, "id", "placement", "lease", "made"]);
-    ask(&redis, &["HDEL", "{duewheel:1}:head", "cluster", "shards", "placement"]);
-    let b = process(&redis, Create::Never);
-    let me = b.join(&candidate("b")).unwrap().node;
-    let id = ask(&redis, &["HGET", CLUSTER, "id"]).text();
-    assert!(id.is_some());
-    drop(take(&b, &me, 1).unwrap());
-    assert_eq!(ask(&redis, &["HGET", "{duewheel:1}:head", "cluster"]).text(), id);
-    assert_eq!(ask(&redis, &["HGET", "{duewheel:1}:head", "shards"]).number(), Some(4));
-}
-
-#[test]
 fn nodes_that_disagree_about_the_lease_do_not_take_part_together() {
     let redis = server();
     let of = |ms| RedisCoordinator::new(options(&redis).lease(Duration::from_millis(ms)).unwrap());
@@ -202,23 +184,4 @@ fn a_node_joins_when_as_many_replicas_know_as_the_options_say() {
     until("the replica follows", || waits.join(&candidate("a")).is_ok());
     let known = Options::parse(&copy.url(0)).is_ok() && ask(&copy, &["EXISTS", CLUSTER]).number() == Some(1);
     assert!(known, "the replica has it when the node is told");
-}
-
-/// Story: heads of an earlier version do not say how many shards there are, so `cluster reset` believed `--shards`:
-/// with too small a number the shards beyond it, and all that they hold, were out of everybody's sight.
-#[test]
-fn a_reset_leaves_no_shard_of_an_earlier_version_out() {
-    let redis = server();
-    // The cluster's own key is lost, and shards 2 and 6 with it.
-    for shard in [0, 1, 3, 4, 5, 7] {
-        ask(&redis, &["HSET", &format!("{{duewheel:{shard}}}:head"), "format", "3", "journal", "0"]);
-    }
-    let nodes = process(&redis, Create::Never);
-    for shards in [1, 4, 7] {
-        let said = refusal(nodes.reset(shards));
-        assert!(said.contains("shard 7 is there") && said.contains("--shards 8"), "{said}");
-        assert_eq!(ask(&redis, &["EXISTS", CLUSTER]).number(), Some(0), "nothing was made");
-    }
-    let done = nodes.reset(8).unwrap();
-    assert_eq!((done.kept.len(), done.made), (6, vec![ShardId(2), ShardId(6)]));
 }

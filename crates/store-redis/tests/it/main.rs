@@ -5,6 +5,7 @@ mod conformance;
 mod connect;
 mod coordinator;
 mod fence;
+mod format;
 mod levels;
 mod limits;
 mod lost;
