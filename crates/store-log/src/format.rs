@@ -8,9 +8,9 @@ pub(crate) const FORMAT: u32 = 1;
 /// How each file of a build before 0.1.0 began.
 const BEFORE_RELEASE: &[u8] = b"dw-";
 
-/// What to do with a file of a build before 0.1.0.
-pub(crate) const OF_AN_EARLIER_BUILD: &str = "this was written by a build before 0.1.0, whose formats are not read: \
-    write its messages to a file with `duewheel export` of that build, and read it with `duewheel import`";
+/// What a build before 0.1.0 has written, and what to do with it: the end of a refusal of any store.
+pub const OF_AN_EARLIER_BUILD: &str = "it was written by a build before 0.1.0, whose formats are not read: \
+    write its messages to a file with `duewheel export` of that build, and read the file with `duewheel import`";
 
 /// Whether a file is of a build before 0.1.0.
 pub(crate) fn is_before_release(bytes: &[u8]) -> bool {

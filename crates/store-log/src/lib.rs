@@ -63,6 +63,7 @@ pub use backup::{Backup, BackupReport};
 pub use budget::MemoryBudget;
 pub use destination::{Destination, EmptyFolder, FolderProblem};
 pub use fault::Damage;
+pub use format::OF_AN_EARLIER_BUILD;
 pub use hands::Hands;
 pub use inspect::{Inspected, inspect_on};
 pub use options::{AtSegmentEnd, Options, SyncMode, Workers};

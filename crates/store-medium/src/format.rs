@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_log::OF_AN_EARLIER_BUILD;
 
 /// The error of a store that this build does not serve, because the marker of its format is not `current`. `of` names
 /// what has the marker, `earlier` are the markers that builds before 0.1.0 have written.
@@ -15,10 +16,7 @@ pub fn refused_format<T: PartialEq + Debug>(
     let what = if stored == restoring {
         format!("{of}: the restore of a backup to this store has not ended: run `duewheel restore` again")
     } else if earlier.contains(&stored) {
-        format!(
-            "{of} has format {stored:?}: it was written by a build before 0.1.0; export with that build \
-             (`duewheel export`) and import the file here (`duewheel import`)"
-        )
+        format!("{of} has format {stored:?}: {OF_AN_EARLIER_BUILD}")
     } else {
         format!("{of} has format {stored:?}; this version knows {current:?}")
     };

@@ -354,8 +354,8 @@ fn a_run_of_another_place_or_version_is_refused() {
     };
     assert!(what(RunEntry { incarnation: Incarnation(1), ..entry }).contains("of another run"));
     assert!(what(RunEntry { last: Lsn(98), ..entry }).contains("of another run"));
-    disk.change(&entry.no.run(), |bytes| bytes[8] = 1);
-    assert!(what(entry).contains("format version 1 is unknown"));
+    disk.change(&entry.no.run(), |bytes| bytes[8] = 2);
+    assert!(what(entry).contains("format version 2 is unknown"));
 }
 
 proptest! {
@@ -488,9 +488,9 @@ fn a_large_queue_that_is_left_out_is_not_read() {
 /// A run of one message and one answer: for each block its kind, its entries and its payload.
 const GOLDEN: [(u8, u32, &str); 17] = [
     // The message: length, queue, id, class and stage, due, died at, weight, key, then what the codec says.
-    (1, 1, "1f 00 03 06 ac02 05 09 01 6b 1e 00 00 00 01 05 7472616365 01 78 02 0322 01 00 00 00 01 00"),
+    (1, 1, "1c 00 03 06 ac02 05 09 01 6b 1e 00 01 05 7472616365 01 78 02 0322 01 00 00 01 00"),
     // The answer: length, then as in a record.
-    (2, 1, "20 07 71756575652d31 01 64 00000000000000000000000010000000 09 09 00 09 01 00"),
+    (2, 1, "21 07 71756575652d31 01 64 00000000000000000000000010000000 09 09 00 09 01 00 00"),
     // Leaves: least values, widths, entries.
     (3, 1, "0300000000000000 0800000000000000 00 00"),
     (
@@ -558,11 +558,11 @@ fn the_bytes_of_a_run() {
     assert_eq!(
         bytes[..64],
         unhex(
-            "64772d72756e666c 07000000 c0fb3bd2 0700000000000000 0777665544332211 6300000000000000
+            "6475657772756e66 01000000 8b62e9e3 0700000000000000 0777665544332211 6300000000000000
                000000000000000000000000000000000000000000000000"
         )
     );
-    let footer = "64772d72756e656e 8000000000000000 c800000000000000 3802000000000000 0100000000000000
+    let footer = "6475657772756e65 8000000000000000 c800000000000000 3802000000000000 0100000000000000
                   0900000000000000 0100000000000000 0900000000000000 0100000000000000";
     let mut at = 64;
     for (kind, entries, payload) in GOLDEN.into_iter().chain([(21, 0, footer)]) {

@@ -326,7 +326,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "647565776d616e69 01000000 db2d2051 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "647565776d616e69 01000000 eef2a54e 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)

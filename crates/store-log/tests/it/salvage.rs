@@ -130,7 +130,7 @@ fn a_damaged_block_of_a_run_costs_its_own_messages_and_each_is_named() {
     let mut losing = 0;
     for name in disk.names("runs") {
         let copy = disk.copy();
-        flip(&copy, &name, 64 + 700);
+        flip(&copy, &name, 64 + 40);
         let (report, _, rows) = salvaged(&copy);
         assert!(
             report.damage.iter().any(|problem| problem.file == name && problem.offset == 64),
