@@ -31,7 +31,7 @@ use crate::ownership::reconciler::{Reconciler, ReconcilerParts};
 use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
 use crate::transport::wire::FrameLimits;
-use crate::transport::wire::dialect::SupportedVersions;
+use crate::transport::versions::SupportedVersions;
 use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConfig, listen};
 
 /// The options of a node.
