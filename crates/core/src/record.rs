@@ -21,6 +21,7 @@ mod life;
 mod settings;
 
 pub use codec::{Reader, Writer};
+pub use fields::skip_fields;
 pub use head::{NewPut, RowHead, StageKind, varint};
 
 /// The decoded value, or why the bytes cannot be decoded.

@@ -377,10 +377,6 @@ impl RouteTable {
                         }
                     };
                 }
-                Err(NotSent::NotKnown(why)) => {
-                    submission.why = Some(StoreError::new(ErrorKind::Unavailable, why));
-                    submission.refuse_without_owner();
-                }
                 Err(NotSent::Away(why)) => {
                     submission.why = Some(StoreError::new(ErrorKind::Unavailable, why));
                     return Some(submission);
@@ -452,6 +448,10 @@ impl RouteTable {
                 },
             },
             PeerOutcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::Yes),
+            PeerOutcome::NotKnown(why) => {
+                submission.why = Some(StoreError::new(ErrorKind::Unavailable, why));
+                return submission.refuse_without_owner();
+            }
             PeerOutcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No),
             PeerOutcome::Lost(why) if submission.is_repeatable() || mutant::is(Mutant::LostRetried) => {
                 (StoreError::new(ErrorKind::Unavailable, why), OwnerLookup::No)

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use duewheel_core::engine::Op;
+use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
-use duewheel_core::store::Node;
+use duewheel_core::store::{ErrorKind, Node, StoreError};
 use duewheel_shard::backoff::RetryPause;
+use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Answers, WhenBusy};
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
@@ -81,6 +82,8 @@ pub(crate) enum PeerOutcome {
     Answered(Answers),
     /// The other node does not own the shard; nothing was applied.
     NotMine(Box<str>),
+    /// The other node does not know an operation or a field of the request; nothing was applied.
+    NotKnown(Box<str>),
     /// The request never left this node.
     NotSent(Box<str>),
     /// The request may have been applied.
@@ -96,8 +99,6 @@ pub(crate) enum NotSent {
     Away(Box<str>),
     /// The request is larger than a frame that the other node accepts.
     TooLarge(FrameLimits),
-    /// The version that the other node speaks does not know this operation.
-    NotKnown(Box<str>),
 }
 
 impl Peer {
@@ -125,7 +126,7 @@ impl Peer {
     /// The protocol version of the present connection.
     #[cfg(test)]
     pub(crate) fn version(&self) -> Option<u32> {
-        self.up(&self.state()).ok().map(|agreed| agreed.dialect.number)
+        self.up(&self.state()).ok().map(|agreed| agreed.version)
     }
 
     /// Sends a request. Its outcome always arrives; dropping the receiver does not withdraw the request.
@@ -138,24 +139,24 @@ impl Peer {
         patience: WhenBusy,
         ops: &[Op],
     ) -> Result<oneshot::Receiver<PeerOutcome>, NotSent> {
-        let (id, life, agreed) = {
+        self.request(|id, limits| wire::request(id, shard, patience, ops, limits))
+    }
+
+    /// Sends the frame that `frame` makes for an id and the limits of the other node.
+    pub(super) fn request(
+        &self,
+        frame: impl FnOnce(u64, FrameLimits) -> Result<Vec<u8>, WireError>,
+    ) -> Result<oneshot::Receiver<PeerOutcome>, NotSent> {
+        let (id, life, limits) = {
             let mut state = self.state();
             let agreed = self.up(&state)?;
             if state.queued >= self.max_queued {
                 return Err(NotSent::Overloaded);
             }
             state.next += 1;
-            (state.next, state.lives, agreed)
+            (state.next, state.lives, agreed.limits)
         };
-        let frame = match wire::request(id, shard, patience, ops, agreed.limits, agreed.dialect) {
-            Ok(frame) => frame,
-            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotSent::TooLarge(agreed.limits)),
-            Err(WireError::NotKnown) => {
-                let (name, version) = (&self.node.name, agreed.dialect.number);
-                let why = format!("node {name} speaks version {version}, which does not have this request");
-                return Err(NotSent::NotKnown(why.into()));
-            }
-        };
+        let frame = frame(id, limits).map_err(|_| NotSent::TooLarge(limits))?;
         let (to, outcome) = oneshot::channel();
         let mut state = self.state();
         self.up(&state)?;
@@ -219,7 +220,7 @@ impl Peer {
                         self.fail(LinkPhase::Closed, LEFT);
                         return;
                     }
-                    let version = agreed.dialect.number;
+                    let version = agreed.version;
                     tracing::debug!(node = %self.node.name, version, "connected to a node");
                     // The other node may not know yet that this node has joined.
                     self.nudge();
@@ -258,7 +259,7 @@ impl Peer {
         let (mut stream, binding) = terms.link.connect(&self.node.advertise).await?;
         let hello = Hello {
             magic: MAGIC,
-            versions: terms.speaks.range(),
+            versions: terms.speaks,
             takes: terms.limits.into(),
             from: NodeIdentity::from(&terms.me),
             to: NodeIdentity::from(&self.node),
@@ -276,20 +277,17 @@ impl Peer {
                 let Some(by) = keyring.check(&[proof], HandshakeRole::Owner, &binding, said) else {
                     return Err(io::Error::other("it does not know the cluster's secret"));
                 };
-                let dialect = terms.speaks.common((version, version));
-                let dialect = dialect
-                    .ok_or_else(|| io::Error::other("it chose a version that this node has not offered"))?;
-                Agreed { dialect, limits: terms.limits.and(takes.into()), by }
+                if !(terms.speaks.lowest..=terms.speaks.highest).contains(&version) {
+                    return Err(io::Error::other("it chose a version that this node has not offered"));
+                }
+                Agreed { version, limits: terms.limits.and(takes.into()), by }
             }
             Welcome::Stranger => {
                 return Err(io::Error::other("it knows another secret of the cluster than this node"));
             }
-            Welcome::OtherVersions(oldest, newest) => {
-                let mine = terms.speaks.range();
-                let text = format!(
-                    "it speaks the versions {oldest} to {newest} of the nodes' protocol, this one {} to {}",
-                    mine.0, mine.1
-                );
+            Welcome::OtherVersions(theirs) => {
+                let mine = terms.speaks;
+                let text = format!("it speaks {theirs} of the nodes' protocol, this one {mine}");
                 return Err(io::Error::other(text));
             }
             Welcome::OtherNode(who) => {
@@ -308,7 +306,7 @@ impl Peer {
         let ended = tokio::select! {
             // All three run until one of them ends, so their order determines only which reason is returned.
             biased;
-            ended = self.hear(FrameReader::new(from), &heard, agreed) => ended,
+            ended = self.hear(FrameReader::new(from), &heard) => ended,
             ended = self.speak(to, &heard) => ended,
             ended = self.keep_alive(&heard) => ended,
             ended = self.outlive(agreed) => ended,
@@ -330,19 +328,25 @@ impl Peer {
         &self,
         mut frames: FrameReader<impl tokio::io::AsyncRead + Unpin>,
         heard: &LastReceived,
-        agreed: Agreed,
     ) -> io::Result<()> {
         let limits = self.terms.limits;
         while let Some(bytes) = frames.next(limits.bytes, heard).await? {
-            let (id, outcome) = match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
-                PeerFrame::Answers { id, answers } => (id, PeerOutcome::Answered(answers)),
+            let (id, outcome) = match wire::read(&bytes, limits).map_err(io::Error::other)? {
+                PeerFrame::Answers { id, answers } => {
+                    let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| self.unread()));
+                    (id, PeerOutcome::Answered(answers.collect()))
+                }
                 PeerFrame::NotMine { id, why } => (id, PeerOutcome::NotMine(why)),
+                PeerFrame::NotKnown { id, why } => (id, PeerOutcome::NotKnown(why)),
                 PeerFrame::Pong => continue,
                 PeerFrame::Bye => {
                     self.nothing_applied();
                     return Ok(());
                 }
-                PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
+                PeerFrame::Request { .. }
+                | PeerFrame::NewerRequest { .. }
+                | PeerFrame::Ping
+                | PeerFrame::Nudge => {
                     return Err(io::Error::other("it sent a frame that only the asking node sends"));
                 }
             };
@@ -359,6 +363,14 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// The error in place of an answer that this build cannot read.
+    fn unread(&self) -> Result<Reply, CallError> {
+        let name = &self.node.name;
+        let why = format_args!("node {name} is of a later version, and this node cannot read its answer");
+        let error = StoreError::new(ErrorKind::Unavailable, why);
+        Err(CallError::Store { error, outcome: Outcome::Unknown })
     }
 
     async fn speak(&self, mut to: impl AsyncWrite + Unpin, heard: &LastReceived) -> io::Result<()> {
@@ -404,8 +416,8 @@ impl Peer {
     /// Sends a frame that needs no answer, if there is a connection, ahead of everything that waits.
     fn send(&self, head: &PeerFrameHead) {
         let mut state = self.state();
-        if let LinkPhase::Up(agreed) = state.phase
-            && let Ok(frame) = wire::plain(head, agreed.dialect)
+        if let LinkPhase::Up(_) = state.phase
+            && let Ok(frame) = wire::plain(head)
         {
             state.queued += frame.len();
             state.queue.push_front((None, frame));

@@ -17,10 +17,13 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use super::tls::Binding;
+use super::versions::SupportedVersions;
 use crate::transport::wire::FrameLimits;
 
 /// The first bytes, so that another protocol is not taken for this one.
-pub(super) const MAGIC: [u8; 8] = *b"duewheel";
+pub(super) const MAGIC: [u8; 8] = *b"dw-nodes";
+/// The first bytes of builds before 0.1.0.
+pub(super) const EARLIER_MAGIC: [u8; 8] = *b"duewheel";
 
 /// The largest number of secrets that are valid at a time, and so of proofs of one node.
 const MAX_SECRETS: usize = 2;
@@ -65,8 +68,7 @@ impl From<FrameCapacity> for FrameLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) magic: [u8; 8],
-    /// The lowest and the highest version that it speaks.
-    pub(super) versions: (u32, u32),
+    pub(super) versions: SupportedVersions,
     pub(super) takes: FrameCapacity,
     pub(super) from: NodeIdentity,
     pub(super) to: NodeIdentity,
@@ -83,8 +85,8 @@ pub(super) enum Welcome {
     Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
     /// The connecting node has given no valid proof.
     Stranger,
-    /// The owner speaks the versions from the first to the second number.
-    OtherVersions(u32, u32),
+    /// The owner speaks these versions.
+    OtherVersions(SupportedVersions),
     /// The connection has reached this other node.
     OtherNode(NodeIdentity),
 }

@@ -1,7 +1,8 @@
 //! Connections between nodes: one for each direction of asking, with many requests in flight.
 //!
 //! A node keeps a connection to every other node for its requests, and answers on the connections that the others have
-//! made to it. [`tls`] and [`handshake`] describe the authentication, [`self::wire`] the frames.
+//! made to it. [`tls`] and [`handshake`] describe the authentication, [`self::wire`] the
+//! frames, [`versions`] which of them two nodes of different builds exchange.
 
 mod client;
 #[cfg(feature = "testing")]
@@ -12,6 +13,7 @@ mod link;
 mod refusals;
 mod server;
 mod tls;
+pub(crate) mod versions;
 pub(crate) mod wire;
 
 use std::io;
@@ -38,7 +40,7 @@ pub(crate) use server::{Host, listen};
 pub(crate) use tls::PeerTls;
 pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
 
-use self::wire::dialect::{Dialect, SupportedVersions};
+use self::versions::SupportedVersions;
 use self::wire::{FrameLimits, LENGTH};
 
 /// The identity of this node, and its settings for connections to others.
@@ -120,7 +122,7 @@ impl TransportConfig {
 /// What two nodes have agreed on for a connection.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
-    dialect: &'static Dialect,
+    version: u32,
     /// The limits of frames that are sent to the other node.
     limits: FrameLimits,
     /// The secret that authenticated the connection.

@@ -24,7 +24,7 @@ pub(super) enum RefusalReason {
     Silent,
     /// The client does not speak TLS.
     WithoutTls,
-    /// The client is a node of a version before TLS.
+    /// The client is a node of a build before 0.1.0.
     EarlierVersion,
     /// The TLS handshake failed, for example because of a certificate.
     Handshake,

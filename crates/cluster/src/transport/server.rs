@@ -18,14 +18,14 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::client::hear_greeting;
-use super::handshake::{HandshakeRole, Hello, MAGIC, NodeIdentity, Proofs, Welcome};
+use super::handshake::{EARLIER_MAGIC, HandshakeRole, Hello, MAGIC, NodeIdentity, Proofs, Welcome};
 use super::handshake_slots::HandshakeSlots;
 use super::link::PeerStream;
 use super::refusals::{RefusalReason, Refusals, RefusedPeer};
 use super::tls::Binding;
 use super::{AcceptsRequests, Agreed, FrameReader, LastReceived, OpenGuard, TransportConfig, tls};
 use crate::forwarding::attempt::{moved, undo, waiters};
-use crate::transport::wire::{self, MAX_GREETING, PROTOCOL, PeerFrame, PeerFrameHead};
+use crate::transport::wire::{self, MAX_GREETING, PeerFrame, PeerFrameHead};
 
 /// The largest number of authenticated connections of nodes at a time. Unauthenticated ones have a limit of their own.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -110,7 +110,7 @@ async fn greet(
     let mut first = [0];
     stream.peek(&mut first).await?;
     if first != [tls::FIRST_BYTE] {
-        return Err(refuse_without_tls(stream, terms).await);
+        return Err(RefusedPeer::unnamed(RefusalReason::WithoutTls, "it does not speak TLS"));
     }
     let accepted = terms.link.accept(stream).await;
     let (stream, binding) =
@@ -133,7 +133,7 @@ pub(crate) async fn answer(
 }
 
 /// Runs the handshake, in which both sides prove that they know the secret.
-async fn introduce(
+pub(super) async fn introduce(
     mut stream: PeerStream,
     binding: &Binding,
     terms: &TransportConfig,
@@ -145,11 +145,16 @@ async fn introduce(
     let said = frames.next(MAX_GREETING, &heard).await?;
     let said = said.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     let hello: Hello = wire::read_greeting(&said).map_err(io::Error::other)?;
-    if hello.magic != MAGIC {
+    if hello.magic != MAGIC && hello.magic != EARLIER_MAGIC {
         return Err(io::Error::other("it does not speak the nodes' protocol").into());
     }
     let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
     drop(frames);
+    if hello.magic == EARLIER_MAGIC {
+        send_greeting(&mut stream, &Welcome::OtherVersions(terms.speaks)).await?;
+        let why = "it is a node of a build before 0.1.0: stop all nodes of that build, export and import";
+        return Err(RefusedPeer::named(RefusalReason::EarlierVersion, &hello.from.name, why));
+    }
     let keyring = terms.secrets.borrow().clone();
     let Some(by) = keyring.check(&proofs, HandshakeRole::Asker, binding, &said) else {
         send_greeting(&mut stream, &Welcome::Stranger).await?;
@@ -162,38 +167,18 @@ async fn introduce(
         let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
         return Err(RefusedPeer::named(RefusalReason::OtherNode, &hello.from.name, text));
     }
-    let Some(dialect) = terms.speaks.common(hello.versions) else {
-        let (mine, theirs) = (terms.speaks.range(), hello.versions);
-        send_greeting(&mut stream, &Welcome::OtherVersions(mine.0, mine.1)).await?;
-        let why = format!(
-            "node {} speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
-            hello.from.name, theirs.0, theirs.1, mine.0, mine.1
-        );
-        return Err(RefusedPeer::named(RefusalReason::OtherVersions, &hello.from.name, why));
+    let Some(version) = terms.speaks.common(hello.versions) else {
+        let (name, theirs, mine) = (&hello.from.name, hello.versions, terms.speaks);
+        send_greeting(&mut stream, &Welcome::OtherVersions(mine)).await?;
+        let why = format!("node {name} speaks {theirs} of the nodes' protocol, this one {mine}");
+        return Err(RefusedPeer::named(RefusalReason::OtherVersions, name, why));
     };
     let proof = keyring.prove(by, binding, &said);
     let proof = proof.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    let come = Welcome::Come { version: dialect.number, takes: terms.limits.into(), proof };
+    let come = Welcome::Come { version, takes: terms.limits.into(), proof };
     send_greeting(&mut stream, &come).await?;
     let limits = terms.limits.and(hello.takes.into());
-    Ok((stream, hello.from, Agreed { dialect, limits, by }))
-}
-
-/// Answers a node of a version before TLS with the name of this node, in the format of that version. Other clients get
-/// no answer.
-async fn refuse_without_tls(mut stream: TcpStream, terms: &TransportConfig) -> RefusedPeer {
-    let heard = LastReceived::now(&terms.clock);
-    let hello = FrameReader::new(&mut stream).next(MAX_GREETING, &heard).await;
-    match hello {
-        Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
-            const OTHER_PROTOCOL: u32 = 1;
-            // The client is refused in any case.
-            let _ = send_greeting(&mut stream, &(OTHER_PROTOCOL, PROTOCOL)).await;
-            let why = "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version";
-            RefusedPeer::unnamed(RefusalReason::EarlierVersion, why)
-        }
-        _ => RefusedPeer::unnamed(RefusalReason::WithoutTls, "it does not speak TLS"),
-    }
+    Ok((stream, hello.from, Agreed { version, limits, by }))
 }
 
 async fn send_greeting(to: &mut (impl AsyncWrite + Unpin), part: &impl serde::Serialize) -> io::Result<()> {
@@ -263,7 +248,7 @@ impl ConnectionAnswers {
     }
 
     fn say(&self, head: &PeerFrameHead) {
-        self.send(wire::plain(head, self.agreed.dialect));
+        self.send(wire::plain(head));
     }
 
     /// Sends a frame that needs no undoing. A connection that has ended needs no answer.
@@ -275,7 +260,7 @@ impl ConnectionAnswers {
 
     /// Sends answers that need no undoing.
     fn answers(&self, id: u64, answers: &Answers) {
-        self.send(wire::answers(id, answers, self.agreed.limits, self.agreed.dialect));
+        self.send(wire::answers(id, answers, self.agreed.limits));
     }
 
     fn out(&self) -> MutexGuard<'_, AnswerQueue> {
@@ -355,7 +340,7 @@ async fn hear(
             bytes = frames.next(limits.bytes, heard) => bytes?,
         };
         let Some(bytes) = bytes else { return Ok(()) };
-        match wire::read(&bytes, limits, line.agreed.dialect).map_err(io::Error::other)? {
+        match wire::read(&bytes, limits).map_err(io::Error::other)? {
             PeerFrame::Request { id, shard, patience, ops } => {
                 drop(bytes);
                 let request = ServedRequest {
@@ -367,9 +352,14 @@ async fn hear(
                 };
                 take_in(request, ops, patience, host, line, is_gone);
             }
+            PeerFrame::NewerRequest { id } => line.say(&not_known(id, terms)),
             PeerFrame::Ping => line.say(&PeerFrameHead::Pong),
             PeerFrame::Nudge => host.nudged(),
-            PeerFrame::Answers { .. } | PeerFrame::NotMine { .. } | PeerFrame::Pong | PeerFrame::Bye => {
+            PeerFrame::Answers { .. }
+            | PeerFrame::NotMine { .. }
+            | PeerFrame::NotKnown { .. }
+            | PeerFrame::Pong
+            | PeerFrame::Bye => {
                 return Err(io::Error::other("it sent a frame that only the owner of a shard sends"));
             }
         }
@@ -476,7 +466,7 @@ async fn follow(
         return line.say(&not_mine(request.id, "the cluster's secret was replaced"));
     }
     let undo = undo(&answers);
-    let answer = match wire::answers(request.id, &answers, line.agreed.limits, line.agreed.dialect) {
+    let answer = match wire::answers(request.id, &answers, line.agreed.limits) {
         Ok(frame) => QueuedAnswer { frame, shard, undo, _open: request.open.take() },
         Err(error) => {
             tracing::error!(%error, "an answer to another node cannot be sent");
@@ -513,8 +503,18 @@ fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
 }
 
 fn not_mine(id: u64, why: &str) -> PeerFrameHead {
-    // The limit of a greeting is large enough for it.
-    PeerFrameHead::NotMine { id, why: why.chars().take(200).collect() }
+    PeerFrameHead::NotMine { id, why: short(why) }
+}
+
+fn not_known(id: u64, terms: &TransportConfig) -> PeerFrameHead {
+    let (name, version) = (&terms.me.name, env!("CARGO_PKG_VERSION"));
+    let why = format!("node {name} of version {version} does not know this kind of request: upgrade it");
+    PeerFrameHead::NotKnown { id, why: short(&why) }
+}
+
+/// A text that fits into a frame of a head alone.
+fn short(why: &str) -> Box<str> {
+    why.chars().take(200).collect()
 }
 
 async fn speak(
@@ -573,7 +573,7 @@ mod tests {
     fn line() -> Arc<ConnectionAnswers> {
         let limits = wire::FrameLimits { bytes: 1 << 20, parts: 10, body: 1 << 10 };
         let by = super::super::handshake::KeyId::of_a_test();
-        ConnectionAnswers::new(Agreed { dialect: &wire::dialect::DIALECTS[0], limits, by })
+        ConnectionAnswers::new(Agreed { version: 1, limits, by })
     }
 
     fn undelivered(id: u64) -> Op {

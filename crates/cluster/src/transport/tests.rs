@@ -178,6 +178,7 @@ fn why(outcome: &PeerOutcome) -> String {
     match outcome {
         PeerOutcome::Answered(answers) => format!("answered {answers:?}"),
         PeerOutcome::NotMine(why) => format!("not mine: {why}"),
+        PeerOutcome::NotKnown(why) => format!("not known: {why}"),
         PeerOutcome::NotSent(why) => format!("not sent: {why}"),
         PeerOutcome::Lost(why) => format!("lost: {why}"),
     }
@@ -225,6 +226,58 @@ async fn what_is_not_there_is_not_applied() {
     drop(next(&pair.owner).await);
     let PeerOutcome::Answered(answers) = asked.await.unwrap() else { panic!("not answered") };
     assert_eq!(answers[0].as_ref().unwrap_err().outcome(), duewheel_shard::error::Outcome::Unknown);
+}
+
+#[tokio::test]
+async fn an_unknown_operation_is_refused_and_the_line_stands() {
+    let pair = pair().await;
+    let asked = pair.peer.request(|id, limits| {
+        let mut frame = wire::request(id, HERE, WhenBusy::Refuse, &[Op::Stats, Op::NextDue], limits)?;
+        // The kind of the second operation, before its section.
+        let kind = frame.len() - 2;
+        frame[kind] = 0x7f;
+        Ok(frame)
+    });
+    let outcome = asked.unwrap().await.unwrap();
+    assert!(why(&outcome).starts_with("not known: node owner of version "), "{outcome:?}");
+    let asked = pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats]).unwrap();
+    let came = next(&pair.owner).await.pop().unwrap();
+    assert_eq!(came.ops, [Op::Stats], "nothing of the first request");
+    came.answer.send(vec![Ok(Reply::Done)]).unwrap();
+    assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
+    assert_eq!(pair.peer.lives(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_answer_fails_its_call_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let me = node("owner", 2, &listener.local_addr().unwrap().to_string());
+    let terms = terms(me.clone(), &SECRET);
+    let (peer, running) = ask(me, &SECRET);
+    let (stream, _) = listener.accept().await.unwrap();
+    let (stream, binding) = terms.link.accept(stream).await.unwrap();
+    let (stream, ..) = server::introduce(stream, &binding, &terms).await.unwrap();
+    until("they are connected", || peer.is_up()).await;
+    let asked = peer.ask(HERE, WhenBusy::Refuse, &[Op::Stats, Op::Stats]).unwrap();
+    let (from, mut to) = tokio::io::split(stream);
+    let (mut frames, heard) = (FrameReader::new(from), LastReceived::now(&clock()));
+    let id = loop {
+        let bytes = frames.next(1_000, &heard).await.unwrap().unwrap();
+        if let wire::PeerFrame::Request { id, .. } = wire::read(&bytes, limits()).unwrap() {
+            break id;
+        }
+    };
+    let mut frame = wire::answers(id, &[Ok(Reply::Done), Ok(Reply::Done)], limits()).unwrap();
+    // The kind of the second answer, before its section.
+    let kind = frame.len() - 2;
+    frame[kind] = 0x7f;
+    write(&mut to, &frame, &heard).await.unwrap();
+    let PeerOutcome::Answered(answers) = asked.await.unwrap() else { panic!("not answered") };
+    let [Ok(Reply::Done), Err(error)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(error.outcome(), duewheel_shard::error::Outcome::Unknown);
+    assert!(error.to_string().contains("node owner is of a later version"), "{error}");
+    assert!(peer.is_up());
+    running.abort();
 }
 
 #[tokio::test]

@@ -228,12 +228,12 @@ fn in_words(error: io::Error) -> io::Error {
             matches!(inner, rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))
         });
     if is_plain {
-        return io::Error::other("it does not speak TLS: nodes of earlier versions do not");
+        return io::Error::other("it does not speak TLS");
     }
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => io::Error::new(
             error.kind(),
-            "it ended the connection before TLS began: it is of an earlier version, or has too many of them",
+            "it ended the connection before TLS began: it is no node, or has too many connections",
         ),
         _ => io::Error::new(error.kind(), format!("TLS: {error}")),
     }

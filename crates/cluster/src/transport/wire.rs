@@ -4,30 +4,37 @@
 //! |---|---|
 //! | 4 | the number of bytes that follow, little-endian; a number above the limit is refused before anything is allocated |
 //! | … | a [`PeerFrameHead`] in postcard |
-//! | … | as many operations or answers as the head says, one after the other in postcard |
+//! | … | as many *parts* as the head says, each an operation or an answer |
 //!
-//! The level of an applied change follows each answer that has one ([`Reply::level`]), except for an enqueue, whose
-//! answer contains it. From version 5 on some details follow operations and answers, too: see [`details`].
+//! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as records
+//! have it ([`skip_fields`]). No field exists yet. What is added later to an operation or an answer is a field here, or
+//! one of the message's options or the queue's settings, which are sections themselves. New kinds go behind the existing
+//! ones. So a part of a later build can be one that this build cannot read: nothing of a request with such an operation
+//! is applied, and such an answer is lost for its call alone.
 //!
-//! None of these bytes is ever stored. The differences between versions are in [`dialect`]. The parts of a greeting,
-//! which come first, are the same in all versions from 3 on; later versions may append to them.
+//! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; a later
+//! one may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::record::{Writer, skip_fields, varint};
+use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, WhenBusy};
+use duewheel_shard::inbox::WhenBusy;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use dialect::Dialect;
-pub(crate) use part::WireError;
-use part::{push, take};
-
-/// The newest version: raised with every change of these bytes, including those of operations and answers, and of the
-/// assignment of shards. Each version is a row of [`dialect::DIALECTS`].
-pub(crate) const PROTOCOL: u32 = 6;
+/// Why bytes are not a valid frame, or why a frame cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    /// The frame is longer than the limit, or has more parts.
+    #[error("a frame is larger than the limit")]
+    TooLarge,
+    /// The bytes are not a frame.
+    #[error("a frame is damaged")]
+    Damaged,
+}
 
 /// The number of bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
@@ -97,6 +104,13 @@ pub(crate) enum PeerFrameHead {
         /// The reason, for people.
         why: Box<str>,
     },
+    /// The request has an operation or a field that this node does not know: nothing was applied.
+    NotKnown {
+        /// The request.
+        id: u64,
+        /// The reason, for people.
+        why: Box<str>,
+    },
     /// Asks for a sign of life.
     Ping,
     /// Answers [`PeerFrameHead::Ping`].
@@ -112,10 +126,14 @@ pub(crate) enum PeerFrameHead {
 pub(crate) enum PeerFrame {
     /// Operations for a shard.
     Request { id: u64, shard: ShardId, patience: WhenBusy, ops: Vec<Op> },
-    /// Answers to a request.
-    Answers { id: u64, answers: Answers },
+    /// Operations of which this build cannot read one.
+    NewerRequest { id: u64 },
+    /// Answers to a request; `None` for each that this build cannot read.
+    Answers { id: u64, answers: Vec<Option<Result<Reply, CallError>>> },
     /// The request was not applied, and belongs elsewhere.
     NotMine { id: u64, why: Box<str> },
+    /// The request was not applied, because the other node cannot read it.
+    NotKnown { id: u64, why: Box<str> },
     /// A ping, which [`PeerFrameHead::Pong`] answers.
     Ping,
     /// The answer to a ping.
@@ -208,28 +226,27 @@ impl From<WireFailure> for CallError {
 }
 
 /// A frame that consists of a head alone, with its length.
-pub(crate) fn plain(head: &PeerFrameHead, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
-    finish(dialect.close(begin(head)?), MAX_GREETING)
+pub(crate) fn plain(head: &PeerFrameHead) -> Result<Vec<u8>, WireError> {
+    finish(begin(head)?, MAX_GREETING)
 }
 
 /// A request, with its length.
 ///
 /// # Errors
-/// [`WireError::TooLarge`], [`WireError::NotKnown`].
+/// [`WireError::TooLarge`].
 pub(crate) fn request(
     id: u64,
     shard: ShardId,
     patience: WhenBusy,
     ops: &[Op],
     limits: FrameLimits,
-    dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
-        frame = details::push_op(frame, op, dialect)?;
+        push_part(&mut frame, op)?;
     }
-    finish(dialect.close(frame), limits.bytes)
+    finish(frame, limits.bytes)
 }
 
 /// Answers, with their length.
@@ -240,47 +257,44 @@ pub(crate) fn answers(
     id: u64,
     answers: &[Result<Reply, CallError>],
     limits: FrameLimits,
-    dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        let answer = answer.as_ref().map(|reply| details::in_dialect(reply, dialect));
-        frame = push(frame, &answer.as_deref().map_err(|error| WireFailure::from(*error)))?;
-        let Ok(reply) = answer.as_deref() else { continue };
-        if let Some(level) = level_beside(reply) {
-            frame = push(frame, &level)?;
-        }
-        frame = details::push_reply(frame, reply, dialect)?;
+        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from))?;
     }
-    finish(dialect.close(frame), limits.bytes)
+    finish(frame, limits.bytes)
 }
 
 /// Reads a frame; `bytes` are those behind its length.
 ///
 /// # Errors
 /// See [`WireError`].
-pub(crate) fn read(bytes: &[u8], limits: FrameLimits, dialect: &Dialect) -> Result<PeerFrame, WireError> {
+pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<PeerFrame, WireError> {
     if bytes.len() > limits.bytes {
         return Err(WireError::TooLarge);
     }
     let (head, rest) = take::<PeerFrameHead>(bytes)?;
-    let (frame, rest) = match head {
+    let alone = |frame| if rest.is_empty() { Ok(frame) } else { Err(WireError::Damaged) };
+    match head {
         PeerFrameHead::Request { id, shard, patience, ops } => {
-            let (ops, rest) = parts(rest, ops, limits, |bytes| details::take_op(bytes, dialect))?;
-            (PeerFrame::Request { id, shard, patience, ops }, rest)
+            let ops = parts(rest, ops, limits, |op: Op| op)?;
+            Ok(match ops.into_iter().collect() {
+                Some(ops) => PeerFrame::Request { id, shard, patience, ops },
+                None => PeerFrame::NewerRequest { id },
+            })
         }
         PeerFrameHead::Answers { id, answers } => {
-            let (answers, rest) = parts(rest, answers, limits, |bytes| take_answer(bytes, dialect))?;
-            (PeerFrame::Answers { id, answers }, rest)
+            let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
+            Ok(PeerFrame::Answers { id, answers: parts(rest, answers, limits, answer)? })
         }
-        PeerFrameHead::NotMine { id, why } => (PeerFrame::NotMine { id, why }, rest),
-        PeerFrameHead::Ping => (PeerFrame::Ping, rest),
-        PeerFrameHead::Pong => (PeerFrame::Pong, rest),
-        PeerFrameHead::Nudge => (PeerFrame::Nudge, rest),
-        PeerFrameHead::Bye => (PeerFrame::Bye, rest),
-    };
-    if dialect.ends(rest) { Ok(frame) } else { Err(WireError::Damaged) }
+        PeerFrameHead::NotMine { id, why } => alone(PeerFrame::NotMine { id, why }),
+        PeerFrameHead::NotKnown { id, why } => alone(PeerFrame::NotKnown { id, why }),
+        PeerFrameHead::Ping => alone(PeerFrame::Ping),
+        PeerFrameHead::Pong => alone(PeerFrame::Pong),
+        PeerFrameHead::Nudge => alone(PeerFrame::Nudge),
+        PeerFrameHead::Bye => alone(PeerFrame::Bye),
+    }
 }
 
 /// A part of a greeting, with its length.
@@ -307,11 +321,14 @@ fn count(n: usize, limits: FrameLimits) -> Result<u32, WireError> {
 }
 
 /// Begins a frame; the length is filled in at the end.
-fn begin(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
-    push(vec![0; LENGTH], part)
+fn begin(head: &impl Serialize) -> Result<Writer, WireError> {
+    let mut frame = Writer { bytes: vec![0; LENGTH] };
+    push(&mut frame, head)?;
+    Ok(frame)
 }
 
-fn finish(mut frame: Vec<u8>, limit: usize) -> Result<Vec<u8>, WireError> {
+fn finish(frame: Writer, limit: usize) -> Result<Vec<u8>, WireError> {
+    let mut frame = frame.bytes;
     let length = frame.len() - LENGTH;
     if length > limit {
         return Err(WireError::TooLarge);
@@ -321,36 +338,42 @@ fn finish(mut frame: Vec<u8>, limit: usize) -> Result<Vec<u8>, WireError> {
     Ok(frame)
 }
 
-/// Reads an answer, and what is beside it.
-fn take_answer<'a>(
-    bytes: &'a [u8],
-    dialect: &Dialect,
-) -> Result<(Result<Reply, CallError>, &'a [u8]), WireError> {
-    let (answer, mut rest) = take::<Result<Reply, WireFailure>>(bytes)?;
-    let mut answer = answer.map_err(CallError::from);
-    if let Ok(reply) = &mut answer {
-        if level_beside(reply).is_some() {
-            let (level, behind) = take(rest)?;
-            reply.reached(level);
-            rest = behind;
+fn push(to: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
+    // Writing to a Vec does not fail; a value without a form in postcard (an unknown name of a field) does.
+    let bytes = postcard::to_extend(value, std::mem::take(&mut to.bytes));
+    to.bytes = bytes.map_err(|_| WireError::Damaged)?;
+    Ok(())
+}
+
+fn push_part(frame: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
+    frame.with_length(|part| {
+        push(part, value)?;
+        #[cfg(debug_assertions)]
+        if super::versions::is_next() {
+            part.bytes.extend(FIELD_OF_NEXT);
+            return Ok(());
         }
-        rest = details::take_reply(reply, rest, dialect)?;
-    }
-    Ok((answer, rest))
+        part.no_fields();
+        Ok(())
+    })
 }
 
-/// The level of an answer that does not contain it in its own bytes.
-fn level_beside(reply: &Reply) -> Option<Level> {
-    if matches!(reply, Reply::Enqueue(_)) { None } else { reply.level() }
+/// A section with one optional field, the number 0 under 1000.
+#[cfg(any(test, debug_assertions))]
+const FIELD_OF_NEXT: [u8; 4] = [1, 0xa0, 0x1f, 0];
+
+fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
+    postcard::take_from_bytes(bytes).map_err(|_| WireError::Damaged)
 }
 
-/// Reads this number of parts. Each takes at least one byte, so a false number allocates no more than the frame holds.
-fn parts<'a, T>(
-    bytes: &'a [u8],
+/// Reads this number of parts, up to the end; `None` for each that this build cannot read. A part takes at least one
+/// byte, so a false number allocates no more than the frame holds.
+fn parts<W: DeserializeOwned, T>(
+    mut bytes: &[u8],
     n: u32,
     limits: FrameLimits,
-    take: impl Fn(&'a [u8]) -> Result<(T, &'a [u8]), WireError>,
-) -> Result<(Vec<T>, &'a [u8]), WireError> {
+    convert: impl Fn(W) -> T,
+) -> Result<Vec<Option<T>>, WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
         return Err(WireError::TooLarge);
@@ -359,20 +382,25 @@ fn parts<'a, T>(
         return Err(WireError::Damaged);
     }
     let mut parts = Vec::with_capacity(n);
-    let mut rest = bytes;
     for _ in 0..n {
-        let (part, behind) = take(rest)?;
-        parts.push(part);
-        rest = behind;
+        let length = varint(&mut bytes).map_err(|_| WireError::Damaged)?;
+        let length = usize::try_from(length).map_err(|_| WireError::Damaged)?;
+        let (part, rest) = bytes.split_at_checked(length).ok_or(WireError::Damaged)?;
+        parts.push(read_part(part).map(&convert));
+        bytes = rest;
     }
-    Ok((parts, rest))
+    if bytes.is_empty() { Ok(parts) } else { Err(WireError::Damaged) }
 }
 
-mod details;
-pub(crate) mod dialect;
+/// Reads the bytes of a part; `None` if this build does not know its kind or a required field of it.
+fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (value, mut rest) = postcard::take_from_bytes(bytes).ok()?;
+    skip_fields(&mut rest, 0)?;
+    rest.is_empty().then_some(value)
+}
+
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
-mod part;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]

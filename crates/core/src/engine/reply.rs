@@ -157,16 +157,13 @@ pub struct ShardEvents {
 }
 
 /// The result of a change, and the durability level that it reached. It dereferences to the result.
-///
-/// Between nodes the level is sent beside the answer, because an earlier version does not know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Applied<T> {
     /// The effect.
     pub what: T,
     /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
     /// leaves.
-    #[cfg_attr(feature = "serde", serde(skip))]
     pub level: Level,
 }
 

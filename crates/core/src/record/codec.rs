@@ -60,6 +60,16 @@ impl Writer {
         self.bytes.extend_from_slice(b);
     }
 
+    /// Writes the length of what `write` writes, then that.
+    pub fn with_length<R>(&mut self, write: impl FnOnce(&mut Self) -> R) -> R {
+        let at = self.bytes.len();
+        let result = write(self);
+        let mut length = Writer::default();
+        length.varint((self.bytes.len() - at) as u64);
+        self.bytes.splice(at..at, length.bytes);
+        result
+    }
+
     /// Writes one byte.
     #[inline]
     pub fn byte(&mut self, b: u8) {

@@ -29,7 +29,7 @@ use crate::ownership::member::{Fleet, FleetOptions, Started};
 use crate::ownership::view::ShardStage;
 use crate::shards::Shards;
 use crate::testing::MemoryCoordinator;
-use crate::transport::wire::dialect::{NEXT, SupportedVersions};
+use crate::transport::versions::{NEXT, SupportedVersions};
 
 /// Long enough for a busy machine, short enough for a test to wait it out.
 const LEASE: Duration = Duration::from_millis(1_000);

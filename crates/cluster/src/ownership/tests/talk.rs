@@ -6,7 +6,7 @@ use super::load::Load;
 use super::*;
 use crate::forwarding::routes::ShardRoute;
 use crate::transport::Peer;
-use crate::transport::wire::PROTOCOL;
+use crate::transport::versions::PROTOCOL;
 
 /// The connections of a node to the owners of shards that it does not own.
 fn peers(node: &Started) -> Vec<Arc<Peer>> {
@@ -49,7 +49,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
         load.nodes(&others);
         until("nobody asks it any more", || Arc::strong_count(&nodes[at].fleet) == 1).await;
         assert_eq!(stop(&nodes[at]).await, DriverEnd::Stopped);
-        let next = FleetOptions { speaks: SupportedVersions(NEXT), ..options(names[at]) };
+        let next = FleetOptions { speaks: NEXT, ..options(names[at]) };
         nodes[at] = start_with(&coordinator, next).await.unwrap();
         let all: Vec<&Started> = nodes.iter().collect();
         settled(&all).await;

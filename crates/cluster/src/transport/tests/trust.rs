@@ -3,10 +3,10 @@
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::handshake::{Hello, MAGIC, Welcome};
+use super::super::handshake::{EARLIER_MAGIC, Hello, MAGIC, NodeIdentity, Welcome};
 use super::*;
-use crate::transport::wire::dialect::NEXT;
-use crate::transport::wire::{MAX_GREETING, PROTOCOL, greeting, read_greeting};
+use crate::transport::versions::{NEXT, PROTOCOL};
+use crate::transport::wire::{MAX_GREETING, greeting, read_greeting};
 
 /// Passes bytes on to an address, and keeps what it has seen in both directions.
 async fn tap(to: String) -> (String, Arc<Mutex<Vec<u8>>>, AbortHandle) {
@@ -58,7 +58,7 @@ async fn nobody_between_two_nodes_can_read_a_message() {
     assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
     let seen = seen.lock().unwrap().clone();
     assert!(seen.len() > body.len(), "all of it went this way");
-    for secret in [&body[..31], b"a-queue-to-look-for", b"owner", b"asker", b"duewheel"] {
+    for secret in [&body[..31], b"a-queue-to-look-for", b"owner", b"asker", &MAGIC] {
         assert!(
             !seen.windows(secret.len()).any(|part| part == secret),
             "{}",
@@ -113,36 +113,10 @@ async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both
 }
 
 #[tokio::test]
-async fn a_node_of_a_version_without_tls_is_refused_in_words_on_both_sides() {
-    let (_owner, _, me, listening) = owner(&SECRET).await;
-    // The first word of version 2, as it was: magic, version, both nodes, a number drawn.
-    let hello = greeting(&(MAGIC, 2_u32, ("asker", 1_u32), ("owner", 2_u32), [1_u8; 32])).unwrap();
-    let mut stream = TcpStream::connect(&*me.advertise).await.unwrap();
-    stream.write_all(&hello).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    // "The owner speaks this version", in that version's words.
-    assert_eq!(answer, greeting(&(1_u32, PROTOCOL)).unwrap());
-    listening.abort();
-
-    // The other way: it closes when it is spoken to in TLS, which it takes for a frame that is too large.
-    let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (peer, running) = ask(node("owner", 2, &old.local_addr().unwrap().to_string()), &SECRET);
-    let (mut stream, _) = old.accept().await.unwrap();
-    let mut first = [0; 4];
-    stream.read_exact(&mut first).await.unwrap();
-    assert!(u32::from_le_bytes(first) as usize > MAX_GREETING);
-    drop(stream);
-    assert!(refusal(&peer).await.contains("earlier version"));
-    running.abort();
-}
-
-#[tokio::test]
-async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_is_none() {
-    let by = |speaks: &'static [Dialect]| {
-        move |me: Node| TransportConfig { speaks: SupportedVersions(speaks), ..terms(me, &SECRET) }
-    };
-    let (this, both, later) = (&NEXT[..1], NEXT, &NEXT[1..]);
+async fn nodes_without_a_common_version_say_so() {
+    let by = |speaks| move |me: Node| TransportConfig { speaks, ..terms(me, &SECRET) };
+    let (this, both) = (SupportedVersions::default(), NEXT);
+    let later = SupportedVersions { lowest: NEXT.highest, highest: NEXT.highest };
     for (asks, owns, version) in [
         (this, this, Some(PROTOCOL)),
         (this, both, Some(PROTOCOL)),
@@ -161,11 +135,7 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
             next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Count(5.into()))]).unwrap();
             assert!(matches!(asked.await.unwrap(), PeerOutcome::Answered(_)));
         } else {
-            let (mine, theirs) = (SupportedVersions(asks).range(), SupportedVersions(owns).range());
-            let said = format!(
-                "it speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
-                theirs.0, theirs.1, mine.0, mine.1
-            );
+            let said = format!("it speaks {owns} of the nodes' protocol, this one {asks}");
             let why = refusal(&peer).await;
             assert!(why.contains(&said), "{why}");
         }
@@ -174,29 +144,35 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
     }
 }
 
-#[tokio::test]
-async fn what_a_later_version_appends_to_its_greeting_is_left_out() {
-    let (_owner, _, me, listening) = owner(&SECRET).await;
-    let stream = TcpStream::connect(&*me.advertise).await.unwrap();
-    let (mut stream, binding) = PeerTls::generate().unwrap().connect(stream, &me.advertise).await.unwrap();
-    let hello = Hello {
-        magic: MAGIC,
-        versions: (PROTOCOL, 9),
-        takes: limits().into(),
-        from: crate::transport::handshake::NodeIdentity { name: "later".into(), number: 7 },
-        to: crate::transport::handshake::NodeIdentity::from(&me),
-    };
+/// The answer to a node that knows the secret and greets with these words, and others behind them.
+async fn greeted(to: &Node, magic: [u8; 8], versions: SupportedVersions) -> Welcome {
+    let stream = TcpStream::connect(&*to.advertise).await.unwrap();
+    let (mut stream, binding) = PeerTls::generate().unwrap().connect(stream, &to.advertise).await.unwrap();
+    let from = NodeIdentity { name: "other".into(), number: 7 };
+    let hello = Hello { magic, versions, takes: limits().into(), from, to: NodeIdentity::from(to) };
     let hello = greeting(&(&hello, "and what later versions say besides")).unwrap();
     let proofs = Keyring::from(&secrets(&SECRET)).prove_all(&binding, &hello[LENGTH..]);
     stream.write_all(&[hello, greeting(&proofs).unwrap()].concat()).await.unwrap();
     stream.flush().await.unwrap();
-    let answer = FrameReader::new(&mut stream)
-        .next(MAX_GREETING, &LastReceived::now(&clock()))
-        .await
-        .unwrap()
-        .unwrap();
-    let answer: Welcome = read_greeting(&answer).unwrap();
+    let heard = LastReceived::now(&clock());
+    let answer = FrameReader::new(&mut stream).next(MAX_GREETING, &heard).await.unwrap().unwrap();
+    read_greeting(&answer).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_later_version_appends_is_left_out() {
+    let (_owner, _, me, listening) = owner(&SECRET).await;
+    let answer = greeted(&me, MAGIC, SupportedVersions { lowest: PROTOCOL, highest: 9 }).await;
     assert!(matches!(answer, Welcome::Come { version: PROTOCOL, .. }), "{answer:?}");
+    listening.abort();
+}
+
+/// Its answer has a form that such a node shows.
+#[tokio::test]
+async fn a_node_before_0_1_0_is_refused() {
+    let (_owner, terms, me, listening) = owner(&SECRET).await;
+    let answer = greeted(&me, EARLIER_MAGIC, SupportedVersions { lowest: 1, highest: 6 }).await;
+    assert_eq!(answer, Welcome::OtherVersions(terms.speaks));
     listening.abort();
 }
 

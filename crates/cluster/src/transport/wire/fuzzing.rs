@@ -2,18 +2,12 @@
 
 use duewheel_core::policy::Policy;
 
-use super::dialect::{DIALECTS, Dialect};
 use super::{FrameLimits, PeerFrame, PeerFrameHead, WireFailure, answers, begin, finish, read, request};
 
 /// The largest number of bytes and of parts of a frame under a policy.
 pub fn limits_of(policy: &Policy) -> (usize, usize) {
     let FrameLimits { bytes, parts, .. } = FrameLimits::of(policy);
     (bytes, parts)
-}
-
-/// The version that two nodes of this build speak.
-fn newest() -> &'static Dialect {
-    DIALECTS.last().expect("there is a version")
 }
 
 /// A frame that was read.
@@ -24,11 +18,17 @@ pub struct ReadFrame {
 }
 
 impl ReadFrame {
-    /// Reads the bytes behind a length, as a node does; `None` if they are not a valid frame within these limits.
+    /// Reads the bytes behind a length, as a node does; `None` if they are not a valid frame within these limits, or have
+    /// a part that this build cannot read.
     pub fn new(bytes: &[u8], (most_bytes, most_parts): (usize, usize)) -> Option<Self> {
         let limits = FrameLimits { bytes: most_bytes, parts: most_parts, body: most_bytes };
-        let frame = read(bytes, limits, newest()).ok()?;
-        Some(ReadFrame { frame, limits })
+        let frame = read(bytes, limits).ok()?;
+        let is_known = match &frame {
+            PeerFrame::NewerRequest { .. } => false,
+            PeerFrame::Answers { answers, .. } => answers.iter().all(Option::is_some),
+            _ => true,
+        };
+        is_known.then_some(ReadFrame { frame, limits })
     }
 
     /// Writes the frame as a node sends it, with its length, within the limits that it was read with.
@@ -39,10 +39,15 @@ impl ReadFrame {
         let alone = |head| finish(begin(&head)?, self.limits.bytes);
         let written = match &self.frame {
             PeerFrame::Request { id, shard, patience, ops } => {
-                request(*id, *shard, *patience, ops, self.limits, newest())
+                request(*id, *shard, *patience, ops, self.limits)
             }
-            PeerFrame::Answers { id, answers: all } => answers(*id, all, self.limits, newest()),
+            PeerFrame::NewerRequest { .. } => unreachable!("it was refused"),
+            PeerFrame::Answers { id, answers: all } => {
+                let all: Vec<_> = all.iter().flatten().cloned().collect();
+                answers(*id, &all, self.limits)
+            }
             PeerFrame::NotMine { id, why } => alone(PeerFrameHead::NotMine { id: *id, why: why.clone() }),
+            PeerFrame::NotKnown { id, why } => alone(PeerFrameHead::NotKnown { id: *id, why: why.clone() }),
             PeerFrame::Ping => alone(PeerFrameHead::Ping),
             PeerFrame::Pong => alone(PeerFrameHead::Pong),
             PeerFrame::Nudge => alone(PeerFrameHead::Nudge),
@@ -56,7 +61,9 @@ impl ReadFrame {
         match &self.frame {
             PeerFrame::Request { ops, .. } => ops.len(),
             PeerFrame::Answers { answers, .. } => answers.len(),
-            PeerFrame::NotMine { .. }
+            PeerFrame::NewerRequest { .. }
+            | PeerFrame::NotMine { .. }
+            | PeerFrame::NotKnown { .. }
             | PeerFrame::Ping
             | PeerFrame::Pong
             | PeerFrame::Nudge
@@ -73,14 +80,15 @@ impl PartialEq for ReadFrame {
                 PeerFrame::Request { id: id2, shard: shard2, patience: patience2, ops: ops2 },
             ) => (id, shard, patience, ops) == (id2, shard2, patience2, ops2),
             (PeerFrame::Answers { id, answers }, PeerFrame::Answers { id: id2, answers: answers2 }) => {
-                let same = |(a, b): (&Result<_, _>, &Result<_, _>)| match (a, b) {
-                    (Ok(a), Ok(b)) => a == b,
-                    (Err(a), Err(b)) => WireFailure::from(a) == WireFailure::from(b),
-                    (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+                let same = |(a, b): (&Option<Result<_, _>>, &Option<Result<_, _>>)| match (a, b) {
+                    (Some(Ok(a)), Some(Ok(b))) => a == b,
+                    (Some(Err(a)), Some(Err(b))) => WireFailure::from(a) == WireFailure::from(b),
+                    _ => false,
                 };
                 id == id2 && answers.len() == answers2.len() && answers.iter().zip(answers2).all(same)
             }
-            (PeerFrame::NotMine { id, why }, PeerFrame::NotMine { id: id2, why: why2 }) => {
+            (PeerFrame::NotMine { id, why }, PeerFrame::NotMine { id: id2, why: why2 })
+            | (PeerFrame::NotKnown { id, why }, PeerFrame::NotKnown { id: id2, why: why2 }) => {
                 (id, why) == (id2, why2)
             }
             (PeerFrame::Ping, PeerFrame::Ping)
@@ -90,7 +98,9 @@ impl PartialEq for ReadFrame {
             (
                 PeerFrame::Request { .. }
                 | PeerFrame::Answers { .. }
+                | PeerFrame::NewerRequest { .. }
                 | PeerFrame::NotMine { .. }
+                | PeerFrame::NotKnown { .. }
                 | PeerFrame::Ping
                 | PeerFrame::Pong
                 | PeerFrame::Nudge

@@ -12,24 +12,30 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::dialect::{DIALECTS, NEXT};
 use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
 use super::*;
+use crate::transport::versions::PROTOCOL;
 
 const LIMITS: FrameLimits = FrameLimits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
-const NOW: &Dialect = &DIALECTS[1];
-const BEFORE: &Dialect = &DIALECTS[0];
 const SHARD: ShardId = ShardId(3);
 
-fn sent(frame: &[u8]) -> PeerFrame {
-    let (length, rest) = frame.split_at(LENGTH);
-    assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
-    read(rest, LIMITS, NOW).unwrap()
+fn asked(ops: &[Op]) -> Vec<u8> {
+    request(7, SHARD, WhenBusy::Wait, ops, LIMITS).unwrap()
+}
+
+/// The answers of a frame without its length.
+fn came(bytes: &[u8]) -> Vec<Option<Result<Reply, CallError>>> {
+    match read(bytes, LIMITS).unwrap() {
+        PeerFrame::Answers { id: 9, answers } => answers,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn again(ops: &[Op]) -> Vec<Op> {
-    let frame = request(7, SHARD, WhenBusy::Wait, ops, LIMITS, NOW).unwrap();
-    match sent(&frame) {
+    let frame = asked(ops);
+    let (length, rest) = frame.split_at(LENGTH);
+    assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
+    match read(rest, LIMITS).unwrap() {
         PeerFrame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops } => ops,
         other => panic!("{other:?}"),
     }
@@ -57,9 +63,8 @@ proptest! {
 
     #[test]
     fn answers_come_as_they_were_sent(all in any_answers()) {
-        let PeerFrame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS, NOW).unwrap()) else {
-            panic!("another frame")
-        };
+        let came = came(&answers(9, &all, LIMITS).unwrap()[LENGTH..]);
+        let came: Vec<_> = came.into_iter().map(Option::unwrap).collect();
         prop_assert_eq!(came.len(), all.len());
         for (came, was) in came.iter().zip(&all) {
             match (came, was) {
@@ -78,12 +83,12 @@ proptest! {
 
     #[test]
     fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
-        let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap();
+        let frame = asked(&ops);
         let rest = &frame[LENGTH..];
         let cut = cut.index(rest.len());
-        prop_assert!(matches!(read(&rest[..cut], LIMITS, NOW), Err(WireError::Damaged)));
+        prop_assert!(matches!(read(&rest[..cut], LIMITS), Err(WireError::Damaged)));
         let longer = [rest, &[0]].concat();
-        prop_assert!(matches!(read(&longer, LIMITS, NOW), Err(WireError::Damaged)));
+        prop_assert!(matches!(read(&longer, LIMITS), Err(WireError::Damaged)));
     }
 
     #[test]
@@ -92,60 +97,50 @@ proptest! {
         ops in vec(op(), 0..4),
         hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        for frame in [answers(1, &all, LIMITS, NOW).unwrap(), request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap()] {
+        for frame in [answers(1, &all, LIMITS).unwrap(), asked(&ops)] {
             let mut bytes = frame[LENGTH..].to_vec();
             for (at, by) in &hits {
                 let at = at.index(bytes.len());
                 bytes[at] ^= by;
             }
-            let _ = read(&bytes, LIMITS, NOW);
+            let _ = read(&bytes, LIMITS);
         }
     }
 
     #[test]
     fn garbage_never_panics(bytes in vec(any::<u8>(), 0..300)) {
-        let _ = read(&bytes, LIMITS, NOW);
+        let _ = read(&bytes, LIMITS);
         let _ = read_greeting::<(u64, Box<str>)>(&bytes);
     }
 }
 
+/// A new operation is behind all others, and among the samples.
 #[test]
 fn the_samples_are_of_every_kind() {
     let mut runner = TestRunner::deterministic();
-    let mut ops = BTreeSet::new();
+    let mut ops = BTreeMap::new();
     let mut replies = BTreeSet::new();
     for _ in 0..2_000 {
-        ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
+        let op = op().new_tree(&mut runner).unwrap().current();
+        ops.insert(kind_of_op(&op), op.operation().name);
         replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
     }
-    assert_eq!((ops.len(), replies.len()), (38, 20));
-}
-
-/// A new operation is behind all others, counted in its version, and among the samples.
-#[test]
-fn each_version_counts_the_operations_that_it_knows() {
     // One that is known begins with its number, and is cut off there; an unknown number is an error of another kind.
     let is_known =
         |number: &u8| postcard::from_bytes::<Op>(&[*number]) != Err(postcard::Error::SerdeDeCustom);
     let known = (0..u8::MAX).take_while(is_known).count();
-    assert_eq!(DIALECTS.last().map(|dialect| dialect.ops as usize), Some(known));
-    let mut runner = TestRunner::deterministic();
-    let sampled: BTreeMap<u32, &str> = (0..2_000)
-        .map(|_| op().new_tree(&mut runner).unwrap().current())
-        .map(|op| (kind_of_op(&op), op.operation().name))
-        .collect();
-    let names: BTreeSet<&str> = sampled.values().copied().collect();
-    assert_eq!((sampled.len(), names.len()), (known, known), "each has a row of its own in the table");
+    let names: BTreeSet<&str> = ops.values().copied().collect();
+    assert_eq!((ops.len(), names.len(), replies.len()), (known, known, 20));
 }
 
 #[test]
 fn limits_hold_in_both_directions() {
     let small = FrameLimits { bytes: 64, parts: 3, body: 64 };
     let ops = |n| vec![Op::Stats; n];
-    assert!(request(1, SHARD, WhenBusy::Refuse, &ops(3), small, NOW).is_ok());
-    assert_eq!(request(1, SHARD, WhenBusy::Refuse, &ops(4), small, NOW), Err(WireError::TooLarge));
-    let large = request(1, SHARD, WhenBusy::Refuse, &ops(4), LIMITS, NOW).unwrap();
-    assert!(matches!(read(&large[LENGTH..], small, NOW), Err(WireError::TooLarge)));
+    assert!(request(1, SHARD, WhenBusy::Refuse, &ops(3), small).is_ok());
+    assert_eq!(request(1, SHARD, WhenBusy::Refuse, &ops(4), small), Err(WireError::TooLarge));
+    let large = request(1, SHARD, WhenBusy::Refuse, &ops(4), LIMITS).unwrap();
+    assert!(matches!(read(&large[LENGTH..], small), Err(WireError::TooLarge)));
     let long = [Ok(Reply::Histogram(duewheel_core::engine::Histogram {
         from: duewheel_core::WallMs(0),
         width_ms: 0,
@@ -154,16 +149,16 @@ fn limits_hold_in_both_directions() {
         after: 0,
         resolution_ms: 0,
     }))];
-    assert_eq!(answers(1, &long, small, NOW), Err(WireError::TooLarge));
-    let long = answers(1, &long, LIMITS, NOW).unwrap();
-    assert!(matches!(read(&long[LENGTH..], small, NOW), Err(WireError::TooLarge)));
+    assert_eq!(answers(1, &long, small), Err(WireError::TooLarge));
+    let long = answers(1, &long, LIMITS).unwrap();
+    assert!(matches!(read(&long[LENGTH..], small), Err(WireError::TooLarge)));
 }
 
 #[test]
 fn a_number_of_parts_that_lies_makes_no_room() {
     let head = PeerFrameHead::Request { id: 1, shard: SHARD, patience: WhenBusy::Refuse, ops: 900 };
-    let frame = plain(&head, NOW).unwrap();
-    assert!(matches!(read(&frame[LENGTH..], LIMITS, NOW), Err(WireError::Damaged)));
+    let frame = plain(&head).unwrap();
+    assert!(matches!(read(&frame[LENGTH..], LIMITS), Err(WireError::Damaged)));
 }
 
 #[test]
@@ -190,7 +185,7 @@ fn the_policy_s_largest_requests_fit() {
     assert!(FrameLimits::of(&none).bytes >= MAX_GREETING);
 }
 
-/// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: raise [`PROTOCOL`].
+/// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: see `versions.rs`.
 #[test]
 fn the_bytes_are_those_of_this_protocol() {
     let queue = QueueName::new("q").unwrap();
@@ -199,132 +194,69 @@ fn the_bytes_are_those_of_this_protocol() {
         Op::Purge { queue },
         Op::NextDue,
     ];
-    let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS, NOW).unwrap();
+    let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS).unwrap();
     let expected: &[u8] = &[
-        28, 0, 0, 0, // length
-        0, 1, 3, 0, 3, // head
-        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // an enqueue
-        0, 0, // beside it: no spread, no expiry
-        28, 1, b'q', // a purge
-        33,   // when is the next one due?
+        31, 0, 0, 0, // length
+        0, 1, 3, 0, 3,  // head
+        17, // length of an enqueue
+        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, // its parts
+        1, 0, // options: one byte, no field
+        0, 0, // how it begins, the order of a new queue
+        0, // no field of the operation
+        4, 28, 1, b'q', 0, // a purge
+        2, 33, 0, // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (6, expected));
+    assert_eq!((PROTOCOL, &*frame), (1, expected));
+}
+
+/// Replaces the section of the last part of a frame; `bytes` is the length of that part.
+fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
+    let (rest, part) = frame[LENGTH..].split_at(frame.len() - LENGTH - bytes);
+    let (length, before) = rest.split_last().map(|(length, before)| (usize::from(*length), before)).unwrap();
+    assert_eq!((length, part.last()), (bytes, Some(&0)), "a short part without fields");
+    let part = [&part[..bytes - 1], section].concat();
+    [before, &[part.len() as u8], &part].concat()
+}
+
+/// Optional fields: a number, and two bytes behind it.
+const OPTIONAL: [&[u8]; 2] = [&FIELD_OF_NEXT, &[2, 1 << 2, 9, 2 << 2 | 1, 2, 8, 8]];
+/// Required fields: a number, and one byte behind an optional field.
+const REQUIRED: [&[u8]; 2] = [&[1, 1 << 2 | 2, 9], &[2, 1 << 2, 9, 2 << 2 | 3, 1, 8]];
+
+#[test]
+fn unknown_optional_fields_are_skipped() {
+    for section in OPTIONAL {
+        let ops = [Op::Stats, Op::NextDue];
+        let frame = with_section(&asked(&ops), 2, section);
+        assert!(matches!(read(&frame, LIMITS), Ok(PeerFrame::Request { ops: read, .. }) if read == ops));
+        let done = answers(9, &[Err(CallError::Overloaded), Ok(Reply::Done)], LIMITS).unwrap();
+        let answers = came(&with_section(&done, 3, section));
+        assert!(matches!(&answers[..], [Some(Err(CallError::Overloaded)), Some(Ok(Reply::Done))]));
+    }
 }
 
 #[test]
-fn a_frame_of_another_version_is_none_of_this_one() {
-    let ops = [Op::Stats, Op::NextDue];
-    let next = &NEXT[1];
-    for (mine, theirs) in [(NOW, next), (next, NOW)] {
-        let frame = request(7, SHARD, WhenBusy::Refuse, &ops, LIMITS, mine).unwrap();
-        assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(PeerFrame::Request { id: 7, .. })));
-        assert!(matches!(read(&frame[LENGTH..], LIMITS, theirs), Err(WireError::Damaged)));
-        let frame = plain(&PeerFrameHead::Ping, mine).unwrap();
-        assert!(read(&frame[LENGTH..], LIMITS, theirs).is_err());
+fn unknown_required_fields_are_refused() {
+    for section in REQUIRED {
+        let frame = with_section(&asked(&[Op::Stats, Op::NextDue]), 2, section);
+        assert!(matches!(read(&frame, LIMITS), Ok(PeerFrame::NewerRequest { id: 7 })));
+        let done = answers(9, &[Err(CallError::Overloaded), Ok(Reply::Done)], LIMITS).unwrap();
+        let answers = came(&with_section(&done, 3, section));
+        assert!(matches!(&answers[..], [Some(Err(CallError::Overloaded)), None]));
     }
 }
 
-/// What version 5 does not have is refused where leaving it out would change what is done, and left out of answers.
 #[test]
-fn details_are_left_out_for_a_node_of_the_version_before() {
-    use duewheel_core::engine::{
-        ChangeRefusal, Enqueue, HeldBack, Limit, RefusedPart, Reserved, SettingsRefusal, Settled, Target,
-    };
-    use duewheel_core::message::{DeadReason, Expiry, State};
-    use duewheel_core::policy::{GrantLimits, QueueSettings, TraceMode};
-    let queue = || QueueName::new("q").unwrap();
-    let asked = |op: Op, dialect| {
-        let frame = request(7, SHARD, WhenBusy::Refuse, &[op, Op::NextDue], LIMITS, dialect)?;
-        let Ok(PeerFrame::Request { mut ops, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
-            panic!()
-        };
-        assert_eq!(ops.pop(), Some(Op::NextDue));
-        Ok(ops.remove(0))
-    };
-    let enqueue = |spread_ms, expiry| {
-        let mut e = Enqueue::new(queue(), "b");
-        (e.options.spread_ms, e.options.expiry) = (spread_ms, expiry);
-        Op::Enqueue(Box::new(e))
-    };
-    let limits = GrantLimits { concurrency: Some(3), ..GrantLimits::default() };
-    let configure = |limits| Op::Configure {
-        queue: queue(),
-        settings: QueueSettings { limits, ..QueueSettings::default() },
-    };
-    for op in [enqueue(Some(1), None), enqueue(None, Some(Expiry::In(1))), configure(limits)] {
-        assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
-        assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
-    }
-    let keep_done_ms = Some(5);
-    let keeps = QueueSettings { keep_done_ms, ..QueueSettings::default() };
-    let list = Op::List { queue: queue(), state: Some(State::Done), after: None, limit: 1, from: None };
-    let traced = QueueSettings { trace: Some(TraceMode::Child), ..QueueSettings::default() };
-    let configure_to = |settings| Op::Configure { queue: queue(), settings };
-    for op in [configure_to(keeps), configure_to(traced), list] {
-        assert_eq!(asked(op.clone(), NOW), Ok(op.clone()));
-        assert_eq!(asked(op, BEFORE), Err(WireError::NotKnown));
-    }
-    let target = Target::Id(duewheel_core::MessageId(7));
-    let recall = Op::Recall { target: target.clone() };
-    assert_eq!(asked(recall.clone(), NOW), Ok(recall.clone()));
-    assert_eq!(asked(recall, BEFORE), Ok(Op::Get { target }), "its node keeps nothing");
-    for op in [enqueue(None, None), configure(GrantLimits::default())] {
-        assert_eq!(asked(op.clone(), BEFORE), Ok(op));
-    }
-
-    let came = |reply: &Reply, dialect| {
-        let frame = answers(7, &[Ok(reply.clone()), Ok(Reply::Done)], LIMITS, dialect).unwrap();
-        let Ok(PeerFrame::Answers { mut answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else {
-            panic!()
-        };
-        assert!(matches!(answers.pop(), Some(Ok(Reply::Done))));
-        answers.remove(0).unwrap()
-    };
-    let change = |refusal| Reply::Change(Err(refusal));
-    let settled = |reason| Reply::Settle(Ok(Settled::Dead(reason).into()));
-    for (reply, before) in [
-        (
-            Reply::Reserve(Reserved::HeldBack(HeldBack::Rate)),
-            Reply::Reserve(Reserved::HeldBack(HeldBack::Leases)),
-        ),
-        (
-            change(ChangeRefusal::Overloaded(Limit::GrantRate(9))),
-            change(ChangeRefusal::Overloaded(Limit::Leases)),
-        ),
-        (change(ChangeRefusal::OutOfRange(RefusedPart::ExpiresAt)), change(ChangeRefusal::TooFar(0))),
-        (settled(DeadReason::Expired), settled(DeadReason::MaxAttempts)),
-        (
-            Reply::Configure(SettingsRefusal::BelowShards("backoff", 4)),
-            Reply::Configure(SettingsRefusal::OutOfRange("backoff", 4)),
-        ),
-    ] {
-        assert_eq!(came(&reply, NOW), reply);
-        assert_eq!(came(&reply, BEFORE), before);
-    }
-    // Answers with messages and queues: arbitrary ones come whole, and for the version before without what it lacks.
-    let mut runner = TestRunner::deterministic();
-    let mut left_out = 0;
-    for _ in 0..2_000 {
-        let reply = reply().new_tree(&mut runner).unwrap().current();
-        assert_eq!(came(&reply, NOW), reply);
-        left_out += usize::from(came(&reply, BEFORE) != reply);
-    }
-    assert!(left_out > 200, "{left_out}");
-}
-
-#[test]
-fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
-    let earlier = Dialect { ops: 33, ..*BEFORE };
-    let queue = QueueName::new("q").unwrap();
-    assert!(request(1, SHARD, WhenBusy::Refuse, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
-    assert_eq!(
-        request(1, SHARD, WhenBusy::Refuse, &[Op::NextDue], LIMITS, &earlier),
-        Err(WireError::NotKnown)
-    );
-    assert_eq!(NOW.ops, 38, "all that there are");
-    let events = Op::Events { shard: SHARD, after: None, limit: 1, fired_after: None };
-    assert!(request(1, SHARD, WhenBusy::Refuse, std::slice::from_ref(&events), LIMITS, NOW).is_ok());
-    assert_eq!(request(1, SHARD, WhenBusy::Refuse, &[events], LIMITS, BEFORE), Err(WireError::NotKnown));
+fn unknown_kinds_are_refused_alone() {
+    const UNKNOWN: u8 = 0x7f;
+    let mut frame = asked(&[Op::Stats, Op::NextDue]);
+    let kind = frame.len() - 2;
+    frame[kind] = UNKNOWN;
+    assert!(matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::NewerRequest { id: 7 })));
+    let mut frame = answers(9, &[Ok(Reply::Done), Err(CallError::Overloaded)], LIMITS).unwrap();
+    let kind = frame.len() - 5;
+    frame[kind] = UNKNOWN;
+    assert!(matches!(&came(&frame[LENGTH..])[..], [None, Some(Err(CallError::Overloaded))]));
 }
 
 /// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it
@@ -346,17 +278,17 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for n in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        keep((0, kind_of_op(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS, NOW).unwrap());
+        keep((0, kind_of_op(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS).unwrap());
         let reply = reply().new_tree(&mut runner).unwrap().current();
-        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS, NOW).unwrap());
+        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
     }
     let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
     for _ in 0..6 {
         let error = error().new_tree(&mut runner).unwrap().current();
-        frames.push(answers(1, &[Err(error)], LIMITS, NOW).unwrap());
+        frames.push(answers(1, &[Err(error)], LIMITS).unwrap());
     }
     let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
-    frames.push(request(300, SHARD, WhenBusy::Wait, &several, LIMITS, NOW).unwrap());
+    frames.push(request(300, SHARD, WhenBusy::Wait, &several, LIMITS).unwrap());
     let why = "node a does not own it".into();
     for head in [
         PeerFrameHead::Ping,
@@ -364,8 +296,9 @@ fn seeds() -> Vec<Vec<u8>> {
         PeerFrameHead::Nudge,
         PeerFrameHead::Bye,
         PeerFrameHead::NotMine { id: 1, why },
+        PeerFrameHead::NotKnown { id: 1, why: "node b does not know it".into() },
     ] {
-        frames.push(plain(&head, NOW).unwrap());
+        frames.push(plain(&head).unwrap());
     }
     let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| [FRAME, &frame[LENGTH..]].concat()).collect();
     seeds.extend(frames.iter().rev().take(8).map(|frame| [TIGHT, &frame[LENGTH..]].concat()));
@@ -373,7 +306,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let (a, b) = (("a", 1_u32), ("b", 2_u32));
     let takes = (1_u64 << 20, 1_000_u64, 1_u64 << 18);
     let greetings = [
-        greeting(&(*b"duewheel", (PROTOCOL - 1, PROTOCOL), takes, a, b)),
+        greeting(&(*b"dw-nodes", (PROTOCOL, PROTOCOL + 1), takes, a, b)),
         greeting(&vec![[3_u8; 32], [4_u8; 32]]),
         greeting(&(0_u32, PROTOCOL, takes, [4_u8; 32])),
         greeting(&1_u32),
@@ -401,7 +334,7 @@ fn packed_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The corpus begins with a frame of each kind, and they are of this protocol. `DUEWHEEL_SEEDS=write` writes them anew
+/// The corpus begins with a frame of each kind, and they have the bytes of this protocol. `DUEWHEEL_SEEDS=write` writes them anew
 /// to `fuzz/corpus`; `scripts/fuzz --pack` takes them into the archive.
 #[test]
 fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
@@ -417,15 +350,25 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
     };
     let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
     for seed in all.iter().filter(|seed| seed[0] == 0) {
-        match read(&seed[1..], LIMITS, NOW).unwrap() {
-            PeerFrame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
-            PeerFrame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
+        let written = match read(&seed[1..], LIMITS).unwrap() {
+            PeerFrame::Request { id, shard, patience, ops: all } => {
+                ops.extend(all.iter().map(kind_of_op));
+                request(id, shard, patience, &all, LIMITS)
+            }
+            PeerFrame::Answers { id, answers: all } => {
+                let all: Vec<_> = all.into_iter().map(Option::unwrap).collect();
+                replies.extend(all.iter().flatten().map(kind_of_reply));
+                answers(id, &all, LIMITS)
+            }
+            PeerFrame::NewerRequest { .. } => panic!("{seed:?}"),
             PeerFrame::NotMine { .. }
+            | PeerFrame::NotKnown { .. }
             | PeerFrame::Ping
             | PeerFrame::Pong
             | PeerFrame::Nudge
-            | PeerFrame::Bye => {}
-        }
+            | PeerFrame::Bye => continue,
+        };
+        assert_eq!(&written.unwrap()[LENGTH..], &seed[1..], "the bytes of protocol {PROTOCOL}");
     }
-    assert_eq!((ops.len(), replies.len()), (37, 20));
+    assert_eq!((ops.len(), replies.len()), (38, 20));
 }
