@@ -39,11 +39,7 @@ impl FieldWriter<'_> {
     pub(super) fn bytes<T>(&mut self, number: u64, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
         let Some(value) = value else { return };
         self.head(number, REQUIRED | BYTES);
-        let at = self.to.bytes.len();
-        write(self.to, value);
-        let mut length = Writer::default();
-        length.varint((self.to.bytes.len() - at) as u64);
-        self.to.bytes.splice(at..at, length.bytes);
+        self.to.with_length(|to| write(to, value));
     }
 
     fn head(&mut self, number: u64, bits: u64) {
@@ -144,8 +140,9 @@ impl Reader {
     }
 }
 
-/// Skips a section at the start of a slice; `None` if it is none, or has a required field above `known`.
-pub(super) fn skip_fields(bytes: &mut &[u8], known: u64) -> Option<()> {
+/// Skips a section of tagged fields at the start of a slice, and advances the slice. `None` if it is none, or has a
+/// required field above `known`.
+pub fn skip_fields(bytes: &mut &[u8], known: u64) -> Option<()> {
     let (&count, rest) = bytes.split_first()?;
     *bytes = rest;
     let mut least = 0;
