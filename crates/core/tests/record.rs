@@ -539,7 +539,7 @@ const REQUIRED: [&[u8]; 2] = [&[1, LATER << 2 | 2, 5], &[1, LATER << 2 | 3, 2, 7
 
 /// One record of each kind without fields, its sections of fields by their distance from the end, and what each is of.
 fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
-    let queue = QueueName::new("q").unwrap();
+    let queue = QueueName::new("q").expect("a good name");
     let due = Due::After(EngineMs(5));
     let was = Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
     let life = Life::new(due, None);
