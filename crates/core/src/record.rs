@@ -18,11 +18,14 @@ mod codec;
 mod fields;
 mod head;
 mod life;
+mod new_put;
+mod primitive;
 mod settings;
 
-pub use codec::{Reader, Writer};
 pub use fields::skip_fields;
-pub use head::{NewPut, RowHead, StageKind, varint};
+pub use head::{RowHead, StageKind};
+pub use new_put::NewPut;
+pub use primitive::{Reader, Writer, varint};
 
 /// The decoded value, or why the bytes cannot be decoded.
 type Decoded<T> = Result<T, DecodeError>;

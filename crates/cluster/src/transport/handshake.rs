@@ -21,7 +21,7 @@ use super::versions::SupportedVersions;
 use crate::transport::wire::FrameLimits;
 
 /// The first bytes, so that another protocol is not taken for this one.
-pub(super) const MAGIC: [u8; 8] = *b"dw-nodes";
+pub(super) const MAGIC: [u8; 8] = *b"duewnode";
 /// The first bytes of builds before 0.1.0.
 pub(super) const EARLIER_MAGIC: [u8; 8] = *b"duewheel";
 

@@ -6,8 +6,7 @@
 //! of Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>); the bit is the *ancillary bit* of PNG chunks,
 //! inverted (<https://www.w3.org/TR/png-3/#5Chunk-naming-conventions>).
 
-use super::codec::{Reader, Writer};
-use super::head::varint;
+use super::primitive::{Reader, Writer, varint};
 use super::{DecodeError, Decoded};
 
 /// The bit of a head whose value is bytes.
@@ -77,7 +76,7 @@ impl FieldValue {
 
 /// Whether a reader knows a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum FieldKnown {
     Yes,
     No,
 }
@@ -105,7 +104,7 @@ impl Reader {
     pub(super) fn fields(
         &mut self,
         what: &'static str,
-        mut read: impl FnMut(u64, FieldValue) -> Decoded<Known>,
+        mut read: impl FnMut(u64, FieldValue) -> Decoded<FieldKnown>,
     ) -> Decoded<()> {
         let count = self.byte()?;
         if count > MOST {
@@ -124,7 +123,7 @@ impl Reader {
             } else {
                 FieldValue::Bytes(Reader::new(self.blob()?))
             };
-            if read(number, value)? == Known::No && head & REQUIRED != 0 {
+            if read(number, value)? == FieldKnown::No && head & REQUIRED != 0 {
                 return Err(DecodeError::Newer(what));
             }
         }
@@ -136,7 +135,7 @@ impl Reader {
     /// # Errors
     /// [`DecodeError::Newer`] if a later version has added a field that must not be ignored; see [`DecodeError`].
     pub fn no_fields(&mut self, what: &'static str) -> Decoded<()> {
-        self.fields(what, |_, _| Ok(Known::No))
+        self.fields(what, |_, _| Ok(FieldKnown::No))
     }
 }
 

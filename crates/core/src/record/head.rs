@@ -1,12 +1,9 @@
-//! Reads the first fields of a stored row, or of a record that puts a message, without decoding the rest: for scans and
-//! ledgers, which read millions of them.
+//! Reads the first fields of a stored row without decoding the rest: for scans, which read millions of them.
 
-use super::codec::PUT;
-use super::life::skip_rest_of_waiting;
-use super::settings::skip_options;
-use super::{DecodeError, Decoded, TallyState};
+use super::primitive::varint;
+use super::{DecodeError, Decoded};
 use crate::id::MessageId;
-use crate::message::{Died, Kind};
+use crate::message::Died;
 use crate::time::{Class, Due, EngineMs};
 
 /// The first fields of a stored row ([`super::Writer::stored`]), read without decoding the rest.
@@ -83,93 +80,4 @@ impl<'a> RowHead<'a> {
         let key = rest.get(..length).ok_or(DecodeError::Short)?;
         Ok(RowHead { id, due, stands, weight, key })
     }
-}
-
-/// Reads a varint at the start of a slice, and advances the slice.
-///
-/// # Errors
-/// [`DecodeError`], as [`super::Reader::varint`].
-#[inline]
-pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
-    let mut n = 0u64;
-    for (i, &b) in bytes.iter().enumerate().take(10) {
-        let part = u64::from(b & 0x7f);
-        if i == 9 && part > 1 {
-            break;
-        }
-        n |= part << (7 * i);
-        if b & 0x80 == 0 {
-            *bytes = &bytes[i + 1..];
-            return Ok(n);
-        }
-    }
-    Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
-}
-
-/// A record that puts a new message, of which only the fields are read that a ledger or a run needs. A new message
-/// waits, has no token, and did not exist before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewPut<'a> {
-    /// The message.
-    pub id: MessageId,
-    /// The name of the message's queue.
-    pub queue: &'a str,
-    /// The key of the message; empty if it has none.
-    pub key: &'a [u8],
-    /// When the message may be delivered.
-    pub due: Due,
-    /// The bytes that count against limits.
-    pub weight: u64,
-    /// The message behind its key, as records and rows have it.
-    pub(super) content: &'a [u8],
-    /// The life behind its head, as records and rows have it.
-    pub(super) rest: &'a [u8],
-}
-
-impl<'a> NewPut<'a> {
-    /// Reads a record; `None` for every other record, and for bytes that are no record.
-    pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        let (&PUT, mut rest) = bytes.split_first()? else { return None };
-        let rest = &mut rest;
-        let id = MessageId(varint(rest).ok()?);
-        let queue = std::str::from_utf8(skip_blob(rest)?).ok()?;
-        let key = skip_blob(rest)?;
-        let (content, mut weight) = (*rest, key.len());
-        varint(rest).ok()?; // accepted at
-        skip_options(rest)?;
-        for _ in 0..varint(rest).ok()? {
-            weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
-        }
-        weight += skip_blob(rest)?.len();
-        let content = &content[..content.len() - rest.len()];
-        let LifeHead { due, stands: StageKind::Waiting, has_token: false } = LifeHead::read(rest).ok()?
-        else {
-            return None;
-        };
-        let behind = *rest;
-        skip_rest_of_waiting(rest)?;
-        let life = &behind[..behind.len() - rest.len()];
-        // Nothing was there before.
-        (rest[..] == [0]).then_some(NewPut {
-            id,
-            queue,
-            key,
-            due,
-            weight: weight as u64,
-            content,
-            rest: life,
-        })
-    }
-
-    /// The state of the message behind this record.
-    pub fn state(&self) -> TallyState {
-        TallyState { kind: Kind::Waiting, due: self.due, weight: self.weight }
-    }
-}
-
-fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = usize::try_from(varint(bytes).ok()?).ok()?;
-    let (blob, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(blob)
 }

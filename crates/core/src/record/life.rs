@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::codec::{Reader, Writer};
-use super::fields::{FieldWriter, Known, skip_fields};
-use super::head::{LifeHead, NewPut, StageKind, varint};
+use super::fields::{FieldKnown, FieldWriter, skip_fields};
+use super::head::{LifeHead, StageKind};
+use super::primitive::{Reader, Writer, varint};
 use super::settings::max_attempts;
 use super::{DecodeError, Decoded};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
@@ -46,18 +46,6 @@ impl Writer {
         self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes()));
         self.content(m);
         self.life_rest(&row.life);
-    }
-
-    /// What [`Writer::stored`] writes of a new message, from the record that puts it. The fields of that record are copied
-    /// as they are, also those that a later version has added.
-    pub fn stored_put(&mut self, put: &NewPut<'_>) {
-        self.varint(put.id.0);
-        self.byte(put.due.class() as u8);
-        self.varint(put.due.raw());
-        self.varint(put.weight);
-        self.blob(put.key);
-        self.bytes.extend_from_slice(put.content);
-        self.bytes.extend_from_slice(put.rest);
     }
 
     fn life_head(&mut self, life: &Life) {
@@ -213,9 +201,9 @@ impl Reader {
                     }
                 },
                 field::HISTORY => life.history = value.bytes(Reader::history)?,
-                _ => return Ok(Known::No),
+                _ => return Ok(FieldKnown::No),
             }
-            Ok(Known::Yes)
+            Ok(FieldKnown::Yes)
         })?;
         Ok(life)
     }

@@ -1,7 +1,7 @@
 //! The settings of messages and of queues, each of them a tagged field.
 
-use super::codec::{Reader, Writer};
-use super::fields::{FieldWriter, Known, skip_fields};
+use super::fields::{FieldKnown, FieldWriter, skip_fields};
+use super::primitive::{Reader, Writer};
 use super::{DecodeError, Decoded};
 use crate::message::{Expiry, MaxAttempts, Options};
 use crate::policy::{GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
@@ -121,9 +121,9 @@ impl Reader {
                     return Err(DecodeError::Unknown("expiry"));
                 }
                 option::EXPIRES_AT => options.expiry = Some(Expiry::At(WallMs(value.number()?))),
-                _ => return Ok(Known::No),
+                _ => return Ok(FieldKnown::No),
             }
-            Ok(Known::Yes)
+            Ok(FieldKnown::Yes)
         })?;
         Ok(options)
     }
@@ -178,9 +178,9 @@ impl Reader {
                         _ => return Err(DecodeError::Unknown("how traces belong to each other")),
                     });
                 }
-                _ => return Ok(Known::No),
+                _ => return Ok(FieldKnown::No),
             }
-            Ok(Known::Yes)
+            Ok(FieldKnown::Yes)
         })?;
         Ok(s)
     }

@@ -306,7 +306,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let (a, b) = (("a", 1_u32), ("b", 2_u32));
     let takes = (1_u64 << 20, 1_000_u64, 1_u64 << 18);
     let greetings = [
-        greeting(&(*b"dw-nodes", (PROTOCOL, PROTOCOL + 1), takes, a, b)),
+        greeting(&(*b"duewnode", (PROTOCOL, PROTOCOL + 1), takes, a, b)),
         greeting(&vec![[3_u8; 32], [4_u8; 32]]),
         greeting(&(0_u32, PROTOCOL, takes, [4_u8; 32])),
         greeting(&1_u32),
