@@ -1,4 +1,7 @@
-"""Three generators of clients make one class each of Message, Grant and Postpone: generators.py TOOLS OPENAPI.JSON WORK."""
+"""A generator of clients makes one class each of Message, Grant and Postpone, and with --all so do two others.
+
+    generators.py [--all] TOOLS OPENAPI.JSON WORK
+"""
 
 import importlib.util
 import json
@@ -9,7 +12,7 @@ import sys
 
 CLASSES = ("Message", "Grant", "Postpone", "Enqueue", "Problem", "Queue")
 
-tools, description, work = (pathlib.Path(argument) for argument in sys.argv[1:4])
+tools, description, work = (pathlib.Path(argument) for argument in sys.argv[-3:])
 spec = json.loads(description.read_text())
 
 
@@ -97,5 +100,6 @@ def typescript() -> None:
 
 
 python_client()
-pydantic()
-typescript()
+if "--all" in sys.argv:
+    pydantic()
+    typescript()
