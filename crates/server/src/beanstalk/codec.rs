@@ -4,6 +4,18 @@
 //! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are recognised by
 //! the start of the line in the order of [`parse`], numbers may follow any number of spaces, `kick` reads its number as
 //! C's `strtoul` does. However the bytes are cut into reads, the same commands come out.
+//!
+//! # Clients of other protocols
+//!
+//! A web page can have its visitor's browser connect here and send what the page has written, such as commands in the
+//! body of a request. beanstalkd refuses the lines before them and carries the commands out. Here two kinds of lines are
+//! answered, and nothing behind them is decoded ([`DecoderState::Ended`]):
+//!
+//! * a first line that is no command of this protocol, or too long for one: a client of this protocol begins with a
+//!   command, well-formed or not. Most others are recognised by their first byte, before any end of a line;
+//! * any line that begins as one of HTTP or TLS ([`is_foreign`]), however long it is.
+//!
+//! Other unknown lines are harmless later on, as in beanstalkd: the tests of clients send them.
 
 use bytes::{Buf, Bytes, BytesMut};
 use duewheel::core::{Key, MessageId, QueueName};
@@ -156,6 +168,8 @@ pub(super) struct Decoder {
 
 #[derive(Debug)]
 enum DecoderState {
+    /// The first line of the connection.
+    FirstLine,
     Line,
     /// A line that is too long is dropped, up to its end.
     DropLine,
@@ -167,11 +181,18 @@ enum DecoderState {
     DropBody {
         left: u64,
     },
+    /// The client speaks another protocol. What it sends is dropped.
+    Ended,
 }
 
 impl Decoder {
     pub(super) fn new(max_body: usize) -> Self {
-        Decoder { max_body, state: DecoderState::Line, next: None, scanned: 0 }
+        Decoder { max_body, state: DecoderState::FirstLine, next: None, scanned: 0 }
+    }
+
+    /// Whether the client speaks another protocol. The last input was [`Command::Quit`].
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, DecoderState::Ended)
     }
 
     /// The next input, if its last byte has arrived. Takes its bytes off the front.
@@ -181,7 +202,7 @@ impl Decoder {
                 return Some(decoded);
             }
             match &mut self.state {
-                DecoderState::Line => {
+                DecoderState::FirstLine | DecoderState::Line => {
                     if let Some(decoded) = self.line(input)? {
                         return Some(decoded);
                     }
@@ -224,6 +245,10 @@ impl Decoder {
                     self.state = DecoderState::Line;
                     return Some(refused(None, ErrorReply::JobTooBig));
                 }
+                DecoderState::Ended => {
+                    input.clear();
+                    return None;
+                }
             }
         }
     }
@@ -232,23 +257,40 @@ impl Decoder {
     pub(super) fn wanted(&self, input: &BytesMut) -> usize {
         match &self.state {
             DecoderState::Body { size, .. } => (size + 2).saturating_sub(input.len()),
-            DecoderState::Line | DecoderState::DropLine | DecoderState::DropBody { .. } => 0,
+            DecoderState::FirstLine
+            | DecoderState::Line
+            | DecoderState::DropLine
+            | DecoderState::DropBody { .. }
+            | DecoderState::Ended => 0,
         }
     }
 
     /// Takes a line. `None`: it is incomplete; `Some(None)`: there is no input yet.
     fn line(&mut self, input: &mut BytesMut) -> Option<Option<DecodedInput>> {
+        let is_first = matches!(self.state, DecoderState::FirstLine);
+        // Every command begins with a lowercase letter.
+        let begins_no_command = || input.first().is_some_and(|byte| !byte.is_ascii_lowercase());
+        if is_foreign(input) || is_first && begins_no_command() {
+            return Some(Some(self.end(ErrorReply::UnknownCommand)));
+        }
         let max = if is_ours(input) { MAX_LONG_LINE } else { MAX_LINE };
         let Some(end) = find_crlf(input, self.scanned).filter(|end| end + 2 <= max) else {
             self.scanned = input.len().saturating_sub(1);
             if input.len() < max {
                 return None;
             }
+            if is_first {
+                return Some(Some(self.end(ErrorReply::BadFormat)));
+            }
             self.scanned = 0;
             self.state = DecoderState::DropLine;
             return Some(None);
         };
+        if is_first && is_unknown(&input[..end]) {
+            return Some(Some(self.end(ErrorReply::UnknownCommand)));
+        }
         self.scanned = 0;
+        self.state = DecoderState::Line;
         let parsed = parse(&input[..end], self.max_body);
         input.advance(end + 2);
         Some(match parsed {
@@ -266,6 +308,13 @@ impl Decoder {
                 Some(DecodedInput { kind: Some(kind), what: Ok(Command::MissPut) })
             }
         })
+    }
+
+    /// The last reply; the end of the connection follows it.
+    fn end(&mut self, why: ErrorReply) -> DecodedInput {
+        self.state = DecoderState::Ended;
+        self.next = Some(DecodedInput { kind: None, what: Ok(Command::Quit) });
+        refused(None, why)
     }
 }
 
@@ -425,20 +474,30 @@ fn parse_simple(line: &[u8]) -> (CommandKind, Option<Command>) {
     if let Some(rest) = line.strip_prefix(PEEK_KEY) {
         return (CommandKind::Other, Arguments(rest).only_key().map(Command::PeekKey));
     }
-    if is_http(line) {
-        return (CommandKind::Other, Some(Command::Quit));
-    }
     (CommandKind::Other, None)
 }
 
-/// Whether a line belongs to an HTTP request. A web page can make its visitor's browser send a request here, whose body
-/// would be read as commands. Every such request has lines like these before its body, and no client of this protocol
-/// sends them; they end the connection.
-fn is_http(line: &[u8]) -> bool {
-    const METHODS: [&[u8]; 7] =
-        [b"GET /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /", b"HEAD /", b"OPTIONS /"];
+/// Whether a line, which may be incomplete, begins as one of HTTP, or as a handshake of TLS.
+fn is_foreign(line: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 9] = [
+        b"GET /",
+        b"POST /",
+        b"PUT /",
+        b"PATCH /",
+        b"DELETE /",
+        b"HEAD /",
+        b"OPTIONS /",
+        b"Host:",
+        b"\x16\x03",
+    ];
     let starts = |word: &&[u8]| line.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
-    METHODS.iter().any(starts) || starts(&b"host:".as_slice())
+    BEGINNINGS.iter().any(starts)
+}
+
+/// Whether a line has no command, up to a NUL: that is answered [`ErrorReply::BadFormat`] whatever the command is.
+fn is_unknown(line: &[u8]) -> bool {
+    let text = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    matches!(parse(text, 0), Parsed::Input(DecodedInput { what: Err(ErrorReply::UnknownCommand), .. }))
 }
 
 fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {
@@ -568,10 +627,11 @@ mod tests {
         (decoded, buffer.len())
     }
 
+    /// What a line is that is not the first one.
     fn one(line: &str) -> DecodedInput {
-        let (mut decoded, left) = decode(format!("{line}\r\n").as_bytes(), 1_000_000);
-        assert_eq!((decoded.len(), left), (1, 0), "{line}");
-        decoded.remove(0)
+        let (mut decoded, left) = decode(format!("stats\r\n{line}\r\n").as_bytes(), 1_000_000);
+        assert_eq!((decoded.len(), left), (2, 0), "{line}");
+        decoded.remove(1)
     }
 
     fn name(text: &str) -> QueueName {
@@ -672,7 +732,8 @@ mod tests {
     #[test]
     fn a_client_that_never_ends_its_line_holds_no_memory() {
         let mut decoder = Decoder::new(20);
-        let mut buffer = BytesMut::new();
+        let mut buffer = BytesMut::from("stats\r\n");
+        assert!(decoder.next(&mut buffer).is_some());
         for _ in 0..10_000 {
             buffer.extend_from_slice(&[b'x'; 100]);
             assert_eq!(decoder.next(&mut buffer), None);
@@ -680,11 +741,23 @@ mod tests {
         }
     }
 
+    /// Nearly all first packets of other protocols are recognised without an end of a line.
+    #[test]
+    fn a_first_byte_can_end_the_connection() {
+        for first in 0..=u8::MAX {
+            let (decoded, left) = decode(&[first], 1);
+            let ends = !first.is_ascii_lowercase();
+            assert_eq!((decoded.len(), left), if ends { (2, 0) } else { (0, 1) }, "{first}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_in_any_cut(input in proptest::collection::vec(fragment(), 0..30), cut in 1usize..40) {
-            let input: Vec<u8> = input.concat();
-            proptest::prop_assert_eq!(decode(&input, cut), decode(&input, input.len().max(1)));
+            for begin in ["", "stats\r\n"] {
+                let input = [begin.as_bytes(), &input.concat()].concat();
+                proptest::prop_assert_eq!(decode(&input, cut), decode(&input, input.len().max(1)));
+            }
         }
     }
 
@@ -709,6 +782,8 @@ mod tests {
             "ready",
             "kick ",
             "pause-tube",
+            "POST /",
+            "\x16\x03",
             "a",
             "\0",
             "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",

@@ -35,6 +35,8 @@ const FIRST_READ: usize = 2 * 1024;
 const MAX_HEARD: usize = 1024 * 1024;
 /// Replies are sent when they have this size, and when the session has nothing more to do.
 const WRITE_BUFFER: usize = 16 * 1024;
+/// How long the input of a client of another protocol is read behind its answer.
+const LINGER: Duration = Duration::from_secs(1);
 /// Time between two attempts to tell the engine that a connection has closed.
 const TELL_AGAIN: Duration = Duration::from_millis(200);
 
@@ -250,8 +252,21 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: BeanstalkApp, s
     shared.counters.connections.fetch_sub(1, Relaxed);
     // A client that sees the end of the connection finds its leases released.
     let told = shared.client.submit(closing.clone());
+    if connection.decoder.has_ended() {
+        discard(&mut connection.stream).await;
+    }
     drop(connection);
     tell(shared, closing, told).await;
+}
+
+/// Reads to the end, for a limited time: closing with unread bytes would reset the connection, and the last reply could
+/// be lost.
+async fn discard(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    let discarded = async {
+        stream.shutdown().await?;
+        tokio::io::copy(stream, &mut tokio::io::sink()).await
+    };
+    let _ = tokio::time::timeout(LINGER, discarded).await;
 }
 
 /// Tells the engine that a connection has closed. Its leases must be released, so this is repeated until the store has

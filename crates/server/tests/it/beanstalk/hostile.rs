@@ -111,6 +111,7 @@ fn a_line_without_end_holds_no_memory() {
     let mut other = measured.client();
     for begin in ["x", "put-key ", "\r"] {
         let mut client = measured.client();
+        assert_eq!(client.ask("list-tube-used"), "USING default", "{begin}");
         client.send(begin);
         let block = "%".repeat(64 * 1024);
         for _ in 0..512 {

@@ -12,6 +12,7 @@ mod order;
 mod quotas;
 mod shards;
 mod sizes;
+mod strangers;
 mod unix_socket;
 
 use std::path::Path;

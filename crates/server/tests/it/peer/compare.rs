@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::pair::CLOSED;
 use super::server::{Asked, Kind};
 use super::wire::show;
 
@@ -364,6 +365,18 @@ pub(crate) const KNOWN: &[Known] = &[
         theirs: &["BAD_FORMAT\\r\\n"],
         ours: &["UNKNOWN_COMMAND\\r\\n", "USING default\\r\\n", "BAD_FORMAT\\r\\n"],
         reason: "beanstalkd looks only at the first CR: a CR without LF makes it wait for 224 bytes and drop them",
+    },
+    Known {
+        name: "first-line-unknown",
+        theirs: &["UNKNOWN_COMMAND\\r\\n", "USING default\\r\\n"],
+        ours: &["UNKNOWN_COMMAND\\r\\n", CLOSED],
+        reason: "who begins so speaks another protocol, and a web page may have written what follows: ours carries out nothing of it",
+    },
+    Known {
+        name: "first-line-too-long",
+        theirs: &["BAD_FORMAT\\r\\n", "USING default\\r\\n"],
+        ours: &["BAD_FORMAT\\r\\n", CLOSED],
+        reason: "as first-line-unknown",
     },
 ];
 

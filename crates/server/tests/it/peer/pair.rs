@@ -189,7 +189,8 @@ impl Pair {
     }
 }
 
-const CLOSED: &str = "(closed)";
+/// The end of a connection, in the place of a reply.
+pub(crate) const CLOSED: &str = "(closed)";
 
 /// A reply that never comes is not one, not even from both.
 pub(crate) const SILENT: &str = "(no reply";

@@ -4,6 +4,7 @@ mod backups;
 mod browsers;
 mod client;
 mod exposure;
+mod first_packets;
 mod folder;
 mod hostile;
 mod ids;
