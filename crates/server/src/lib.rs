@@ -40,6 +40,7 @@ pub mod stop;
 mod store;
 mod stored;
 mod telemetry;
+mod terminal;
 pub mod tls;
 mod toml_text;
 mod traces;

@@ -8,12 +8,14 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogFormat;
+use crate::terminal::plain;
 
 /// From the call on, everything that is logged goes to standard error in this format; with [`LogFormat::Json`] a panic
 /// does, too.
@@ -21,12 +23,27 @@ pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
     let filter = without_requests(filter);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
-        LogFormat::Text => subscriber.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Text => {
+            subscriber.fmt_fields(text_fields()).with_ansi(io::stderr().is_terminal()).init();
+        }
         LogFormat::Json => {
             subscriber.fmt_fields(JsonFields::new()).event_format(JsonLines).init();
             std::panic::set_hook(Box::new(|info| tracing::error!(panic = %info, "a thread has panicked")));
         }
     }
+}
+
+/// The message and `name=value` of each other field. A value may be of a client: none begins a line or commands a
+/// terminal.
+fn text_fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
+    let field = |out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => write!(out, "{}", plain(&text)),
+            name => write!(out, "{name}={}", plain(&text)),
+        }
+    };
+    tracing_subscriber::fmt::format::debug_fn(field).delimited(" ")
 }
 
 /// An error as a line of JSON, before anything is logged.

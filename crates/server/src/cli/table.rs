@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+use crate::terminal;
+
 /// Prints rows under a head, each column as wide as its widest cell.
 pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
@@ -71,14 +73,9 @@ pub(super) fn cell_counted(object: &Value, name: &str, noun: &str) -> String {
         .map_or_else(|| format!("{} {noun}s", cell(object, name)), |count| counted(count, noun))
 }
 
-/// Text without characters that move a terminal's cursor.
+/// Text of others as a cell.
 pub(super) fn plain(text: &str) -> String {
-    if !text.chars().any(char::is_control) {
-        return text.to_owned();
-    }
-    text.chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
-        .collect()
+    terminal::plain(text).into_owned()
 }
 
 #[cfg(test)]

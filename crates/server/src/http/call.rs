@@ -115,7 +115,7 @@ impl Call {
             ));
         }
         // A web page of another origin must not use its visitor's browser to reach a server that trusts this machine.
-        if let Some(origin) = headers.get(header::ORIGIN) {
+        for origin in headers.get_all(header::ORIGIN) {
             let authority = origin.as_bytes().split(|b| *b == b'/').nth(2);
             if authority.is_none() || authority != host.map(|h| h.as_bytes()) {
                 return Err(Problem::new(

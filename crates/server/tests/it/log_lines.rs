@@ -57,6 +57,22 @@ fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
     assert!(!third.contains("journal_records=0"), "{third}");
 }
 
+/// Story: the destination of a backup ended its line of the log, and what followed was a line of its own.
+#[test]
+fn a_value_begins_no_line_of_the_log() {
+    let dir = TempDir::new().expect("dir");
+    let root = dir.path().join("backups");
+    std::fs::create_dir(&root).expect("a folder");
+    let more = ["--log-format", "text", "--backup-root", root.to_str().expect("text")];
+    let server = start(dir.path(), "log", &more);
+    let (status, answer) = server.call("POST", "/v1/backup", r#"{"dest": "a\nforged \u001b[2J\u202e"}"#);
+    assert_eq!(status, 200, "{answer}");
+    server.kill();
+    let log = read(dir.path(), "log");
+    assert!(log.contains(r"a\nforged \u{1b}[2J\u{202e}"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
+}
+
 /// Story: over several shards the line said that nothing was recovered, and that the last end was unknown.
 #[test]
 fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {

@@ -76,6 +76,11 @@ async fn another_pages_origin_is_refused_and_no_answer_invites_it() {
             );
         }
     }
+    // Each of several is judged.
+    for (first, second) in [("localhost", "evil.example"), ("evil.example", "localhost")] {
+        let head = format!("host: localhost\r\norigin: http://{first}\r\norigin: http://{second}\r\n");
+        assert_eq!(status(&server, "POST", "/v1/queues/q/messages", &head, BODY).await, 403, "{first}");
+    }
     // The question that a browser asks before it sends what a form could not send.
     let head = "origin: http://evil.example\r\naccess-control-request-method: PUT\r\naccess-control-request-headers: content-type\r\n";
     for path in ["/v1/queues/q/messages", "/v1/queues/q/config", "/healthz"] {
