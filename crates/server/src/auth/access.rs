@@ -13,7 +13,7 @@ pub(crate) enum AccessRule {
     Needs(Scope, About),
 }
 
-/// What a call concerns; it determines which tokens that are limited to queues may make it.
+/// The subject of a call, which determines whether a token that is limited to queues may make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     /// The queue in the path: the token must cover it.

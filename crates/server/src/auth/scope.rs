@@ -14,13 +14,13 @@ pub enum Scope {
     Enqueue,
     /// Reserve, ack, nack, extend
     Consume,
-    /// One message by id or key: get, cancel, postpone, fire
+    /// A message by id or key: get, cancel, postpone, fire
     Cancel,
     /// Lists of messages, settings, pause, purge, redrive, backup
     Admin,
     /// Figures: /metrics, queues, histograms, the wheel. Shows no body
     Metrics,
-    /// Beside enqueue or cancel: messages with a `target_url` of their own
+    /// In addition to enqueue or cancel: messages with a `target_url` of their own
     PushAny,
 }
 

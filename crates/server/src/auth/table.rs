@@ -32,7 +32,7 @@ const MAX_NAME: usize = 100;
 #[derive(Debug, Default)]
 pub struct TokenTable(Vec<Arc<TokenEntry>>);
 
-/// One entry of the file: a token's name, hash, scopes and queues.
+/// An entry of the token file: a token's name, hash, scopes and queues.
 #[derive(Clone, Debug)]
 pub struct TokenEntry {
     /// The name of the token, for people.

@@ -20,7 +20,7 @@ pub struct Token(String);
 
 /// The hash of a token, which the server keeps.
 ///
-/// One round of SHA-256 is sufficient, and a slow hash for passwords would be wrong: a token has 256 bits of the
+/// A single round of SHA-256 is sufficient, and a slow hash for passwords would be wrong: a token has 256 bits of the
 /// system's random source, so it cannot be guessed from its hash, and a server must not spend a tenth of a second on
 /// each invalid token.
 #[derive(Clone, Copy)]

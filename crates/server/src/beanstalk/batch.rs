@@ -17,7 +17,7 @@ pub(super) enum BatchStep {
         queue: QueueName,
         left: QueueName,
     },
-    /// One more queue is watched: their number then.
+    /// A further queue is watched; `watching` is the number of queues with it.
     Watch {
         queue: QueueName,
         watching: usize,

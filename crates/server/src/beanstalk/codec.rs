@@ -1,9 +1,9 @@
 //! The codec of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O. Tubes, jobs, TTR, bury and
 //! kick are words of this folder; everywhere else they are queues, messages, leases, dead and fired.
 //!
-//! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are recognised by
-//! the start of the line in the order of [`parse`], numbers may follow any number of spaces, `kick` reads its number as
-//! C's `strtoul` does. However the bytes are cut into reads, the same commands come out.
+//! The codec follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are
+//! recognised by the start of the line in the order of [`parse`], numbers may follow any number of spaces, `kick` reads
+//! its number as C's `strtoul` does. However the bytes are cut into reads, the same commands come out.
 //!
 //! # Clients of other protocols
 //!
@@ -405,7 +405,7 @@ fn parse_simple(line: &[u8]) -> (CommandKind, Option<Command>) {
         return (CommandKind::PeekBuried, bare("peek-buried", Command::PeekBuried));
     }
     if let Some(rest) = rest("reserve-with-timeout ") {
-        // What follows the number is ignored.
+        // Bytes after the number are ignored.
         let seconds = Arguments(rest).u32();
         return (CommandKind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
     }

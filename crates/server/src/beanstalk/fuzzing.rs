@@ -13,7 +13,7 @@ use super::session::{self, Session};
 use super::{BeanstalkApp, Kernel};
 use crate::drain::Drain;
 
-/// One input of a client.
+/// A decoded input of a client, with the permitted replies to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInput {
     decoded: DecodedInput,
@@ -36,7 +36,7 @@ impl ClientInput {
 pub enum PermittedReplies {
     /// No reply yet: another input of the same command follows.
     Nothing,
-    /// One of these words with its numbers, or one of the replies for errors.
+    /// A reply with one of these words and its numbers, or one of the replies for errors.
     Words(&'static [&'static str]),
     /// No reply: the connection ends.
     End,

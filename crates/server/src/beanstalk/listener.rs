@@ -251,12 +251,12 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: BeanstalkApp, s
     let closing = connection.session.close(shared);
     shared.counters.connections.fetch_sub(1, Relaxed);
     // A client that sees the end of the connection finds its leases released.
-    let told = shared.client.submit(closing.clone());
+    let submitted = shared.client.submit(closing.clone());
     if connection.decoder.has_ended() {
         discard(&mut connection.stream).await;
     }
     drop(connection);
-    tell(shared, closing, told).await;
+    tell(shared, closing, submitted).await;
 }
 
 /// Reads to the end, for a limited time: closing with unread bytes would reset the connection, and the last reply could
@@ -271,9 +271,9 @@ async fn discard(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
 
 /// Tells the engine that a connection has closed. Its leases must be released, so this is repeated until the store has
 /// the records, or has ended itself.
-async fn tell(shared: &BeanstalkState, ops: Vec<Op>, mut told: Result<Pending, CallError>) {
+async fn tell(shared: &BeanstalkState, ops: Vec<Op>, mut submitted: Result<Pending, CallError>) {
     loop {
-        match told {
+        match submitted {
             Ok(answers) => match answers.await.into_iter().next() {
                 Some(Err(error)) if error.is_retryable() => {}
                 Some(_) | None => return,
@@ -282,7 +282,7 @@ async fn tell(shared: &BeanstalkState, ops: Vec<Op>, mut told: Result<Pending, C
             Err(_) => return,
         }
         tokio::time::sleep(TELL_AGAIN).await;
-        told = shared.client.submit(ops.clone());
+        submitted = shared.client.submit(ops.clone());
     }
 }
 

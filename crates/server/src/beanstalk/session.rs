@@ -438,7 +438,7 @@ impl Session {
             (InputState::Open, Some(seconds)) => u64::from(seconds) * 1_000,
             (InputState::Open, None) => u64::MAX,
         };
-        // The client counts as a waiting worker meanwhile.
+        // Counted before the wait, so that the client is a worker during it.
         let kind = self.inputs.front_mut().and_then(|decoded| decoded.kind.take());
         self.count(shared, kind);
         self.work(shared);

@@ -26,7 +26,7 @@ pub(super) fn list(names: &[QueueName]) -> String {
     out
 }
 
-/// One message.
+/// The statistics of a message, for `stats-job`.
 pub(super) fn message(view: &View, now: Now) -> String {
     let time_left = match view.state {
         State::Scheduled => seconds_left(view.due_in_ms),
@@ -61,7 +61,7 @@ pub(super) fn message(view: &View, now: Now) -> String {
     out
 }
 
-/// One queue.
+/// The statistics of a queue, for `stats-tube`.
 pub(super) fn queue(view: &QueueView) -> String {
     let length_ms = match view.pause {
         Pause::Until { length_ms, .. } => length_ms,

@@ -177,7 +177,7 @@ impl Options {
             let what = format!("--journal-bytes {journal_bytes}: must be at least {MIN_JOURNAL_BYTES}");
             return Err(ConfigError::Value(what));
         }
-        // One shard alone finds room for its whole budget, and for what records take besides their bytes.
+        // At least twice the journal: a single shard may fill it, and records take memory besides their bytes.
         let default = MemoryBudget::DEFAULT_BYTES.max(journal_bytes.saturating_mul(2));
         let memory = self.memory.unwrap_or(default);
         if memory < MIN_MEMORY {
@@ -358,7 +358,7 @@ impl Settings {
     /// The log store's settings: a journal of this budget, of at least four segments.
     pub fn log_options(&self) -> LogOptions {
         let default = LogOptions::default();
-        // A record takes memory besides its bytes, so the number of records is bounded, too; wide enough for any u64.
+        // A record takes memory besides its bytes, so the number of records is also bounded. The product fits a u128.
         let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
             / u128::from(DEFAULT_JOURNAL_BYTES);
         let group = self.least_group_bytes();

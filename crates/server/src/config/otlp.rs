@@ -9,7 +9,7 @@ use duewheel::core::percent;
 
 use super::ConfigError;
 
-/// What collectors listen for, behind an address that is for all kinds of data.
+/// The path of traces at a collector, appended to an address that is for all kinds of data.
 const PATH: &str = "/v1/traces";
 /// The address of a collector if `OTEL_TRACES_EXPORTER` is `otlp` and nothing says where.
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
@@ -47,7 +47,7 @@ pub struct OtlpSettings {
     pub batch: usize,
     /// How long spans are gathered.
     pub delay: Duration,
-    /// What is said of this process beside its name and version.
+    /// Resource attributes that the variables set; they win over those of the process itself.
     pub resource: Vec<(String, String)>,
 }
 
@@ -92,7 +92,7 @@ impl std::fmt::Debug for OtlpSettings {
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<std::ffi::OsString>;
 
 impl OtlpSettings {
-    /// What the option and the variables of this process say; `None`: no spans are made.
+    /// The settings in the option and the variables of this process; `None`: no spans are made.
     ///
     /// # Errors
     /// A value is not valid. The error names the variable, and repeats no header.
@@ -100,7 +100,7 @@ impl OtlpSettings {
         OtlpSettings::of(endpoint, &|name| std::env::var_os(name))
     }
 
-    /// What the option and these variables say.
+    /// The settings in the option and these variables; `None`: no spans are made.
     pub(crate) fn of(endpoint: Option<&str>, variables: Variables<'_>) -> Result<Option<Self>, ConfigError> {
         let from = VariableReader(variables);
         if from.word("OTEL_SDK_DISABLED")?.is_some_and(|text| text.eq_ignore_ascii_case("true")) {

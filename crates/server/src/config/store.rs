@@ -244,7 +244,7 @@ impl PostgresSettings {
     }
 }
 
-/// What the URL of `--store` chooses.
+/// The kind of store, which the URL of `--store` chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreKind {
     Log,

@@ -66,7 +66,7 @@ pub enum RedisCreate {
     Never,
 }
 
-/// What an answer to a change waits for.
+/// The state of a change in Redis that its answer waits for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisWaitFor {
