@@ -69,15 +69,15 @@ pub struct AppState {
     pub(super) jobs: Mutex<Option<BulkWorker>>,
     /// The targets of the store.
     pub(super) targets: OnceLock<Targets>,
-    /// What delivers to them, while it runs.
+    /// The service that delivers to the targets, while it runs.
     pub(super) delivery: Mutex<Option<TargetService>>,
-    /// What makes spans, if spans are made.
+    /// The tracer, if tracing is enabled.
     pub(super) traces: OnceLock<Arc<dyn Traces>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
 
-/// Limits of the listener, beside those of the engine ([`Policy`]).
+/// Limits of the listener, in addition to those of the engine ([`Policy`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Connections at a time.
@@ -119,8 +119,8 @@ pub(super) struct HttpCounters {
 }
 
 impl App {
-    /// The state for a wheel, for all clients that reach it. `policy` must be the wheel's: its limits are checked here,
-    /// too.
+    /// The state for a wheel, for all clients that reach it. `policy` must be the wheel's, because its limits are
+    /// also checked here.
     pub fn new(wheel: Duewheel, policy: Policy, limits: HttpLimits, drain: Drain) -> Self {
         App::guarded(wheel, policy, limits, drain, Arc::default(), Hosts::default())
     }
@@ -172,7 +172,7 @@ impl App {
         let _ = self.0.traces.set(traces); // there is one collector
     }
 
-    /// What makes spans, if spans are made.
+    /// The tracer, if tracing is enabled.
     pub(super) fn traces(&self) -> Option<&Arc<dyn Traces>> {
         self.0.traces.get()
     }
@@ -198,7 +198,7 @@ impl App {
                 tokio::time::sleep(DRAIN_POLL).await;
                 let Some(app) = app.upgrade().map(App) else { return };
                 if app.drain.is_on() {
-                    // It stays on until the server is started again.
+                    // Drain mode stays on until the server is restarted.
                     app.schedule_worker().as_ref().inspect(|worker| worker.pause());
                     return;
                 }
@@ -238,7 +238,7 @@ impl App {
         self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the worker of schedules has done, while it runs.
+    /// The counts of the worker of schedules, while it runs.
     pub(super) fn schedule_counts(&self) -> Option<WorkerCounts> {
         self.schedule_worker().as_ref().map(ScheduleWorker::counts)
     }
@@ -274,7 +274,7 @@ impl App {
         }
     }
 
-    /// The targets of the store. Unless it was said how secrets are kept, none is.
+    /// The targets of the store. Without a sealing mode, targets with secrets are refused.
     pub(super) fn targets(&self) -> Option<&Targets> {
         if self.0.targets.get().is_none() {
             self.set_sealing(Sealing::Refused);
@@ -287,7 +287,7 @@ impl App {
         self.delivery().as_ref().inspect(|service| service.refresh());
     }
 
-    /// What this node sees of a target that it delivers to.
+    /// The status of a target that this node delivers to.
     pub(super) fn target_status(&self, name: &str) -> Option<TargetStatus> {
         self.delivery().as_ref().and_then(|service| service.status(name))
     }

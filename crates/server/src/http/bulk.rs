@@ -379,7 +379,7 @@ fn reaches(caller: &Caller, view: &BulkView) -> bool {
     has(&view.queue) && to.is_none_or(has)
 }
 
-/// What is wrong with a field, by its place in the request. `as_text` names the lengths of time that were sent as text.
+/// The problem of a field, by its name in the request. `as_text` lists the lengths of time that were sent as text.
 fn of_bad(BadBulk { field, what }: BadBulk, as_text: &[&'static str]) -> Problem {
     let problem = Problem::field(limits::sent_as(field, as_text), what);
     match field {

@@ -1,4 +1,4 @@
-//! One request on its way to its handler: path, query and body, each checked before use.
+//! A request on its way to its handler: path, query and body, each checked before use.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const TURN_BYTES: usize = 128 * 1024;
 /// Pause between the turns of a body that is discarded.
 const DISCARD_REST: Duration = Duration::from_millis(4);
 
-/// One request on its way to its handler.
+/// A request on its way to its handler.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) app: App,
@@ -322,9 +322,9 @@ async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Pro
 /// The format of a body, by its `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
-    /// One JSON object.
+    /// A JSON object.
     Json,
-    /// One JSON object on each line.
+    /// Lines with a JSON object each.
     Lines,
     /// A format that is neither JSON nor lines of it.
     Other,
@@ -388,7 +388,7 @@ fn discard(mut body: Body) {
     tokio::spawn(tokio::time::timeout(DISCARD_TIME, reading));
 }
 
-/// What stands for `NAME` in a parameter of a form such as `header.NAME`; `None`: it has not that form.
+/// The part of a parameter that stands for `NAME` in a form such as `header.NAME`; `None` for other parameters.
 fn names_of<'a>(form: &str, name: &'a str) -> Option<&'a str> {
     let before = form.strip_suffix("NAME")?;
     name.strip_prefix(before).filter(|of| !of.is_empty())

@@ -64,7 +64,7 @@ pub(crate) async fn advance(mut call: Call) -> Answer {
         }
     };
     clock.advance(Duration::from_millis(by_ms));
-    // What was under way when the clock moved is not counted as done.
+    // Work that was in progress when the clock moved must not count as done.
     call.app.ask(Op::stats()).await?;
     while !call.app.client.local_shards().iter().all(LocalShard::has_caught_up) {
         if call.app.draining.load(Ordering::Relaxed) {

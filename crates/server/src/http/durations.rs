@@ -10,7 +10,7 @@ pub(super) const EDGES_MS: [u64; 13] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_00
 /// Classes of status, from 1xx to 5xx.
 const CLASSES: usize = 5;
 
-/// What is counted of a route.
+/// The durations of a route's answers, by class of status.
 #[derive(Debug)]
 pub(super) struct RouteDurations {
     pub(super) method: Method,
@@ -18,7 +18,7 @@ pub(super) struct RouteDurations {
     classes: [ClassDurations; CLASSES],
 }
 
-/// What is counted of a route's answers of one class.
+/// The histogram of the durations of a route's answers of one class.
 #[derive(Debug, Default)]
 struct ClassDurations {
     columns: [AtomicU64; EDGES_MS.len() + 1],

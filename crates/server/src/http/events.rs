@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A reader takes pages out of the ring as fast as its connection takes them. When the ring has gone on without it, or
-//! when it asked for an earlier position, it reads pages of its own until it has caught up. So no reader makes another
-//! one or a shard wait, and its memory is bounded.
+//! when it asked for an earlier position, it reads pages of its own until it has caught up. So a reader delays
+//! neither other readers nor shards, and its memory is bounded.
 
 mod feed;
 mod follow;

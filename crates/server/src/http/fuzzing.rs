@@ -55,7 +55,7 @@ impl Routes {
         Routes(TowerToHyperService::new(TABLE.with(Clone::clone).bind(app)))
     }
 
-    /// One request and its answer. Nothing is read of a stream that goes on.
+    /// Serves a request, and returns its answer; an answer of events, which does not end, without its body.
     ///
     /// # Panics
     /// A body breaks off, which does not happen with bodies in memory.

@@ -70,8 +70,8 @@ impl HttpListener {
         HttpListener { tls, ..self }
     }
 
-    /// Lets connections that were accepted before the stop begin their first request until this long after it. Without
-    /// it they are closed: with a successor on the same socket that is the only refusal which clients could see.
+    /// Lets connections that were accepted before the stop begin their first request until this long after it.
+    /// Otherwise they are closed: with a successor on the same socket that is the only refusal that clients could see.
     pub(crate) fn with_first_request(self, first_request: Duration) -> HttpListener {
         HttpListener { first_request, ..self }
     }
@@ -197,8 +197,8 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// Serves one connection from its first request to its last; after the stop, only the request in progress, or the first
-/// one if it begins in time.
+/// Serves one connection from its first request to its last; after the stop, only the request in progress, or a first
+/// request that begins in time.
 pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,

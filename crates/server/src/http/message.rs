@@ -1,4 +1,4 @@
-//! One message by its id or its key: get, cancel, postpone, fire, replay.
+//! A message by its id or its key: get, cancel, postpone, fire, replay.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};

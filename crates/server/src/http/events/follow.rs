@@ -50,7 +50,7 @@ pub(super) fn subscribe(app: &App, now: Option<&EventPosition>) -> broadcast::Re
 /// Follows a shard until nobody reads, or the server stops.
 async fn follow(app: App, shard: usize, mut after: Option<Lsn>, sender: broadcast::Sender<FeedPage>) {
     let pause = PAUSE.max(PAUSE_EACH * app.client.shards());
-    // What became due earlier is nothing to a reader.
+    // Starts with all that the shard still has; readers skip messages that became due before they began.
     let mut fired = 0;
     loop {
         if has_ended(&app) {

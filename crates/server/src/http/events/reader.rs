@@ -1,4 +1,4 @@
-//! One reader of events.
+//! A reader of events, which writes them to its connection.
 
 use std::time::Duration;
 

@@ -126,7 +126,7 @@ pub(super) fn write_process(page: &mut MetricsPage) {
     }
 }
 
-/// What the worker of schedules of this node has done.
+/// Writes the counts of this node's worker of schedules.
 fn write_schedules(page: &mut MetricsPage, app: &App) {
     let Some(counts) = app.schedule_counts() else { return };
     let name = "duewheel_schedule_occurrences_total";
@@ -154,14 +154,14 @@ fn write_schedules(page: &mut MetricsPage, app: &App) {
     );
 }
 
-/// How the worker of jobs of this node does.
+/// Writes the restarts of this node's worker of jobs.
 fn write_jobs(page: &mut MetricsPage, app: &App) {
     let Some(restarts) = app.job_restarts() else { return };
     let help = "Times that a job or its worker began again after a bug.";
     page.one("duewheel_job_restarts_total", "counter", help, restarts);
 }
 
-/// What this node delivers to its targets.
+/// Writes the counts and states of the targets that this node delivers to.
 fn write_targets(page: &mut MetricsPage, app: &App) {
     let (statuses, restarts, not_kept) = match app.delivery().as_ref() {
         Some(service) => (service.statuses(), service.restarts(), service.attempts_not_kept()),
