@@ -91,7 +91,7 @@ async fn submit(
     let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
     for (n, chunk) in lines.chunks(SLICE).enumerate() {
         if n > 0 {
-            // Parsing takes time; other requests must be served, too.
+            // Parsing takes time, so other requests are served in between.
             tokio::task::yield_now().await;
         }
         if app.client.is_routed()
@@ -145,7 +145,7 @@ pub(super) fn parse(bytes: &[u8], queue: &QueueName) -> Vec<Result<Op, Problem>>
 /// A slice of lines in progress.
 #[derive(Debug)]
 struct Slice {
-    /// One outcome for each line.
+    /// The outcomes of the lines, in their order.
     outcomes: Vec<Outcomes>,
     /// The operations of the valid lines, until they are submitted.
     ops: Vec<Op>,
@@ -227,8 +227,8 @@ impl Slice {
         }
     }
 
-    /// Hands the good lines to the engine. While too much waits for it, or the store is behind, they wait, too: the sender becomes as slow
-    /// as the disk. `until` is for all slices of a request.
+    /// Submits the valid lines to the engine. While the engine or the store is behind, they wait, which slows the
+    /// sender to the speed of the disk. `until` is the deadline for all slices of a request.
     async fn submit(&mut self, app: &App, until: Instant) -> Result<(), Problem> {
         let mut ops = std::mem::take(&mut self.ops);
         while !ops.is_empty() {

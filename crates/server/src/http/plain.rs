@@ -1,4 +1,4 @@
-//! Plain HTTP at an HTTPS port: such a client is told so.
+//! Plain HTTP at an HTTPS port: the client gets an answer that asks for `https://`.
 
 use std::future::Future;
 use std::time::Duration;

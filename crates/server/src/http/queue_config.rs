@@ -129,7 +129,7 @@ async fn set(
     let is_meant = |shown: &ShownTarget| shown.queues.is_some() && shown.serves(&queue);
     let may = |view: &TargetView| !limited || view.shown.as_ref().is_some_and(is_meant);
     let before = targets.target_of(&queue).await?;
-    // What is set again as it is was permitted before.
+    // The present target was permitted when it was chosen, so it is not checked again.
     let target = target.filter(|target| *target != before);
     if let Some(Some(name)) = &target {
         // Nothing is changed when the target is refused.
@@ -444,8 +444,8 @@ pub(crate) enum RemovedWord {
 /// Removes the messages of a queue, its settings and its pause, unless consumers have or await messages of it.
 ///
 /// The steps are separate operations, and each is durable by itself: after a crash between two of them the queue is
-/// empty and has settings, and the call can be made again. A message that arrives meanwhile is removed or stays, and
-/// then the queue does; one that is leased meanwhile stays with its lease.
+/// empty and has settings, and the call can be made again. A message that arrives during the call is removed, or
+/// stays and the queue with it; a message that is leased during the call stays with its lease.
 pub(crate) async fn remove(call: Call) -> Answer {
     let queue = call.queue()?;
     let app = &call.app;

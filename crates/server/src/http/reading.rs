@@ -129,8 +129,8 @@ impl BodyShare {
 
 /// A body of which a part has arrived. The memory reserved for it counts, not only the bytes that have arrived.
 ///
-/// It is kept in parts until it is complete: one growing buffer would be copied again and again, megabytes at a time,
-/// while other requests wait for the thread.
+/// The parts are joined when the body is complete: one growing buffer would be copied again and again, megabytes at a
+/// time, while other requests wait for the thread.
 #[derive(Debug)]
 pub(super) struct Coming {
     share: BodyShare,

@@ -43,15 +43,15 @@ pub(super) async fn redrive_to(
     }
     let moved = match app.ask(copy).await? {
         Ok(done) => MovedMessage { id: done.id, level: done.level },
-        // It is there since an earlier call, before a setting of the old queue has changed.
+        // An earlier call has made the copy, and a setting of the old queue has changed since then.
         Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
         Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
     };
     finish(app, (id, died), moved).await
 }
 
-/// Removes the dead message of which there is a copy now. If it was redriven in its own queue meanwhile, its copy is taken
-/// back, unless a consumer was quicker.
+/// Removes the dead message of which there is a copy now. If it has been redriven in its own queue since, the copy is
+/// cancelled, unless a consumer was quicker.
 async fn finish(
     app: &App,
     (id, died): (MessageId, WallMs),

@@ -39,7 +39,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
     }
 }
 
-/// What log lines of a request belong to. It is there at each level of the log.
+/// The span that adds the id of a request to its log lines, at every level of the log.
 pub(crate) fn span(id: &str) -> tracing::Span {
     tracing::error_span!("request", id)
 }

@@ -20,7 +20,7 @@ use crate::error::{Problem, overloaded};
 use crate::json::{Elements, InstantText, TokenText, written};
 use crate::schema::{HeldBackSchema, QueueSchema};
 
-/// The number of bytes of a grant beside its body.
+/// The number of bytes of a grant besides its body, key and headers.
 const GRANT_BYTES: usize = 320;
 
 /// The number of messages to lease, and how long to wait for the first.

@@ -32,7 +32,7 @@ use crate::auth::{About, AccessRule, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::written;
 
-/// One row of the table.
+/// A route: its method, path and permission, its description and its handler.
 pub(crate) struct HttpRoute {
     pub(crate) method: Method,
     pub(crate) path: &'static str,

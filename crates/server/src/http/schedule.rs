@@ -223,7 +223,7 @@ pub(crate) async fn preview(mut call: Call) -> Answer {
     fields.entry("queue".to_owned()).or_insert_with(|| raw(&"preview".into()));
     let text = written(256, &fields);
     let (settings, remaining) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
-    // What the schedule would do, if it began at `from`.
+    // As many as would enter if the schedule began at `from`: none while it is paused.
     let left = if settings.paused { Some(0) } else { remaining };
     let count = left.map_or(count, |left| count.min(usize::try_from(left).unwrap_or(usize::MAX)));
     let found = schedules(&call.app)?.preview(&settings, from, count);

@@ -257,7 +257,7 @@ impl ScheduleFields {
 }
 
 impl ScheduleFields {
-    /// What applies where a schedule says nothing. Only cron expressions have a zone.
+    /// The settings with the defaults filled in. Only cron expressions have a zone.
     fn with_defaults(self) -> Self {
         let or = |own: Option<String>, default: &str| Some(own.unwrap_or_else(|| default.to_owned()));
         let is_cron = self.cron.is_some();

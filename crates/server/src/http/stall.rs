@@ -1,6 +1,6 @@
 //! A socket that disconnects clients that stop reading, so that they cannot hold answers forever.
 //!
-//! It also closes the connection so that the last answer arrives: a socket that is closed with unread bytes resets the
+//! The connection is also closed so that the last answer arrives: a socket that is closed with unread bytes resets the
 //! connection, and the client loses what it has not read yet. So bytes that have arrived are read and discarded first,
 //! within limits.
 

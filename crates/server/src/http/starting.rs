@@ -80,7 +80,7 @@ impl Starting {
     /// Ends it, and returns the socket. Requests that have arrived are still answered.
     ///
     /// # Errors
-    /// It has ended by itself, because of a bug.
+    /// The listener has ended by itself, because of a bug.
     pub(crate) async fn end(self) -> io::Result<TcpListener> {
         self.stop.stop();
         self.task.await.map_err(io::Error::other)
@@ -120,7 +120,7 @@ async fn accept(
     }
 }
 
-/// Answers connected clients, whatever opens meanwhile: each of these connections ends soon by itself.
+/// Serves a connection to its end, even after the store has opened: each ends soon by itself.
 async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     match tls {
         None => talk(stream, router, HEADER_TIMEOUT, StopOfConnection::default()).await,

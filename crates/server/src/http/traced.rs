@@ -81,7 +81,7 @@ impl Sending {
         }
     }
 
-    /// One message was accepted.
+    /// Ends the span: the message was accepted.
     pub(super) fn accepted(self, id: MessageId) {
         self.end(SendEnd { id: Some(id), batch: None, error: None });
     }
@@ -131,7 +131,7 @@ impl TracedCall {
         }))
     }
 
-    /// The queue, if it is the only one, and if anybody is told how this ends.
+    /// The queue for the span, if there is only one queue and spans are made.
     pub(super) fn only(&self, queues: &[QueueName]) -> Option<QueueName> {
         match (&self.0, queues) {
             (Some(_), [queue]) => Some(queue.clone()),

@@ -175,14 +175,14 @@ impl Assembly {
         for (name, words) in &self.problems {
             let codes: Vec<ErrorCode> =
                 ErrorCode::ALL.into_iter().filter(|code| words.contains(code.as_str())).collect();
-            let told = codes.iter().map(|code| format!("`{}`: {}", code.as_str(), code.summary()));
+            let texts = codes.iter().map(|code| format!("`{}`: {}", code.as_str(), code.summary()));
             let example = |code: &ErrorCode| {
                 let value = serde_json::to_value(ProblemAnswer::of(&Problem::new(*code, code.summary())));
                 (code.as_str().to_owned(), json!({ "value": value.unwrap_or_default() }))
             };
             let examples: Map<String, Value> = codes.iter().map(example).collect();
             let mut response = json!({
-                "description": told.collect::<Vec<_>>().join(" "),
+                "description": texts.collect::<Vec<_>>().join(" "),
                 "content": content(examples.into()),
             });
             let mut headers = Map::new();

@@ -10,7 +10,7 @@ use crate::http::strict;
 /// Makes the schema of one type; those of the types in it are kept by the generator.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// One operation.
+/// The description of an operation.
 #[derive(Debug)]
 pub(crate) struct OperationDoc {
     pub(crate) id: &'static str,
@@ -62,7 +62,7 @@ pub(crate) struct RequestDoc {
     pub(crate) media: Vec<MediaDoc>,
 }
 
-/// One form of a body.
+/// A form of a body: its content type, its schema and an example.
 #[derive(Debug)]
 pub(crate) struct MediaDoc {
     pub(crate) content_type: &'static str,
