@@ -63,7 +63,7 @@ pub struct ScheduleView {
     pub next: Vec<Occurrence>,
     /// The latest occurrences, oldest first, without those that are not due yet.
     pub latest: Vec<PastOccurrence>,
-    /// Its occurrences, counted by outcome. Those that are not due yet do not count as entered.
+    /// The occurrences, counted by outcome. Those that are not due yet do not count as entered.
     pub counts: ScheduleCounts,
     /// Why it does not run although its record can be read.
     pub error: Option<BadRecurrence>,

@@ -17,7 +17,7 @@ use crate::workers::{TargetStage, TargetStatus};
 /// The stage of a target, the reason for it, and its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetState {
-    /// The stage.
+    /// Whether messages are delivered to it.
     pub stage: TargetStage,
     /// Why it is paused, or the class of the last failure of an open one.
     pub reason: Option<String>,
