@@ -1,4 +1,4 @@
-//! What an answer of a target says about its message.
+//! Verdicts on messages, read from the answers of their targets.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use hyper::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use crate::length::parse_length;
 use crate::limits::{MAX_EXCERPT, MAX_RETRY_AFTER, MAX_SNOOZE, MIN_RETRY_AFTER};
 
-/// What happens to the message.
+/// The consequence of an attempt for its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushVerdict {
     /// The message is delivered.

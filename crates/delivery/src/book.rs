@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::target::PushTarget;
 
-/// What a delivery worker needs to know of one target. Its secrets are in the clear, in memory only; `Debug` shows none.
+/// A target and its queues, for a delivery worker. Its secrets are in the clear, in memory only; `Debug` shows none.
 #[derive(Clone, Debug)]
 pub struct TargetEntry {
     /// The name of the target.
@@ -67,10 +67,10 @@ pub struct FailingTarget {
     pub failures: u32,
 }
 
-/// What workers report about targets.
+/// The records that workers write and read about their targets: pauses and failures.
 pub trait BookReport: Send + Sync + fmt::Debug + 'static {
     /// The target has said that it takes no more messages, or has failed for days: it is to be paused with this reason,
-    /// unless it was edited since `revision`. The worker sends nothing more meanwhile, and asks again after an error.
+    /// unless it was edited since `revision`. The worker sends nothing more to it, and asks again after an error.
     ///
     /// # Errors
     /// In words, when the pause was not recorded.
@@ -81,8 +81,8 @@ pub trait BookReport: Send + Sync + fmt::Debug + 'static {
         reason: &'a str,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
-    /// What is recorded of a target's failures, when a worker begins to push to it: so that five days of failures are
-    /// five days over all processes. `None` if nothing is, or it was edited since `revision`.
+    /// The recorded failures of a target, read when a worker begins to push to it: five days of failures are counted
+    /// over all processes. `None` if nothing is recorded, or the target was edited since `revision`.
     fn failing<'a>(
         &'a self,
         _name: &'a str,

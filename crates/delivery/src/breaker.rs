@@ -60,7 +60,7 @@ struct FailedMessages {
     other: Option<EngineMs>,
 }
 
-/// What [`Breaker::begin`] knows of a request, for [`Breaker::end`].
+/// Identifies a request from [`Breaker::begin`] to [`Breaker::end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestMark {
     /// The message that is sent.
@@ -70,7 +70,7 @@ pub struct RequestMark {
 }
 
 impl RequestMark {
-    /// The charge of a request whose target is another one now, so that the breaker is not told how it ended.
+    /// The charge of a request whose target was changed before it ended, so that its outcome is kept from the breaker.
     pub fn charge_apart(self, outcome: &PushOutcome) -> Charge {
         match outcome.verdict {
             PushVerdict::Snoozed(_) | PushVerdict::Slowed(_) | PushVerdict::Refused => Charge::Forgiven,
@@ -80,7 +80,7 @@ impl RequestMark {
     }
 }
 
-/// What the breaker does.
+/// The state of a breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakerStage {
     /// Messages are delivered.
@@ -119,12 +119,12 @@ impl Failing {
     }
 }
 
-/// What may be sent now.
+/// Whether requests may be sent now, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
     /// As many requests as the target's own limits allow.
     Many,
-    /// One request; it is announced with [`Breaker::begin`].
+    /// A single request, announced with [`Breaker::begin`].
     One,
     /// No request before this instant.
     Until(EngineMs),
@@ -134,7 +134,7 @@ pub enum Permit {
     Paused,
 }
 
-/// What an end says of a target's silence.
+/// Whether a missing answer counts against the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
     /// The target has answered.
@@ -183,7 +183,7 @@ impl Breaker {
         self.last_failure
     }
 
-    /// Since when everything has failed, if it does.
+    /// The current run of failures, if any.
     pub fn failing(&self) -> Option<Failing> {
         self.failing
     }
@@ -194,12 +194,12 @@ impl Breaker {
         self.failing = Some(Failing { failures: failures.saturating_add(before.failures), ..before });
     }
 
-    /// What it does.
+    /// Returns the state of the breaker.
     pub fn stage(&self) -> &BreakerStage {
         &self.stage
     }
 
-    /// What may be sent now, while `under_way` requests have not ended.
+    /// Returns whether requests may be sent now, while `under_way` others have not ended.
     pub fn permit(&self, now: EngineMs, under_way: usize) -> Permit {
         match (&self.stage, self.slowed) {
             (BreakerStage::Paused { .. }, _) => Permit::Paused,

@@ -24,7 +24,7 @@ use jiff::tz::{Offset, TimeZone};
 
 use crate::limits::{HORIZON, MAX_EXPRESSION, SEARCH_STEPS};
 
-/// What happens to a fixed hour that is missing because clocks are put forward.
+/// Treatment of a fixed hour that is missing because clocks are put forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstGap {
     /// The occurrence comes once, when the gap ends.
@@ -44,7 +44,7 @@ pub enum DstFold {
     Both,
 }
 
-/// What is special about an occurrence.
+/// The effect of a change of clocks on an occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OccurrenceNote {
     /// The civil time was missing that day; the occurrence comes when the gap ends.
@@ -64,7 +64,7 @@ pub(crate) struct CivilCron {
     fold: DstFold,
 }
 
-/// What one search knows.
+/// The state of a search.
 struct Search {
     /// How far it goes.
     until: DateTime,

@@ -1,4 +1,4 @@
-//! One delivery, from the look-up of the target's name to the end of its answer.
+//! Delivery of a message, from the look-up of the target's name to the end of its answer.
 
 use std::error::Error;
 use std::fmt;
@@ -44,7 +44,7 @@ pub enum PushClass {
     TlsError,
     /// The time-out has passed.
     Timeout,
-    /// What came is no HTTP.
+    /// The answer is not valid HTTP.
     BadAnswer,
 }
 
@@ -91,7 +91,7 @@ impl PushClass {
 /// How one attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOutcome {
-    /// What happens to the message.
+    /// The consequence for the message.
     pub verdict: PushVerdict,
     /// Whether the target takes no more messages after this one.
     pub disable: bool,

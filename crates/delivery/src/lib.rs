@@ -42,7 +42,7 @@ mod url_targets;
 mod workers;
 mod zones;
 
-/// What the fuzz targets count; no part of the interface.
+/// Counters for the fuzz targets; not part of the interface.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     pub use crate::civil::cron_steps;

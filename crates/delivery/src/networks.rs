@@ -1,10 +1,10 @@
 //! The addresses that requests may go to.
 //!
 //! An address is judged in its plain form: an IPv4 address inside an IPv6 one counts as itself where that is what it
-//! means to the network (`::ffff:0:0/96`, and `64:ff9b::/96` of NAT64), and counts *as well* where a gateway may unpack
-//! it (6to4, Teredo, ISATAP, IPv4-compatible addresses, NAT64 for local use).
+//! means to the network (`::ffff:0:0/96`, and `64:ff9b::/96` of NAT64), and counts *in addition* where a gateway may
+//! unpack it (6to4, Teredo, ISATAP, IPv4-compatible addresses, NAT64 for local use).
 //!
-//! What is public follows the registries of IANA: the IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890), the
+//! `public` follows the registries of IANA: the IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890), the
 //! multicast registries, and for IPv6 the allocation of global unicast addresses (`2000::/3`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! What requests to URLs of messages share on a node: a limit of how many run at a time, and a breaker for each origin.
+//! Requests to URLs of messages on a node: the limit of how many run at a time, and a breaker for each origin.
 //!
 //! A URL that is away must not hold up the target of its queue, whose breaker these requests do not concern.
 
@@ -92,7 +92,7 @@ impl OriginBreakers {
     }
 }
 
-/// What requests to URLs of messages share on a node.
+/// The state shared by all requests to URLs of messages on a node.
 pub(crate) struct UrlGround {
     /// The addresses that they may go to: public ones, other than in tests.
     pub(crate) networks: Networks,

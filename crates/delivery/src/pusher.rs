@@ -225,7 +225,7 @@ impl Pusher {
         self.task.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What the breaker of its target does.
+    /// Returns the stage of its target's breaker.
     pub fn stage(&self) -> BreakerStage {
         self.worker.breaker().stage().clone()
     }
@@ -291,7 +291,7 @@ pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
     Ok(())
 }
 
-/// What a pusher delivers, and where to. An edit of the target replaces it as a whole.
+/// The target and the queues of a pusher. An edit of the target replaces it as a whole.
 #[derive(Debug)]
 pub(crate) struct PushJob {
     client: PushClient,
@@ -319,16 +319,16 @@ impl PushJob {
     }
 }
 
-/// What a pusher of a server has, and one of the library has not.
+/// Dependencies that only the server sets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PusherParts {
     /// Where failed attempts are kept.
     pub(crate) attempts: Option<AttemptLog>,
     /// The newest attempts to its target.
     pub(crate) latest: Option<LatestAttempts>,
-    /// What requests to URLs of messages share.
+    /// The state shared by all requests to URLs of messages.
     pub(crate) urls: Arc<UrlGround>,
-    /// What makes spans of its deliveries.
+    /// The tracer of its deliveries, if tracing is enabled.
     pub(crate) tracer: Option<Arc<dyn PushTracer>>,
     /// For tests: bugs that are to happen.
     pub(crate) bugs: Arc<AtomicU64>,
@@ -338,7 +338,7 @@ pub(crate) struct PusherParts {
 struct PushWorker {
     wheel: Client,
     job: Mutex<Arc<PushJob>>,
-    /// What leases are bound to: a restart of the process releases them at once.
+    /// The session that leases are bound to: a restart of the process releases them at once.
     session: SessionId,
     store: String,
     /// The instant, in ms of engine time, at which it begins no further request.
@@ -348,7 +348,7 @@ struct PushWorker {
     aside_until: AtomicU64,
     breaker: Mutex<Breaker>,
     bucket: Mutex<Option<RateBucket>>,
-    /// Sent to when more or less is permitted than before.
+    /// Notified when the number of permitted requests changes.
     changed: watch::Sender<()>,
     places: PlaceCounts,
     counters: PushCounters,
@@ -376,7 +376,7 @@ impl PushCounters {
     }
 }
 
-/// What a turn of the loop has brought.
+/// Result of one loop iteration.
 enum Turn {
     /// Messages, and what they were reserved for.
     Granted(Arc<PushJob>, Vec<Grant>),
@@ -393,7 +393,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The pause after a call that failed; doubled up to a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// What becomes of a message.
+/// How a delivered message is settled.
 #[derive(Clone, Copy, Debug)]
 enum PushEnd {
     Done,
@@ -432,7 +432,7 @@ impl PushWorker {
                 _ = stop.wait_for(|stop| *stop) => break,
                 reason = &mut ended => {
                     tracing::debug!(queues = ?self.job().queues, %reason, "the wheel ended; a pusher stops");
-                    // Nobody could be told how they end.
+                    // The outcomes of these requests could not be recorded.
                     pushes.abort_all();
                     break;
                 }
@@ -483,7 +483,7 @@ impl PushWorker {
         let most = match permit {
             Permit::Many => job.concurrency,
             Permit::One if now < aside => return self.wait_until(aside, changed).await,
-            // One more than those under way, which a slow probe may be among.
+            // The probe comes in addition to requests under way, which may include an earlier, slow probe.
             Permit::One => requests.saturating_add(1).min(job.concurrency),
             Permit::Until(instant) => return self.wait_until(instant, changed).await,
             Permit::AfterOthers | Permit::Paused => {
@@ -491,7 +491,7 @@ impl PushWorker {
                 return Turn::Nothing;
             }
         };
-        // What is granted may all be for other origins.
+        // All granted messages may be for other origins.
         let elsewhere = URLS_PER_PUSHER.saturating_sub(self.places.elsewhere.load(Ordering::SeqCst));
         let unsettled = job.unsettled().saturating_sub(under_way);
         let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
@@ -527,7 +527,7 @@ impl PushWorker {
         self.reserved(job, reserved).await
     }
 
-    /// What a reserve has brought.
+    /// Handles the answer to a reserve.
     async fn reserved(&self, job: Arc<PushJob>, reserved: Result<Reserved, CallError>) -> Turn {
         match reserved {
             Ok(Reserved::Grants(grants)) if self.now().0 >= self.open_until.load(Ordering::SeqCst) => {
@@ -631,11 +631,11 @@ impl PushWorker {
     fn judge(&self, job: &Arc<PushJob>, grant: &Grant, mark: RequestMark, outcome: &PushOutcome) -> Charge {
         let (now, random) = (self.now(), self.random(grant, "end"));
         let (charge, differs) = {
-            // Held while the breaker is told, so that an edit is either before both or after both.
+            // Locked until the breaker is updated, so that an edit comes before the comparison or after the update.
             let present = self.lock_job();
             let mut breaker = self.breaker();
             if !Arc::ptr_eq(job, &present) {
-                // It says nothing about the target as it is now.
+                // The outcome says nothing about the target as it is now.
                 return mark.charge_apart(outcome);
             }
             let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
@@ -649,7 +649,7 @@ impl PushWorker {
         charge
     }
 
-    /// What becomes of the message.
+    /// Decides how a message is settled after this outcome.
     async fn end_of(
         &self,
         job: &PushJob,
@@ -721,7 +721,7 @@ impl PushWorker {
                 tracing::warn!(%queue, %id, "settled too late: the lease was lost");
                 None
             }
-            // It will be delivered again: at least once is the promise.
+            // The message will be delivered again: the guarantee is at-least-once.
             Err(error) => {
                 tracing::warn!(%queue, %id, %error, "could not settle");
                 None

@@ -4,7 +4,7 @@ use duewheel::core::time::EngineMs;
 
 use crate::target::PushRate;
 
-/// One request, in the bucket's unit: what a rate of one a second adds in a second.
+/// The cost of a request in the bucket's unit: a rate of one a second adds this much in a second.
 const ONE: u64 = 1_000;
 
 #[derive(Clone, Debug)]

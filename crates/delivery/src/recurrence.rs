@@ -95,14 +95,14 @@ enum RecurrenceRule {
     Listed(Vec<Timestamp>),
 }
 
-/// One occurrence.
+/// An occurrence of a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occurrence {
     /// The nominal instant of the occurrence, without jitter.
     pub at: SystemTime,
     /// Seconds that the zone's clock is ahead of UTC then.
     pub offset: i32,
-    /// What is special about it.
+    /// The effect of a change of clocks on it, if any.
     pub note: Option<OccurrenceNote>,
 }
 
@@ -114,7 +114,7 @@ impl Recurrence {
     /// Checks settings. `created` is when the recurrence was created, and stays the same when it is read again.
     ///
     /// # Errors
-    /// [`BadRecurrence`] names the field. A cron expression without an occurrence in ten years is an error, too.
+    /// [`BadRecurrence`] names the field. A cron expression without an occurrence in ten years is also an error.
     pub fn new(settings: &RecurrenceSettings, created: SystemTime) -> Result<Self, BadRecurrence> {
         let created = Timestamp::try_from(created).map_err(|e| bad("created", e))?;
         let instant = |field: &'static str, text: &Option<String>| {

@@ -1,4 +1,4 @@
-//! One request: a message with the headers and the signature of Standard Webhooks 1.0.
+//! Requests: messages with the headers and the signature of Standard Webhooks 1.0.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::signing::signatures;
 use crate::target::PushTarget;
 use crate::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
-/// What one attempt sends. `Debug` leaves out body and headers.
+/// The request of one attempt. `Debug` leaves out body and headers.
 #[derive(Clone)]
 pub struct PushRequest {
     /// The value of `webhook-id`: the same over all attempts, and without a dot.
@@ -97,7 +97,7 @@ impl PushRequest {
             let is_parent = creation.is_some() && name.eq_ignore_ascii_case(TRACEPARENT);
             let has_state = creation.as_ref().is_some_and(|creation| creation.tracestate().is_some());
             let is_state = has_state && name.eq_ignore_ascii_case(TRACESTATE);
-            // What is valid is sent below, under its own name.
+            // A valid context is set below, under the usual names.
             if !is_parent && !is_state {
                 self.add(headers, name, value);
             }

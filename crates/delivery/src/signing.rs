@@ -1,8 +1,8 @@
 //! Signatures of Standard Webhooks 1.0.
 //!
-//! What is signed is `ID.TIMESTAMP.BODY`. The identifier `v1` stands for HMAC-SHA256 with a shared secret, `v1a` for
-//! Ed25519 with a key of ours. A target with several secrets gets a signature of each, so that they can be replaced one
-//! at a time.
+//! The signed text is `ID.TIMESTAMP.BODY`. The identifier `v1` stands for HMAC-SHA256 with a shared secret, `v1a` for
+//! Ed25519 with a private key of the sender. A target with several secrets gets a signature of each, so that they can
+//! be replaced one at a time.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub enum BadSecret {
     /// The secret begins neither with `whsec_` nor with `whsk_`.
     #[error("begins neither with whsec_ nor with whsk_")]
     Prefix,
-    /// What follows the prefix is not base64.
+    /// The text behind the prefix is not base64.
     #[error("is not base64 behind its prefix")]
     Base64,
     /// A shared secret is too short or too long.

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
 
-/// A worker on the runtime of the caller. It is told to stop when this is dropped.
+/// A worker on the runtime of the caller. Dropping this value signals the worker to stop.
 #[derive(Debug)]
 pub(crate) struct Supervised {
     stop: watch::Sender<bool>,
@@ -19,8 +19,8 @@ pub(crate) struct Supervised {
 }
 
 impl Supervised {
-    /// Starts `work`, which ends when it is told to stop. After a bug it is started again, following a pause that doubles,
-    /// and `restarts` counts that.
+    /// Starts `work`, which ends when its watched value becomes true. After a panic it is started again, following a
+    /// pause that doubles, and `restarts` counts that.
     pub(crate) fn start<F>(
         worker: &'static str,
         restarts: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! What a target is: where its requests go, how they look, and how its answers are judged.
+//! The settings of a target: where its requests go, how they look, and how its answers are judged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +68,7 @@ pub struct TargetSettings {
     /// The addresses that requests may go to; public ones by default.
     #[serde(default)]
     pub networks: Option<NetworkSettings>,
-    /// What the names of queues begin with that may be delivered to it; by default all may.
+    /// Name prefixes of the queues that may be delivered to it; all queues by default.
     #[serde(default)]
     pub queues: Option<Vec<String>>,
 }
@@ -103,7 +103,7 @@ pub struct RetrySettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NetworkSettings {
-    /// One word or network.
+    /// A single word or network.
     One(String),
     /// Several; an address that fits one of them is permitted.
     Several(Vec<String>),

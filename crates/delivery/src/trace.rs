@@ -4,7 +4,7 @@ use duewheel::core::message::Headers;
 
 /// The header of a message, and of a request, that says to which span it belongs.
 pub const TRACEPARENT: &str = "traceparent";
-/// The header beside it, with what tracing systems add.
+/// The header that accompanies `traceparent`, with fields that tracing systems add.
 pub const TRACESTATE: &str = "tracestate";
 /// The longest `tracestate` that is kept, in bytes: what W3C Trace Context asks everybody to pass on.
 const MAX_STATE: usize = 512;

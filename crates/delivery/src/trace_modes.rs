@@ -22,7 +22,7 @@ pub(crate) struct TraceModes(Mutex<HashMap<QueueName, (Instant, TraceMode)>>);
 impl TraceModes {
     /// The setting of a queue; the last one, or the default, if the wheel does not tell it in time.
     pub(crate) async fn of(&self, queue: &QueueName, wheel: &Client) -> TraceMode {
-        // Held meanwhile: others that need it wait for the same answer.
+        // Locked until the answer is there, so that all callers that need it wait for the same request.
         let mut modes = self.0.lock().await;
         let known = modes.get(queue).copied();
         if let Some((at, mode)) = known

@@ -31,7 +31,7 @@ pub trait PushTracer: fmt::Debug + Send + Sync {
 
 /// A span from the beginning of a request to its end. One that is dropped has ended without an answer.
 pub trait PushSpan: Send {
-    /// What the request says that it belongs to.
+    /// Returns the trace context that the headers of the request carry.
     fn context(&self) -> Option<TraceContext>;
     /// The request has ended like this.
     fn end(self: Box<Self>, outcome: &PushOutcome);

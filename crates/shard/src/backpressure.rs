@@ -1,8 +1,8 @@
 //! Backpressure: new messages wait while the store is behind.
 //!
 //! A burst that exceeds the speed of the disk fills the memory reserved for it. New messages are then refused until a
-//! part of it is written. For callers that cannot handle a refusal, and send nothing else meanwhile, waiting is better:
-//! it slows them down to the speed of the disk. All other operations are decided as usual.
+//! part of it is written. For callers that cannot handle a refusal, and send nothing else before the answer, waiting is
+//! better: it slows them down to the speed of the disk. All other operations are decided as usual.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::inbox::Submission;
 
 /// After this time they are decided in any case, and refused if the store is still behind.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the store is checked meanwhile.
+/// The interval at which the store is checked while submissions wait.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Whether new messages are accepted for a decision.

@@ -136,7 +136,7 @@ impl Client {
 
     /// Submits operations like [`Client::submit`], but returns all operations if they are not accepted. With
     /// [`WhenBusy::Wait`] the answers may take some seconds if the store is behind and the operations contain only new
-    /// messages; operations that the same caller submits meanwhile may be decided earlier.
+    /// messages; operations that the same caller submits later may then be decided first.
     ///
     /// # Errors
     /// See [`Client::submit`].

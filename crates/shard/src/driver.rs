@@ -133,7 +133,7 @@ impl<S: Store> Driver<S> {
         mut config: Config,
         now: Now,
     ) -> Result<Self, GeometryError> {
-        // What a step of the engine decides goes into one group.
+        // All records of one step of the engine go into one group.
         let step = &mut config.policy.max_step_bytes;
         *step = match mutant::is(Mutant::GroupTooLarge) {
             true => usize::MAX,
@@ -200,12 +200,12 @@ impl<S: Store> Driver<S> {
     /// Takes what the store has finished, lets time do its work, decides upon one batch of `submissions`, appends what was
     /// decided as one group (or several, when it is much), asks for a sync and lets answers go whose condition holds.
     ///
-    /// What is left in `submissions` was not taken: the batch is full, or so many answers wait ([`Driver::is_full`]). Step
-    /// again with it, with a new reading of the clock.
+    /// Entries left in `submissions` were not accepted: the batch is full, or too many answers wait
+    /// ([`Driver::is_full`]). Step again with them, with a new reading of the clock.
     ///
     /// # Errors
-    /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. What is left in
-    /// `submissions` was not decided.
+    /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. Entries
+    /// left in `submissions` were not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
         self.append_batch(now)?;
@@ -225,9 +225,10 @@ impl<S: Store> Driver<S> {
         self.answer()
     }
 
-    /// One batch: what it needs is looked up in one call, then decided, then appended. Takes from the end of `submissions`.
+    /// Processes one batch, taken from the end of `submissions`: looks up everything it needs in one call, decides it
+    /// and appends the records.
     fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
-        // What is left from the batch before goes first: rates were looked up for all of it.
+        // The rest of the previous batch goes first: rates were looked up for all of it.
         let is_new = self.undecided.is_empty();
         if is_new {
             self.take_parked();
@@ -238,7 +239,7 @@ impl<S: Store> Driver<S> {
         if is_new {
             self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut self.undecided);
         }
-        // What has not been taken when the store fails stays with the caller, to be refused.
+        // If the store fails, submissions that were not taken stay with the caller, to be refused.
         let mut bytes = 0;
         while is_new && let Some(next) = submissions.last() {
             bytes += next.ops.iter().map(Op::weight).sum::<usize>();
@@ -298,8 +299,8 @@ impl<S: Store> Driver<S> {
             || self.engine.decided_bytes() - bytes >= self.policy.max_step_bytes as u64
     }
 
-    /// While the store accepts only removals, nothing is fired or redriven. Callers who asked for it are told, with the
-    /// number of messages done so far.
+    /// Gives up all changes of many messages while the store accepts only removals. Each caller gets the number of
+    /// messages that were changed, or the error if none was.
     fn give_up_many(&mut self) {
         while self.room == Capacity::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
@@ -397,7 +398,7 @@ impl<S: Store> Driver<S> {
         held || !self.undecided.is_empty() || !self.parked.is_empty() || self.engine.has_questions()
     }
 
-    /// What it has done, and what waits.
+    /// Returns the work done so far, and the kinds of work that wait.
     pub(crate) fn work(&self) -> DriverWork {
         let is_held = !self.held.is_empty() || !self.held_grants.is_empty();
         DriverWork {
@@ -606,7 +607,7 @@ impl<S: Store> Driver<S> {
                         break;
                     }
                 }
-                // A question that waits for it is told so. For anything else the store reads it again.
+                // A question that waits for the page is given up. For anything else the store reads the page again.
                 Err(error) if self.is_open() && self.is_passing(&error) => {
                     if let Some(ticket) = error.page()
                         && let Some(given_up) = self.engine.give_up_page(ticket, &mut self.effects)
@@ -623,8 +624,8 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Writes the group if it has reached its size limit. Groups are split between operations, so that the records of
-    /// one operation stay together. Including the last operation's records a group stays below the store's limit
+    /// Writes the group if it has reached its size limit. Groups are split only between operations, which keeps the
+    /// records of each together. Including the last operation's records a group stays below the store's limit
     /// ([`Store::max_group_bytes`]).
     fn flush_if_large(&mut self, now: Now) -> Result<(), StoreError> {
         let (seen, mut bytes) = self.weighed;

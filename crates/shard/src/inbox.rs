@@ -20,19 +20,19 @@ pub struct Submission {
     pub ops: Vec<Op>,
     /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
     pub answer: oneshot::Sender<Answers>,
-    /// What to do if the store is behind.
+    /// The treatment of new messages if the store is behind.
     pub patience: WhenBusy,
     /// Set when it has waited for the store for the longest allowed time.
     pub has_waited: bool,
 }
 
-/// What happens to new messages while the store is behind.
+/// Treatment of new messages while the store is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum WhenBusy {
     /// The operations are refused, so that the caller can slow down.
     #[default]
     Refuse,
-    /// The operations wait for a while: the caller sends nothing else meanwhile, and is slowed down by that.
+    /// The operations wait for a while, which slows down a caller that sends nothing else before the answer.
     Wait,
     /// The operations wait, and messages above the rate limit of their tenant's quota also wait.
     Paced,
@@ -50,7 +50,7 @@ impl Submission {
     }
 }
 
-/// One answer for each operation, in order.
+/// The answers to the operations of a submission, in order.
 pub type Answers = Vec<Result<Reply, CallError>>;
 
 /// The input of a driver. Many threads put submissions in, one takes them out.

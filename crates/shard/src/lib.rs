@@ -9,9 +9,9 @@
 //! [`runner::Runner`] runs the driver: it reads the clock and opens the store again after a failure. The
 //! [`thread::Shard`] gives the runner a thread; a simulation takes the runner's turns itself.
 //!
-//! This crate is for duewheel's other crates: front ends take from here what they need beside a client, such as
-//! [`client::Demand`] and [`inbox::Answers`]. People who embed duewheel use the crate `duewheel`, which exports only the
-//! client, clocks and errors.
+//! This crate is for duewheel's other crates: front ends take from here the types they need in addition to a client,
+//! such as [`client::Demand`] and [`inbox::Answers`]. Programs that embed duewheel use the crate `duewheel`, which
+//! exports only the client, clocks and errors.
 
 pub mod backoff;
 mod backpressure;

@@ -88,7 +88,7 @@ impl fmt::Display for ListPositions {
     }
 }
 
-/// What one page of a listing is to have; see [`crate::client::Client::list_from`].
+/// A request for a page of a listing; see [`crate::client::Client::list_from`].
 #[derive(Clone, Debug)]
 pub struct ListRequest {
     /// The queue.
@@ -99,7 +99,7 @@ pub struct ListRequest {
     pub after: Option<ListPositions>,
     /// The largest number of messages.
     pub limit: usize,
-    /// What is due before this instant may be left out; the same for each page.
+    /// Messages due before this instant may be left out; the same for each page.
     pub from: Option<WallMs>,
 }
 

@@ -1,4 +1,4 @@
-//! What a node reports about its shards: counters that never decrease, and the states of the shards it owns.
+//! Reports of a node about its shards: counters that never decrease, and the states of the shards it owns.
 
 use std::sync::Arc;
 

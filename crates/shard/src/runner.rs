@@ -45,7 +45,7 @@ pub enum StartError {
     Thread(std::io::Error),
 }
 
-/// What a runner does when another owner has its shard.
+/// Reaction of a runner when another owner has its shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFenced {
     /// The runner reopens the store, under a new epoch.
@@ -55,7 +55,7 @@ pub enum WhenFenced {
     End,
 }
 
-/// What to do after a turn.
+/// The caller's next action after a turn.
 #[derive(Debug)]
 pub enum AfterTurn {
     /// Take the next one at once.
@@ -75,10 +75,10 @@ pub struct SleepLimit {
     pub at_most: Duration,
 }
 
-/// What ends a sleep early.
+/// The events that end a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeOn {
-    /// A call of [`Inbox::wake`]; a sync is in progress, and submissions that arrive meanwhile form one group.
+    /// A call of [`Inbox::wake`]; submissions that arrive during the sync in progress form one group.
     Gathering,
     /// A call of [`Inbox::wake`].
     Wake,
@@ -123,7 +123,7 @@ pub struct Runner {
     config: Config,
     /// The holds of the former engine, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
-    /// What the former driver has left for the one that replaces it.
+    /// The state that the former driver has left for its replacement.
     remains: Remains,
     fenced: WhenFenced,
     /// The jitter of the pauses before the store is reopened, seeded by [`Config::seed`]: shards that lost the same
@@ -143,7 +143,7 @@ pub struct Runner {
 }
 
 enum Phase {
-    /// What must be in memory is being loaded.
+    /// The store is open, and the data that must be in memory is being loaded.
     Opening(Box<ShardDriver>, ReopenPause),
     Serving(Box<ShardDriver>),
     /// The store has failed.
@@ -462,8 +462,8 @@ impl Runner {
         AfterTurn::Sleep(if driver.is_full() {
             SleepLimit { until: WakeOn::Wake, at_most: wanted }
         } else if driver.is_waiting_for_store() {
-            // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
-            // need the sync, so this is not for long even where syncs are.
+            // Submissions that arrive during the sync under way become one group, for one write and one sync. Grants
+            // do not need the sync, so the sleep is short even where syncs are long.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
         } else {
             self.shared.rest(now.engine);

@@ -194,7 +194,7 @@ struct Pulse {
     thread: ThreadIn,
     /// When the thread of a stuck driver began its call to the store.
     entered: Option<Duration>,
-    /// What delays the threads that this one supervises.
+    /// Where the threads that this one supervises are delayed: [`ThreadIn::Store`] while one has no store.
     waits: ThreadIn,
 }
 

@@ -13,7 +13,7 @@ use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 
 /// A running shard: its driver's thread, and the state shared with it.
 ///
-/// It stops when dropped before [`Shard::hand_on`], because no thread would wait for it.
+/// Dropping it before [`Shard::hand_on`] stops it, because no thread would wait for it.
 #[derive(Debug)]
 pub struct Shard {
     inbox: Arc<Inbox>,

@@ -46,7 +46,7 @@ impl Timekeeper {
         }
         let wall = WallMs(reading.wall_ns / 1_000_000);
         if let Some(keeper) = before {
-            // Elapsed time is more exact than the wall clock, which may have been stepped meanwhile.
+            // Elapsed time is more exact than the wall clock, which may have been stepped since.
             let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(1_000_000));
             return Timekeeper {
                 base_ns: keeper.engine_ns(reading).max(left_ns),

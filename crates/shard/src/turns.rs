@@ -25,7 +25,7 @@ type TenantNumber = Option<usize>;
 pub(crate) struct Turns {
     /// The waiting reserves, by arrival.
     held: BTreeMap<u64, Submission>,
-    /// The reserves of each tenant, in order. One that was removed from `held` meanwhile is skipped.
+    /// The reserves of each tenant, in order. Those that are no longer in `held` are skipped.
     lines: BTreeMap<TenantNumber, TenantReserves>,
     by_name: BTreeMap<WaiterId, u64>,
     by_session: BTreeSet<(SessionId, u64)>,

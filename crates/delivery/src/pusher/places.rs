@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 
 use crate::target::OriginKind;
 
-/// What the messages of a target take at present.
+/// Counters of a target's unfinished requests and unsettled messages.
 #[derive(Debug, Default)]
 pub(super) struct PlaceCounts {
-    /// Told when a request has ended.
+    /// Notified when a request has ended or a message gives its place back.
     pub(super) hand_free: Notify,
     /// Messages for the target that were granted and are not settled.
     pub(super) under_way: AtomicUsize,
@@ -29,8 +29,8 @@ pub(super) trait PlaceOwner: Send + Sync {
     fn place_is_free(&self);
 }
 
-/// One of the requests that a target allows at a time, from its beginning until its answer is judged. Settling the
-/// message takes a sync of the store; the target has nothing to do with that.
+/// A slot for one of a target's concurrent requests, held from the request's beginning until its answer is judged. The
+/// message is settled afterwards: that takes a sync of the store, which does not concern the target.
 pub(super) struct Hand(Arc<dyn PlaceOwner>);
 
 impl Hand {

@@ -24,7 +24,7 @@ use crate::limits::{
 };
 use crate::recurrence::Occurrence;
 
-/// What is to be done next.
+/// The next step of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleStep {
     /// Write the record, enqueue these, report each with [`ScheduleState::entered`].
@@ -53,7 +53,7 @@ pub enum PreviousRun {
     Settled,
 }
 
-/// What a look knows.
+/// The facts on which a look decides.
 #[derive(Clone, Copy, Debug)]
 pub struct LookFacts<'a> {
     /// The name of the schedule.
@@ -114,7 +114,7 @@ impl ScheduleState {
         self.present
     }
 
-    /// What is to be done before anything new begins: what an earlier step, or a crash, has left. `None`: nothing.
+    /// Returns the step that an earlier look or a crash has left unfinished, if any. It precedes anything new.
     pub fn unfinished(&mut self, now: u64) -> Option<ScheduleStep> {
         let now = self.go_on(now);
         if !self.taking.is_empty() {
@@ -130,7 +130,7 @@ impl ScheduleState {
         self.removing.then_some(ScheduleStep::Remove)
     }
 
-    /// What is to be done next. The work of one step is bounded.
+    /// Returns the next step. The work of one step is bounded.
     pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
         let now = self.go_on(facts.now);
         let facts = facts.at(now);
@@ -318,7 +318,7 @@ impl ScheduleState {
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
     }
 
-    /// What enters now of the occurrences that wait. Missed ones enter at a distance; others need not wait for them. No
+    /// Takes the waiting occurrences that enter now. Missed ones enter at a distance; others do not wait for them. No
     /// more are in their queue before their time than the record has room for.
     fn take_from_backlog(&mut self, table: &Timetable, facts: LookFacts<'_>) -> Vec<ScheduleEntry> {
         let (now, spreads) = (facts.now, self.backlog.len() > 1);
@@ -343,7 +343,7 @@ impl ScheduleState {
         entries
     }
 
-    /// One occurrence at a time: it enters at its time, if the previous one is settled.
+    /// Advances a schedule whose occurrences do not overlap: each enters at its time, if the previous one is settled.
     fn advance_one(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
         let now = facts.now;
         let due: Vec<u64> =
@@ -497,7 +497,7 @@ impl ScheduleState {
         let facts = facts.at(now);
         self.pending.retain(|entry| entry.due > now);
         if old.paused {
-            // What was due meanwhile did not occur.
+            // Instants during the pause did not occur.
             self.cursor = now;
         } else if new.paused {
             self.withdraw(now);
@@ -512,7 +512,7 @@ impl ScheduleState {
         }
     }
 
-    /// Goes over to a timetable from settings that cannot be read any more: nothing has occurred meanwhile.
+    /// Goes over to a timetable from settings that cannot be read any more. Instants since the cursor did not occur.
     pub fn change_unreadable(&mut self, now: u64) {
         let now = self.go_on(now);
         self.pending.retain(|entry| entry.due > now);

@@ -119,7 +119,7 @@ impl ScheduleRecord {
         format!("trigger/{name}/{}/{own}", self.uid)
     }
 
-    /// What marks messages that are taken back. Callers can see it, and it tells nothing of the ids of occurrences.
+    /// The mark of messages that are taken back. Callers can see it, and it reveals nothing about ids of occurrences.
     pub(crate) fn mark(&self) -> String {
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         context.update(b"withdrawn/");

@@ -54,7 +54,7 @@ pub enum MissedPolicy {
     All,
 }
 
-/// What happens to an occurrence while the previous one is not settled.
+/// Treatment of an occurrence while the previous one is not settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverlapPolicy {
     /// The occurrence enters.
@@ -62,7 +62,7 @@ pub enum OverlapPolicy {
     Allow,
     /// The occurrence is skipped and counted.
     Skip,
-    /// One enters when the previous one is settled; further ones are skipped.
+    /// The first occurrence enters when the previous one is settled; further ones are skipped.
     BufferOne,
 }
 
@@ -97,7 +97,7 @@ pub struct Timetable {
     pub missed: MissedPolicy,
     /// How late a missed occurrence still enters.
     pub catchup: Duration,
-    /// What happens while the previous occurrence is not settled.
+    /// Treatment of occurrences while the previous one is not settled.
     pub overlap: OverlapPolicy,
     /// Whether nothing occurs.
     pub paused: bool,

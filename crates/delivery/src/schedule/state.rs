@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The progress of a schedule. Instants are ms since 1970.
 ///
-/// Every instant of the recurrence up to the cursor has one place: it entered its queue, it is about to (`entering`),
-/// it waits to enter (`backlog`, `buffered`, `candidate`), or it is counted as missed or skipped.
+/// Every instant of the recurrence up to the cursor has exactly one place: it has entered its queue, is about to
+/// (`entering`), waits to enter (`backlog`, `buffered`, `candidate`), or is counted as missed or skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleState {
@@ -79,11 +79,11 @@ pub struct ScheduleEntry {
 pub struct TakeBack {
     /// The occurrence.
     pub entry: ScheduleEntry,
-    /// What becomes of its instant.
+    /// How its instant is treated afterwards.
     pub then: AfterTaking,
 }
 
-/// What becomes of the instant of an occurrence that was taken back.
+/// How an instant is treated after its occurrence was taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterTaking {
@@ -95,7 +95,7 @@ pub enum AfterTaking {
     Dropped,
 }
 
-/// What has become of occurrences.
+/// Numbers of occurrences by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleCounts {
@@ -127,7 +127,7 @@ pub enum OccurrenceEnd {
     Unsure,
 }
 
-/// One of the latest occurrences.
+/// An entry in the list of the latest occurrences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PastOccurrence {

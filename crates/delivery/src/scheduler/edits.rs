@@ -24,7 +24,7 @@ const HELD_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 /// The schedules of a store. Cheap to clone.
 ///
 /// A schedule is durable when a call has returned. A [`crate::ScheduleWorker`] lets its occurrences enter their queue;
-/// one or several may run, in any node.
+/// several workers may run, on any nodes.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -63,7 +63,7 @@ pub struct ScheduleView {
     pub next: Vec<Occurrence>,
     /// The latest occurrences, oldest first, without those that are not due yet.
     pub latest: Vec<PastOccurrence>,
-    /// What has become of its occurrences. Those that are not due yet have not entered.
+    /// The occurrences, counted by outcome. Those that are not due yet do not count as entered.
     pub counts: ScheduleCounts,
     /// Why it does not run although its record can be read.
     pub error: Option<BadRecurrence>,
@@ -74,7 +74,7 @@ pub struct ScheduleView {
 pub struct ScheduleListed {
     /// The name of the schedule.
     pub name: String,
-    /// What it is, or why its record cannot be read.
+    /// The schedule, or the reason why its record cannot be read.
     pub view: Result<Box<ScheduleView>, String>,
 }
 
@@ -162,7 +162,7 @@ impl Schedules {
                 Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining)))
             };
             match self.edit(name, &mut save).await {
-                // It was removed meanwhile.
+                // The schedule was removed between the read and the edit.
                 Err(ScheduleError::NotFound) => continue,
                 other => return other.and_then(|view| view.ok_or(ScheduleError::NotFound)),
             }
@@ -222,7 +222,7 @@ impl Schedules {
         }
     }
 
-    /// One schedule.
+    /// Returns the schedule with this name.
     ///
     /// # Errors
     /// There is none, it cannot be read, or no answer came.
@@ -318,7 +318,7 @@ impl Schedules {
                 let _ = self.look(name, &row, record, 0).run(None).await?;
                 continue;
             }
-            // What the caller may not do is refused at once, and without effect.
+            // An edit that the caller may not make is refused at once, and without effect.
             job(&record)?;
             if record.state.held_until <= self.shelf.now() {
                 let mut look = self.look(name, &row, record, 0);

@@ -41,7 +41,7 @@ pub enum ScheduleError {
     Interrupted {
         /// The id of the backfill, which was drawn if the caller gave none.
         id: String,
-        /// What ended it.
+        /// The error that ended it.
         why: Box<ScheduleError>,
     },
     /// The store refused the record.

@@ -13,7 +13,7 @@ use crate::schedule::{
 };
 use crate::shelf::{NextLook, NotWritten, Shelf};
 
-/// What an edit makes of a schedule.
+/// The change that an edit makes to a schedule.
 #[derive(Clone, Debug)]
 pub(crate) enum ScheduleEdit {
     /// Saves these settings. The outer `None` leaves the number of occurrences that remain.
@@ -244,12 +244,12 @@ impl Look<'_> {
     /// Ends a look whose store gave no answer, and returns why: what is under way stays in the record, and is completed
     /// later.
     async fn stopped(&mut self, why: ScheduleError) -> ScheduleError {
-        // If this fails, too, the record is due when it is no longer held.
+        // If this also fails, the record is due when it is no longer held.
         let _ = self.write(0, NextLook::After(LOOK_AGAIN)).await;
         why
     }
 
-    /// Writes what is about to be done, and keeps others away meanwhile.
+    /// Writes the record before the steps it plans are taken, and holds it so that no other look takes them.
     async fn hold(&mut self) -> Result<(), ScheduleError> {
         let until = self.shelf.held_until();
         Ok(self.write(until, NextLook::After(crate::limits::HELD)).await?)

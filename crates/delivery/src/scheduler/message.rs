@@ -30,7 +30,7 @@ pub(crate) struct OccurrenceMessage<'a> {
     pub(crate) record: &'a ScheduleRecord,
     pub(crate) at: u64,
     pub(crate) due: u64,
-    /// What follows the name in the key.
+    /// The key of the message, which begins with the schedule's name.
     pub(crate) key: String,
     pub(crate) dedupe_id: Option<String>,
 }
@@ -69,7 +69,8 @@ impl<'a> OccurrenceMessage<'a> {
     }
 }
 
-/// What an answer to an enqueue says about an occurrence; `None`: its key is taken, so it is to be tried without one.
+/// Converts the answer to an enqueue into the outcome of its occurrence. `None`: the key is taken, and the enqueue is
+/// to be repeated without one.
 pub(crate) fn outcome(
     answer: Result<Result<Enqueued, EnqueueRefusal>, CallError>,
     keyed: bool,

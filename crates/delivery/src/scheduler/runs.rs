@@ -14,7 +14,7 @@ use crate::schedule::{ScheduleRecord, occurrence_key, to_ms, to_time};
 /// Messages of a backfill that are enqueued together.
 const TOGETHER: usize = 200;
 
-/// What a backfill has done.
+/// The result of a backfill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backfilled {
     /// The id of the backfill: with the same one each instant enters once.

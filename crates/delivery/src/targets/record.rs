@@ -12,7 +12,7 @@ use crate::target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySetti
 /// The format of records that this version writes.
 const FORMAT: u32 = 1;
 
-/// What people may see of a target's settings, with the defaults filled in.
+/// The settings of a target with secrets masked and defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownTarget {
     /// The URL, with its query masked.
@@ -37,7 +37,7 @@ pub struct ShownTarget {
     pub dead_on: Vec<u16>,
     /// The addresses that requests may go to.
     pub networks: NetworkSettings,
-    /// What the names of queues begin with that may be delivered to it; `None` for all.
+    /// Name prefixes of the queues that may be delivered to it; `None` for all queues.
     pub queues: Option<Vec<String>>,
     /// The authorities of its certificate, if they are not those of the web, in PEM.
     pub ca_pem: Option<String>,

@@ -100,7 +100,7 @@ impl Targets {
         Ok(())
     }
 
-    /// One try. `false`: another has changed it meanwhile.
+    /// Tries once to set the target of a queue. Returns false if it was changed by another caller at the same time.
     async fn chosen(&self, queue: &QueueName, name: Option<&str>) -> Result<bool, TargetError> {
         let row = self.routes.read(queue.as_str()).await?;
         let done = match (row, name) {

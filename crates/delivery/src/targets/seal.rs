@@ -83,7 +83,7 @@ impl SealKeys {
     }
 }
 
-/// What is authenticated with the text.
+/// The additional data that is authenticated with the text: it binds the text to its target.
 fn about(name: &str) -> Aad<String> {
     Aad::from(format!("duewheel target\n{name}"))
 }

@@ -26,7 +26,7 @@ use crate::workers::{PushWorkers, PushWorkersStart, TargetAttempt, TargetStatus}
 #[derive(Debug)]
 pub struct TargetService {
     inner: Arc<ServiceInner>,
-    /// What follows the records.
+    /// The worker that follows the records.
     reader: Option<Supervised>,
     reader_restarts: Arc<AtomicU64>,
 }
@@ -44,12 +44,12 @@ struct ServiceInner {
     bugs: AtomicU64,
 }
 
-/// What was read of the records.
+/// The contents of the records as last read.
 #[derive(Debug, Default)]
 struct Known {
     entries: BTreeMap<String, KnownTarget>,
     broken: BTreeMap<String, String>,
-    /// How many targets tell their secrets to who reads the store's files.
+    /// Number of targets whose secrets are stored in the clear.
     open: usize,
     revision: u64,
     /// Set when the service ends: no workers are started any more.
@@ -294,7 +294,7 @@ impl Known {
                 }
                 (Some(target), _) => Arc::new(target),
                 (None, Some(known)) => known.entry.target,
-                // It is only left out where it is known.
+                // The target is left out only under a name that is known.
                 (None, None) => continue,
             };
             self.revision += 1;
@@ -317,7 +317,7 @@ impl BookReport for PauseRecorder {
         reason: &'a str,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
         Box::pin(async move {
-            // It was edited since.
+            // The target was edited since that revision.
             let Some(row) = self.0.row_of(name, revision) else { return Ok(()) };
             self.0.targets.pause_if(name, row, reason).await.map_err(|error| error.to_string())?;
             self.0.edited.notify_one();

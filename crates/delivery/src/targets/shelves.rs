@@ -33,7 +33,7 @@ const STAMP: &str = "stamp";
 /// The name of the record that has the store's random id.
 const STORE_ID: &str = "id";
 
-/// What a test sends.
+/// The body of a test request.
 const TEST_BODY: &[u8] = br#"{"type":"duewheel.test"}"#;
 /// The queue that a test names; there need not be one.
 const TEST_QUEUE: &str = "duewheel.test";
@@ -86,13 +86,13 @@ pub struct TargetView {
     pub queues: Vec<QueueName>,
 }
 
-/// What all records say.
+/// The contents of the records of all targets.
 pub(super) struct AllTargets {
     /// The targets that can be delivered to, by name.
     pub(super) ready: BTreeMap<String, ReadyTarget>,
     /// Why the others cannot.
     pub(super) broken: BTreeMap<String, String>,
-    /// How many tell their secrets to who reads the store's files.
+    /// Number of targets whose secrets are stored in the clear.
     pub(super) open: usize,
 }
 
@@ -105,13 +105,13 @@ pub(super) struct ReadyTarget {
     pub(super) paused: Option<String>,
 }
 
-/// What tells a record from what it was before.
+/// The version of a record: its id and generation, which differ after each change.
 pub(super) type RowMark = (MessageId, u32);
 
 /// The reason of a pause that has none.
 const BY_HAND: &str = "paused by hand";
 
-/// What came back from a test of a target.
+/// The result of a test request to a target.
 #[derive(Clone, Debug)]
 pub struct TestedTarget {
     /// When the request was sent.
@@ -149,7 +149,7 @@ impl Targets {
         TargetRecord::check_name(name)?;
         for _ in 0..TARGET_TRIES {
             let before = self.targets.read(name).await?;
-            // One that cannot be read is replaced as if it were new.
+            // A record that cannot be read is replaced as if it were new.
             let known = before.as_ref().and_then(|row| TargetRecord::read(&row.body).ok());
             let now = self.targets.now();
             let record = TargetRecord::new(name, settings, &self.sealing, known.as_ref(), now)?;
@@ -187,7 +187,7 @@ impl Targets {
         }
     }
 
-    /// One target.
+    /// Returns the target with this name.
     ///
     /// # Errors
     /// [`TargetError::NotFound`], or no answer came.
@@ -383,7 +383,7 @@ impl Targets {
         Ok(AllTargets { ready, broken, open })
     }
 
-    /// Tells the nodes that something was edited. If it cannot be told now, they see it when they read all targets.
+    /// Announces an edit to all nodes by changing the stamp. If that fails, they see it when they read all targets.
     pub(super) async fn raise_stamp(&self) {
         let raised = async {
             match self.stamps.read(STAMP).await.map_err(NotWritten::Unknown)? {
@@ -428,7 +428,7 @@ impl Targets {
                 options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
                 ..Enqueue::new(queue.clone(), Bytes::from(random_text()))
             };
-            // What is read next counts: another node may have been quicker.
+            // The id that is read next counts: another node may have been quicker.
             let answer = client.ask(enqueue).await?;
             if let Err(refusal) = answer
                 && !matches!(refusal, duewheel::core::engine::EnqueueRefusal::KeyExists(_))

@@ -14,10 +14,10 @@ use crate::limits::{FAILING_NOTED, PAUSE_LEAST};
 use crate::shelf::{NotWritten, ShelfRow};
 use crate::workers::{TargetStage, TargetStatus};
 
-/// What a target does, and why.
+/// The stage of a target, the reason for it, and its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetState {
-    /// What it does.
+    /// Whether messages are delivered to it.
     pub stage: TargetStage,
     /// Why it is paused, or the class of the last failure of an open one.
     pub reason: Option<String>,
@@ -34,7 +34,7 @@ impl TargetState {
                 reason: Some(pause.reason.clone()),
                 since: Some(WallMs(pause.at_ms).to_system_time()),
             },
-            // What it asked for, or five days of failures; it is being recorded.
+            // The node may have paused the target, at its request or after failures, before the record says so.
             (None, Some(seen)) if !view.queues.is_empty() => seen,
             (None, _) => TargetState { stage: TargetStage::Active, reason: None, since: None },
         }
@@ -45,7 +45,7 @@ impl TargetState {
     }
 }
 
-/// What a node records of a target that it pushes to.
+/// The stage of a target, as recorded by the node that pushes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NotedStage(StageRecord);
 
@@ -109,7 +109,7 @@ impl StageRecord {
 }
 
 impl Targets {
-    /// What the node that pushes to this target has seen of it.
+    /// Returns the state of a target that the node pushing to it has recorded.
     ///
     /// # Errors
     /// No answer came.
@@ -120,7 +120,7 @@ impl Targets {
         Ok(self.stages.read(name).await?.and_then(|row| StageRecord::read(&row)))
     }
 
-    /// What nodes have seen of their targets, by name.
+    /// Returns the recorded states of all targets, by name.
     ///
     /// # Errors
     /// No answer came.
@@ -156,10 +156,10 @@ impl Targets {
         }
     }
 
-    /// Forgets the stage of a target that is removed.
+    /// Forgets the stage of a target that was changed or removed.
     pub(super) async fn forget_stage(&self, name: &str) {
         if let Ok(Some(row)) = self.stages.read(name).await {
-            // What stays is shown for no target.
+            // If this fails, the former stage stays until a node overwrites it.
             drop(self.stages.remove(row.id).await);
         }
     }

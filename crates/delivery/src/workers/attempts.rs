@@ -1,9 +1,9 @@
 //! The latest attempts of messages that have failed, or stay readable when they are done, for people to read.
 //!
-//! One record for each message, in a system queue, with the message's id as its key. A record is due a day after it was
+//! Each message has a record in a system queue, with the message's id as its key. A record is due a day after it was
 //! written: it is removed then if its message was gone for that long, and looked at again a day later otherwise. A done
-//! message that its queue keeps is not gone. Nothing waits for a record: what cannot be written is counted and left
-//! out.
+//! message that its queue keeps is not gone. Nothing waits for a record: attempts that cannot be written are counted
+//! and left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How often a record is written that another node looks at.
 const TRIES: u32 = 5;
 
-/// One attempt to deliver a message.
+/// An attempt to deliver a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryAttempt {
     /// When it began, in ms since 1970.
@@ -302,7 +302,7 @@ impl AttemptKeeper {
                 }
             }
         }
-        // What has ended meanwhile is written as well.
+        // Attempts that are still in the channel are written before the end.
         loop {
             let mut notes = Vec::new();
             while notes.len() < WRITTEN_ATTEMPTS
@@ -452,7 +452,7 @@ impl AttemptKeeper {
         let mut cancels: Vec<_> = ended.map(|((record, _), _)| Op::cancel(Target::Own(*record))).collect();
         let most = new.max(ROOM_MADE);
         self.room = match page.next {
-            // What is left of the page is for the next time.
+            // The next call continues with the rest of this page.
             _ if cancels.len() > most => RoomSearch::Behind(after),
             None => RoomSearch::Resting(Instant::now() + COUNT_AGAIN),
             next => RoomSearch::Behind(next),

@@ -25,7 +25,7 @@ use crate::limits::{
 use crate::pusher::{PushCounts, PusherError, PusherParts, check_store};
 use crate::tracer::PushTracer;
 
-/// What the workers of a node are started with.
+/// The parameters of a node's workers.
 #[derive(Clone, Debug)]
 pub struct PushWorkersStart {
     /// The targets.
@@ -34,7 +34,7 @@ pub struct PushWorkersStart {
     pub report: Arc<dyn BookReport>,
     /// The random id of the store, part of `webhook-id`: 1 to 64 letters, digits and hyphens.
     pub store: String,
-    /// What makes spans of deliveries.
+    /// The tracer of deliveries, if tracing is enabled.
     pub tracer: Option<Arc<dyn PushTracer>>,
 }
 
@@ -180,7 +180,7 @@ impl PushWorkers {
     pub async fn stop(mut self, deadline: Duration) {
         self.stop.send_replace(Some(deadline));
         if let Some(task) = self.task.take() {
-            // It ends by itself: each of its waits has a limit.
+            // The task ends by itself: each of its waits has a limit.
             drop(task.await);
         }
         if let Some(writer) = self.writer.take() {
@@ -324,7 +324,7 @@ impl<'a> Round<'a> {
             self.tickets.remove(ticket).await;
         }
         self.seats.retain(|_, seat| {
-            // What is under way ends; its pusher stays for as long.
+            // Requests under way end; their pusher stays until then.
             seat.ticket.is_some() || seat.in_flight() > 0
         });
         let known =
@@ -395,7 +395,7 @@ impl<'a> Round<'a> {
                     self.strange.remove(&ticket.id);
                     self.take(entry, ticket).await;
                 }
-                // It is paused, or has no queue. Who knows better lays another one out.
+                // The target is paused, or has no queue. A node that knows of a later edit lays out another ticket.
                 Some(_) => self.tickets.remove(ticket).await,
                 None => self.pass_on(ticket).await,
             }
@@ -405,7 +405,7 @@ impl<'a> Round<'a> {
     async fn take(&mut self, entry: &TargetEntry, ticket: Ticket) {
         if !self.seats.contains_key(&entry.name) {
             let failing = self.inner.start.report.failing(&entry.name, entry.revision);
-            // What cannot be read in time begins anew.
+            // If it cannot be read in time, the count of failures begins anew.
             let failing = tokio::time::timeout(WORKERS_WAIT, failing).await.unwrap_or(None);
             match Seat::new(&self.inner.ground, entry, PushCounts::default(), failing) {
                 Ok(seat) => drop(self.seats.insert(entry.name.clone(), seat)),

@@ -1,4 +1,4 @@
-//! One target on this node: its ticket, its pusher, and what people see of the two.
+//! A target on this node: its ticket, its pusher, and its status.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use crate::client::PushClient;
 use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
 use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
 
-/// What a target does.
+/// Whether messages are delivered to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetStage {
     /// Messages are delivered.
@@ -38,7 +38,7 @@ impl TargetStage {
 /// A target as the node sees it that pushes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
-    /// What it does.
+    /// Whether messages are delivered to it.
     pub stage: TargetStage,
     /// Why it is paused, or the class of the last failure of an open one.
     pub reason: Option<String>,
@@ -48,11 +48,11 @@ pub struct TargetStatus {
     pub counts: PushCounts,
     /// Requests whose message is not settled.
     pub in_flight: usize,
-    /// Since when everything has failed, if it does.
+    /// The current run of failures, if any.
     pub failing: Option<FailingTarget>,
 }
 
-/// What all seats of a node have.
+/// Dependencies shared by all seats of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct SeatGround {
     pub(crate) wheel: Duewheel,
@@ -62,13 +62,13 @@ pub(crate) struct SeatGround {
     pub(crate) latest: LatestOfTargets,
 }
 
-/// One target on this node.
+/// A target on this node.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) entry: TargetEntry,
     pub(crate) ticket: Option<Ticket>,
     pusher: Pusher,
-    /// What pushers have counted that a bug has ended.
+    /// The counts of earlier pushers, which a bug has ended.
     before: PushCounts,
     failures: u32,
     begin_again: Option<EngineMs>,
@@ -140,7 +140,7 @@ impl Seat {
                         self.pusher.has_failed(failing);
                     }
                     self.before = sum(self.before, ended.counts());
-                    // What was under way is released.
+                    // The messages under way are released.
                     tokio::spawn(ended.stop(Duration::ZERO));
                     self.begin_again = None;
                     self.follow_ticket();
@@ -164,7 +164,7 @@ impl Seat {
         self.reported = Some(self.entry.revision);
     }
 
-    /// What people see of it now.
+    /// Returns its present status.
     pub(crate) fn status(&mut self, now: Now) -> TargetStatus {
         let (stage, reason, since) = match self.pusher.stage() {
             BreakerStage::Closed => (TargetStage::Active, None, None),

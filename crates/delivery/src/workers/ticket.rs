@@ -61,7 +61,7 @@ impl Ticket {
 pub(crate) struct Tickets {
     client: Client,
     queue: QueueName,
-    /// What leases are bound to: a restart of the process releases them at once.
+    /// The session that leases are bound to: a restart of the process releases them at once.
     session: SessionId,
 }
 

@@ -1,4 +1,4 @@
-//! What the engine must know about messages that are not in its memory, before operations are decided.
+//! Look-ups of messages that are not in the engine's memory, made before operations are decided.
 
 use std::mem;
 
@@ -22,7 +22,7 @@ const LEVELS: usize = 2;
 impl<S: Store> Driver<S> {
     /// Looks up what the engine must know about messages that are not in its memory. Returns how many of the waiting
     /// operations can be decided: the first ones, up to one whose messages did not fit. Calls that need a slow medium
-    /// wait beside the others from now on.
+    /// are parked, and others pass them.
     pub(super) fn look_up(&mut self) -> Result<usize, StoreError> {
         match self.look_up_at_hand() {
             Err(error) if self.is_passing(&error) => {
@@ -39,7 +39,7 @@ impl<S: Store> Driver<S> {
     }
 
     fn look_up_at_hand(&mut self) -> Result<usize, StoreError> {
-        // What the engine asks by itself is not put off.
+        // The engine's own questions are not postponed.
         self.engine.look_up(None, &mut self.lookups);
         self.find()?;
         self.park_what_waits_for_others();

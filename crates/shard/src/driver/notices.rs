@@ -11,7 +11,7 @@ const MAX_SAID: usize = 200;
 /// How long a consumer may take to come before a line says that there is none, in ms. Producers usually start first.
 const ATTENDED_WITHIN: u64 = 60_000;
 
-/// What was logged, and what will be if it stays as it is.
+/// The notices that were logged, and the queues that are watched for the next ones.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     said: Vec<Notice>,

@@ -41,7 +41,7 @@ pub(super) enum ParkedFor {
 #[derive(Debug)]
 struct ParkedCall {
     waits_for: ParkedFor,
-    /// The number of its names that a call before it has, too.
+    /// The number of its names that an earlier call also has.
     behind: usize,
     ops: Vec<(ReplyTo, Op)>,
     found: Option<(Lookups, Found)>,
@@ -53,7 +53,7 @@ impl ParkedCall {
     }
 }
 
-/// What an operation names, whether it is in memory or not.
+/// A message, key or answer that an operation names, whether it is in memory or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LookupName {
     Message(MessageId),
@@ -112,7 +112,7 @@ impl Parked {
         self.calls.insert(arrival, call);
     }
 
-    /// What a call waits for has been fetched.
+    /// Notes that the store has fetched everything that a call waits for.
     pub(super) fn fetched(&mut self, arrival: CallNumber) {
         if let Some(call) = self.calls.get_mut(&arrival) {
             call.waits_for = ParkedFor::Others;

@@ -33,7 +33,7 @@ pub(super) enum RefusalScope {
 }
 
 impl Remains {
-    /// Whether requests that wait meanwhile are left to the next driver, too.
+    /// Whether waiting requests are also left to the next driver, instead of being refused.
     pub(crate) fn goes_on(&self) -> bool {
         self.scope == RefusalScope::NeedsRoom
     }

@@ -12,8 +12,8 @@ const SYNC_AHEAD_MS: u64 = 3;
 impl<S: Store> Driver<S> {
     /// Asks for a sync of what was appended. `alone`: the step had one caller, and nobody waited.
     ///
-    /// Such a caller can be no faster than its sync, and nobody is kept from anything by it, unless something becomes
-    /// due meanwhile: then it is synced elsewhere, because a sync may take longer than usual.
+    /// Such a caller can be no faster than its sync, which keeps no other caller waiting, so the driver's thread makes
+    /// it. If something becomes due soon, the store's worker does, because a sync may take longer than usual.
     pub(super) fn ask_for_sync(&mut self, now: Now, alone: bool) -> Result<(), StoreError> {
         if self.asked < self.appended {
             let soon = EngineMs(now.engine.0.saturating_add(SYNC_AHEAD_MS));
