@@ -10,7 +10,8 @@ use duewheel_core::time::ceil_ms;
 
 /// The error of a handler whose message must not be tried again: the message is dead at once, with this reason.
 ///
-/// It may be anywhere in the chain of an error's sources. A dead message stays until it is redriven or cancelled.
+/// An error with a `DeadLetter` among its sources counts as one. A dead message stays until it is redriven or
+/// cancelled.
 ///
 /// ```
 /// # use duewheel::{DeadLetter, HandlerResult};
@@ -43,7 +44,8 @@ impl Error for DeadLetter {}
 /// The error of a handler whose message cannot be done yet: the message is delivered again after a delay, and the
 /// attempt does not count against `max_attempts`.
 ///
-/// It may be anywhere in the chain of an error's sources. [`crate::Message::attempt`] counts the attempt all the same.
+/// An error with a `NotYet` among its sources counts as one. [`crate::Message::attempt`] counts the attempt all the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotYet {
     delay: Duration,

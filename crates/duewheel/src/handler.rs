@@ -1,7 +1,7 @@
 //! Handlers: the code that runs a queue's messages.
 //!
-//! One loop for each queue reserves as many messages as further runs are allowed; each message runs on a thread of its
-//! own, so that a handler that blocks or panics delays no other.
+//! Each queue has a loop that reserves as many messages as further runs are allowed; each message runs on a thread of
+//! its own, so that a handler that blocks or panics delays no other.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
 
-/// What a handler returns: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`] makes
+/// The result of a handler: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`] makes
 /// the message dead; a [`crate::NotYet`] delivers it again without counting the attempt.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -83,7 +83,7 @@ impl HandlerBuilder {
         self
     }
 
-    /// How long one run may take, with its lease extended meanwhile; 30 minutes by default. After that the attempt has
+    /// How long a run may take; its lease is extended until then. 30 minutes by default. After that the attempt has
     /// failed and the future is dropped. (A blocked thread cannot be ended; it keeps running.)
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -299,7 +299,7 @@ where
                     return Some(Err(HandlerFailure::failed(format!("took longer than {:?}", self.time_limit))));
                 }
                 () = tokio::time::sleep(between) => {
-                    // Done beside the run: a slow store delays neither its end nor its time limit.
+                    // A task of its own: a slow store delays neither the end of the run nor its time limit.
                     let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
                         let _end = life.end_on_panic("the task that extends a lease");

@@ -24,7 +24,7 @@
 //! # What survives a crash
 //!
 //! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss.
-//! It is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it
+//! The message is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it
 //! idempotent, or use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing
 //! runs.
 //!
@@ -117,11 +117,11 @@ pub use restore::{Restored, STORE_QUEUE, close_restored, restore};
 pub use salvage::{Salvaged, salvage, salvage_shards};
 pub use wheel::{Duewheel, ShutdownError};
 
-/// One second, to be multiplied: `90 * SECOND`.
+/// A second, to be multiplied: `90 * SECOND`.
 pub const SECOND: Duration = Duration::from_secs(1);
-/// One minute.
+/// A minute: 60 seconds.
 pub const MINUTE: Duration = Duration::from_secs(60);
-/// One hour: `48 * HOUR`.
+/// An hour, to be multiplied: `48 * HOUR`.
 pub const HOUR: Duration = Duration::from_secs(3_600);
-/// One day of 24 hours.
+/// A day of 24 hours.
 pub const DAY: Duration = Duration::from_secs(86_400);

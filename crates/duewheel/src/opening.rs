@@ -1,4 +1,4 @@
-//! What opening a wheel needs, wherever its messages are.
+//! Settings and errors of opening a wheel, wherever its messages are.
 
 use std::fmt;
 use std::future::Future;

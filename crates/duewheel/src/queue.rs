@@ -99,8 +99,8 @@ impl Queue {
     /// Cancels the message with this key.
     ///
     /// # Errors
-    /// [`QueueError::Name`] if the queue or the key has no valid name; [`QueueError::Call`] without an answer; whether
-    /// it was applied may then be unknown. It is not an error if nothing is pending under the key: see [`Cancel`].
+    /// [`QueueError::Name`] if the queue or the key has no valid name; [`QueueError::Call`] without an answer: whether
+    /// the cancel was applied may then be unknown. A key without a pending message is not an error: see [`Cancel`].
     pub async fn cancel_key(&self, key: &str) -> Result<Cancel, QueueError> {
         self.cancel(self.target(key)?).await
     }

@@ -47,10 +47,10 @@ const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// process has open. `dir` is created if it is missing, and must be empty otherwise. The copy is not changed.
 ///
 /// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and
-/// the time since counts: messages that came due meanwhile are due at once. No lease token of the original is accepted,
-/// and none is ever given again: a message that was leased is delivered again when its lease has run out.
+/// the time since then counts: messages whose due time has passed are due at once. No lease token of the original is
+/// accepted, and none is ever given again: a message that was leased is delivered again when its lease has run out.
 ///
-/// This reads everything three times and blocks the thread meanwhile. [`Duewheel::backup`](crate::Duewheel::backup) has
+/// This reads everything three times and blocks the calling thread. [`Duewheel::backup`](crate::Duewheel::backup) has
 /// an example.
 ///
 /// # Errors
@@ -58,8 +58,8 @@ const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// [`verify`](duewheel_store_log::verify()) for all damaged places),
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a process has it open,
 /// [`Full`](duewheel_core::store::ErrorKind::Full) or [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if
-/// a disk returns an error, or if `dir` is not empty. After an error, and if the process was killed meanwhile, remove
-/// `dir`.
+/// a disk returns an error, or if `dir` is not empty. After an error, or if the process was killed before the end,
+/// remove `dir`.
 pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored, StoreError> {
     let dir = dir.as_ref();
     let report = duewheel_store_log::restore(src, dir)?;

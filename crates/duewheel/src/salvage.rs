@@ -26,8 +26,8 @@ pub struct Salvaged {
 /// Makes a data folder in `dir`, which must not exist, from everything in a damaged one that can be proved.
 ///
 /// `src` is never written to. [`SalvageReport::losses`] lists what is lost, and what may be delivered again because the
-/// record of its settlement is lost. The folder is made under the name `dir` with `.partial` behind it and renamed when
-/// it is complete: after a crash, remove the partial one.
+/// record of its settlement is lost. The folder is made under the name `dir` with the suffix `.partial`, and renamed
+/// when it is complete: after a crash, remove the partial folder.
 ///
 /// # Errors
 /// [`Fenced`](ErrorKind::Fenced) if a process has `src` open, [`Corrupt`](ErrorKind::Corrupt) if there is nothing in it
@@ -46,7 +46,7 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged,
 }
 
 /// Salvages like [`salvage`], from the folders of all shards of a store, wherever they lie: those of Redis or
-/// PostgreSQL, for example. No process may own a shard meanwhile.
+/// PostgreSQL, for example. No process may own a shard until this has returned.
 ///
 /// # Errors
 /// See [`salvage`].

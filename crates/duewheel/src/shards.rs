@@ -1,7 +1,7 @@
 //! Several shards in this process: one data folder, or memory, with an engine and a thread for each shard.
 //!
-//! It is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is shared. The
-//! lock of the folder takes the place of the system by which the nodes of a cluster agree.
+//! The process is a cluster of one node: routing, retries and the end of a shard are those of a node whose store is
+//! shared. The lock of the folder takes the place of the system by which the nodes of a cluster agree.
 
 use std::fmt;
 use std::future::Future;
@@ -77,7 +77,7 @@ fn segment_bytes(of_one: u64, shards: u32, policy: &Policy) -> u64 {
     (of_one / u64::from(shards.max(1))).max(least.min(of_one))
 }
 
-/// What a single process agrees with itself by: it owns all shards, from the start to the end.
+/// The coordinator of a single process, which owns all shards from its start to its end.
 struct Alone {
     shards: u32,
     medium: ShardMedium,

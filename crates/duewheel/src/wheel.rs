@@ -167,7 +167,7 @@ impl Duewheel {
                     continue 'look;
                 }
             }
-            // One handler may have scheduled a message for another that had been checked already.
+            // A handler may have scheduled a message for another that had been checked already.
             if started(&registered) == before {
                 return Ok(());
             }
@@ -179,9 +179,9 @@ impl Duewheel {
     /// the data folder. A relative path is relative to the working directory of this process.
     ///
     /// The copy has everything that was answered before the call, and nothing that was settled before it; of changes
-    /// meanwhile it has those up to one moment. Files that never change are linked where the file system can do that,
-    /// and take no space of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data
-    /// folder from the copy; do not change the copy until then.
+    /// during the call it has those up to one moment. Files that never change are linked where the file system can do
+    /// that, and take no space of their own as long as the original has them. [`restore`](crate::restore()) makes a
+    /// data folder from the copy; do not change the copy until then.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {

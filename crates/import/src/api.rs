@@ -40,7 +40,7 @@ pub trait HttpApi: fmt::Debug {
 pub enum ApiError {
     /// The server cannot be reached, or the connection broke.
     Unreachable(String),
-    /// What is at the address is not a duewheel server, or not one that the caller can trust. Trying again does not help.
+    /// The address is not that of a duewheel server that the caller can trust. Trying again does not help.
     Mistaken(String),
     /// The server refused.
     Refused(ServerRefusal),
@@ -60,7 +60,7 @@ pub struct ServerRefusal {
 }
 
 impl ApiError {
-    /// This failure, told with words before and behind it.
+    /// This failure with `before` and `behind` around its text; the code of a refusal stays.
     #[must_use]
     pub fn with_words(self, before: &str, behind: &str) -> ApiError {
         match self {

@@ -66,7 +66,7 @@ pub struct Summary {
     pub lines: Vec<String>,
     /// Jobs that duewheel refuses, one a line. Parts of the lines come from the source.
     pub refusals: Vec<String>,
-    /// What is left in the source, and why; empty when everything was imported.
+    /// Sentences about jobs that remain in the source, with the reason; empty when everything was imported.
     pub left: Vec<String>,
 }
 
@@ -238,7 +238,7 @@ impl ImportRun {
         let source = &mut self.mover.source;
         let mut counts = TubeCounts::default();
         if self.tubes.is_empty() {
-            // One answer for all tubes: nothing moves between two questions. Our own are taken off.
+            // A single answer for all tubes: no job can move between two questions. Our own jobs are subtracted.
             counts = source.stats()?.counts;
             let own = source.stats_tube(MARKER)?.unwrap_or_default();
             counts.delayed = counts.delayed.saturating_sub(own.delayed);

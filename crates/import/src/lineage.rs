@@ -260,7 +260,7 @@ fn marker_name(body: &str) -> Option<&str> {
     (name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-/// Whether the source is this duewheel: its server speaks beanstalkd's protocol, too, perhaps at the same port.
+/// Whether the source is this duewheel, whose server also speaks beanstalkd's protocol, perhaps at the same port.
 fn is_here(remote: &dyn HttpApi, id: u64, body: &str) -> Result<bool, ImportError> {
     match remote.get(&format!("/v1/messages/{id}")) {
         Ok(message) => Ok(message["queue"] == MARKER && message["body"] == body),

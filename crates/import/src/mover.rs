@@ -125,7 +125,7 @@ impl Mover {
             self.batch(&[id], Buried::Take, &mut Vec::new())?;
             moved(&self.report);
         }
-        // The job is behind one that was refused, or was kicked meanwhile.
+        // Jobs that the loop did not reach: behind one that was refused, or kicked since they were found.
         buried.retain(|id| unseen.contains(id));
         self.batches(&buried, Buried::Take, &mut Vec::new(), &mut moved)
     }

@@ -98,7 +98,7 @@ pub(crate) fn highest_head(source: &mut BeanstalkSource, tubes: &[String]) -> Re
     Ok(highest)
 }
 
-/// One command for each id.
+/// The command `word` for each id, to be sent together.
 pub(crate) fn commands(word: &str, ids: &[u64]) -> Vec<u8> {
     ids.iter().flat_map(|id| format!("{word} {id}\r\n").into_bytes()).collect()
 }

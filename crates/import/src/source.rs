@@ -53,7 +53,7 @@ pub(crate) enum PutAnswer {
     Refused(String),
 }
 
-/// One of the heads of a tube.
+/// A state of jobs whose first one in a tube can be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TubeHead {
     Ready,

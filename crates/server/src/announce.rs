@@ -1,4 +1,4 @@
-//! What a server logs of its start and its end.
+//! Log lines about the start and the end of a server.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
     }
 }
 
-/// What a start has found in a folder, in all of its shards.
+/// The state in which a start has found a folder, over all of its shards.
 struct Recovery {
     messages: u64,
     journal_records: u64,
@@ -61,14 +61,14 @@ impl Recovery {
             Ok(Ok(stats)) => {
                 let counts = &stats.counts;
                 let messages = counts.scheduled + counts.ready + counts.leased + counts.dead;
-                Recovery::told(messages, &shards.iter().map(LocalShard::states).collect::<Vec<_>>())
+                Recovery::new(messages, &shards.iter().map(LocalShard::states).collect::<Vec<_>>())
             }
-            Ok(Err(_)) | Err(_) => Recovery::told(0, &[]),
+            Ok(Err(_)) | Err(_) => Recovery::new(0, &[]),
         }
     }
 
-    /// By the pending messages of users, and the figures of each shard.
-    fn told(messages: u64, shards: &[Vec<(&'static str, u64)>]) -> Recovery {
+    /// The state with these pending messages of users and these figures of each shard.
+    fn new(messages: u64, shards: &[Vec<(&'static str, u64)>]) -> Recovery {
         let figure = |shard: &[(&'static str, u64)], name: &str| {
             shard.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
         };

@@ -10,7 +10,7 @@ const BACKLOG: u32 = 1_024;
 
 /// A TCP address that this process has bound.
 ///
-/// It is bound before the store is opened, so that a server whose port is taken changes no data folder.
+/// The address is bound before the store is opened, so that a server whose port is taken changes no data folder.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// This process does not listen yet: connections are refused.

@@ -48,7 +48,7 @@ pub enum ErrorCode {
     NotDone,
     /// The lease has ended, or is no longer the message's latest.
     LeaseLost,
-    /// The message was changed meanwhile.
+    /// The message no longer has the generation that the request names.
     GenerationMismatch,
     /// The `dedupe_id` stands for another content.
     DedupeMismatch,
@@ -267,7 +267,7 @@ impl ErrorCode {
         }
     }
 
-    /// Whether the same request may succeed a little later; the client is then told to wait.
+    /// Whether the same request may succeed a little later; the answer then asks the client to wait.
     pub(crate) fn is_passing(self) -> bool {
         matches!(
             self,
@@ -336,7 +336,7 @@ impl Problem {
         Problem { field: Some(field), ..Problem::new(ErrorCode::BadRequest, detail) }
     }
 
-    /// The problem of a member of a list: `place` comes before the field, in the sentence, too.
+    /// The problem of a member of a list: `place` comes before the field, also in the sentence.
     pub(crate) fn within(self, place: &str) -> Self {
         let Some(field) = &self.field else { return self };
         let field = format!("{place}.{field}");
@@ -729,7 +729,7 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
     Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
-/// What a value that was refused should have been.
+/// The rule that a refused value breaks.
 fn range_of(part: RefusedPart) -> &'static str {
     match part {
         RefusedPart::Spread => "must not end later than the longest delay from now",

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::rfc3339;
 use crate::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema, same_schema};
 
-/// One value, written into a buffer with an initial capacity of `capacity` bytes.
+/// A value as JSON, in a buffer with an initial capacity of `capacity` bytes.
 pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
     let mut out = Vec::with_capacity(capacity);
     write(&mut out, value);

@@ -17,8 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::config::LogFormat;
 use crate::terminal::plain;
 
-/// From the call on, everything that is logged goes to standard error in this format; with [`LogFormat::Json`] a panic
-/// does, too.
+/// Begins to log to standard error in this format; with [`LogFormat::Json`] panics are log lines as well.
 pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
     let filter = without_requests(filter);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
@@ -60,15 +59,15 @@ pub(crate) fn error_line(area: &str, message: &str) {
     }
 }
 
-/// What the client of the collector logs is left out, whatever the filter says: at the level `trace` it has the bytes of
-/// requests, and so their secrets.
+/// The filter with the client of the collector turned off: at the level `trace` its lines have the bytes of requests,
+/// and so their secrets.
 fn without_requests(filter: EnvFilter) -> EnvFilter {
     let off = ["ureq=off", "ureq_proto=off", "ureq_proto::util=off"].map(str::parse::<Directive>);
     off.into_iter().flatten().fold(filter, EnvFilter::add_directive)
 }
 
-/// One line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`; those of what it belongs to,
-/// a request for example, in a field of that name.
+/// A log line: `time`, `level`, `area` (the module), `message`, and the other values in `fields`; those of the span
+/// that it belongs to, a request for example, in a field of that name.
 #[derive(Debug, Serialize)]
 struct JsonLine<'a> {
     time: String,

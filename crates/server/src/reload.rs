@@ -89,7 +89,7 @@ impl Reload {
         }
     }
 
-    /// Notes that the store is open. If a reload was requested meanwhile, it is done now.
+    /// Notes that the store is open. Returns whether a reload of the quotas was postponed until now.
     fn opened(&self, wheel: Duewheel) -> bool {
         let _ = self.wheel.set(wheel); // once
         self.missed.load(SeqCst)
@@ -126,7 +126,7 @@ impl Reloader {
         let _ = self.wanted.try_send(());
     }
 
-    /// Notes that the store is open: a reload that was requested meanwhile is done.
+    /// Notes that the store is open: if the quotas could not be set before, a reload is requested again.
     pub(crate) fn opened(&self, wheel: Duewheel) {
         if self.reload.opened(wheel) {
             self.ask();
@@ -140,7 +140,7 @@ pub(crate) struct Watched {
     stamps: Vec<Option<Stamp>>,
 }
 
-/// What changes with a file: device, inode, size, and the times of the last changes of content and metadata.
+/// Values that change with a file: device, inode, size, and the times of the last changes of content and metadata.
 type Stamp = (u64, u64, u64, [i64; 4]);
 
 impl Watched {

@@ -1,4 +1,4 @@
-//! What an error repeats of the input that it refuses.
+//! The part of the refused input that an error repeats.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub(crate) fn sentence(text: String) -> String {
     let Some((open, quote)) = text.char_indices().find(|(_, c)| matches!(c, '`' | '"')) else {
         return name(text.into()).into_owned();
     };
-    // What the reader of JSON or TOML says behind its quote.
+    // The readers of JSON and TOML say after their quote which values they expected.
     let end = text.rfind(", expected").unwrap_or(text.len());
     let begin = open + quote.len_utf8();
     let close = text.get(begin..end).and_then(|rest| rest.rfind(quote)).map_or(end, |at| begin + at);

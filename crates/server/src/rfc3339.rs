@@ -1,7 +1,7 @@
 //! Instants in JSON and on the command line: RFC 3339 in, RFC 3339 with milliseconds and `Z` out.
 //!
-//! It is written by hand, because each accepted message writes an instant and nothing is allocated for it. Tests
-//! compare with jiff.
+//! The code is written by hand, because each accepted message writes an instant and nothing is allocated for it. Tests
+//! compare it with jiff.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ pub fn string(t: WallMs) -> String {
 }
 
 /// Reads an instant. A finer fraction than a millisecond is rounded up; an instant before 1970 is 1970, which has
-/// passed, too; a leap second is the second after it.
+/// passed as well; a leap second is the second after it.
 ///
 /// ```
 /// use duewheel::core::WallMs;

@@ -171,13 +171,13 @@ named! {
     });
 }
 
-/// One of some words.
+/// The schema of a string that is one of `words`.
 fn words(description: &str, words: &[&str]) -> Schema {
     json_schema!({ "type": "string", "enum": words, "description": description })
 }
 
 /// Forbids what `rules` describe. All rules about several members use `not`: generators of clients make several classes
-/// of a schema that has alternatives beside its members.
+/// of a schema that has alternatives in addition to its members.
 fn forbid(schema: &mut Schema, rules: Vec<Value>) {
     schema.insert("not".into(), json!({ "anyOf": rules }));
 }
@@ -207,7 +207,7 @@ fn twice() -> Vec<Value> {
     [pairs(BODIES), pairs(TIMES)].concat()
 }
 
-/// What happens with an instant that has passed, without an instant.
+/// The member `past`, without an instant that may have passed.
 fn past_of_nothing() -> Value {
     json!({ "allOf": [given("past"), none(&["due_at"])] })
 }

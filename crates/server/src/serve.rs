@@ -53,7 +53,7 @@ const HAND_OVER: Duration = Duration::from_secs(2);
 /// How long a connection that was accepted just before the stop may take to send its request, with a successor.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
-/// The number of open files beside connections: the store's, and those of each process.
+/// The number of open files that are not connections: the store's, and those of each process.
 const OTHER_FILES: u64 = 512;
 
 /// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready. Listens at `given` sockets
@@ -97,7 +97,7 @@ pub async fn serve(
         Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address, given.beanstalk)?),
         Some(beanstalk::ListenAddress::Unix(_)) | None => None,
     };
-    // From now on clients are told that the server starts, and why it does not serve yet.
+    // From now on clients get the answer that the server starts, and why it does not serve yet.
     let waits = StartWords::new("the store is being opened".to_owned());
     let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
     let start = |(address, claim)| match HttpSocket::of(claim, tls.clone(), &waits, audience) {
@@ -191,7 +191,7 @@ struct RunningServer {
     manager: ServiceManager,
     /// Whether a successor gets the connections that this server does not accept any more.
     is_given: bool,
-    /// What makes spans, if spans are made.
+    /// The tracer, if tracing is enabled.
     traces: Option<Arc<dyn Traces>>,
 }
 
@@ -238,7 +238,7 @@ impl RunningServer {
             () = stop.next(&self.drain) => {}
         }
         if let Some(traces) = &self.traces {
-            // The last answers have spans, too.
+            // The last answers also have spans.
             tokio::select! {
                 () = traces.stop(TRACES_STOP) => {}
                 () = stop.next(&self.drain) => {}
@@ -360,7 +360,7 @@ fn claim(address: SocketAddr, given: Option<std::net::TcpListener>) -> Result<Cl
 
 /// The socket of HTTP until the store is open.
 enum HttpSocket {
-    /// Requests are told that the server starts.
+    /// Requests get the answer that the server starts.
     Answering(Starting),
     /// Connections wait in the backlog of the service manager's socket, so that an upgrade refuses nothing.
     Waiting(Claim),

@@ -41,7 +41,7 @@ impl Signals {
         })
     }
 
-    /// Notes that the store is open: quotas that were to be read again meanwhile are read.
+    /// Notes that the store is open: quotas whose reload was postponed are read again.
     pub(crate) fn opened(&self, wheel: Duewheel) {
         self.reload.opened(wheel);
     }

@@ -68,7 +68,7 @@ fn split(s: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
     s.split_at(s.bytes().take_while(|b| belongs(*b)).count())
 }
 
-/// What [`written`] says of a text that is no length of time.
+/// The error of [`written`] for a text that is no length of time.
 pub(crate) const SPANS: &str =
     "must be a length of time such as 250ms, 90s, 1.5h, 48h, 15d, \"2 days\" or PT48H";
 

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The part of the lease within which replicas must take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
 
-/// Opens the store, and reports meanwhile what it waits for.
+/// Opens the store, and reports to `waits` what it is waiting for.
 pub(crate) async fn open(
     settings: &Settings,
     certificates: Option<PeerCertificates>,

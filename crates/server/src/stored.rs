@@ -1,4 +1,4 @@
-//! What a store holds, read without a server: the folders of its shards, wherever they lie.
+//! The content of a store, read without a server: the folders of its shards, wherever they lie.
 
 use std::io;
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ fn of_medium(files: Arc<dyn MediumFiles>) -> Arc<dyn Disk> {
 fn count(nodes: &dyn Coordinator) -> Result<u32, StoreError> {
     match u32::try_from(nodes.owners()?.len()) {
         Ok(0) | Err(_) => {
-            // It may have an unknown format.
+            // A store of an unknown format is refused as such.
             nodes.secrets()?;
             Err(StoreError::new(ErrorKind::Corrupt, "there is no cluster: no node has taken part yet"))
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::{ConfigError, OtlpSettings, Settings};
 use crate::traces::Traces;
 
-/// What makes spans, if the settings or the environment say where they go.
+/// Starts the tracer, if the settings or the environment say where spans go.
 ///
 /// # Errors
 /// A value is not valid.

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-/// What is wrong with a file.
+/// A fault in a file, with its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadToml {
     pub(crate) line: usize,

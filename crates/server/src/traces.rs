@@ -15,7 +15,7 @@ use duewheel::core::engine::Grant;
 use duewheel::core::{MessageId, QueueName};
 use duewheel_delivery::{PushTracer, TraceContext};
 
-/// What makes spans of the operations of this server. It is called where they are made, so it must not block.
+/// The tracer of the operations of this server. Calls come from within an operation, so they must not block.
 pub(crate) trait Traces: PushTracer {
     /// An enqueue begins: of a caller with this context.
     fn send(&self, queue: &QueueName, caller: Option<&TraceContext>) -> Box<dyn SendSpan>;
@@ -52,7 +52,7 @@ pub(crate) struct SendEnd {
     pub(crate) error: Option<&'static str>,
 }
 
-/// What a request has done: since when, and for whom.
+/// A request that has ended: since when, and for whom it worked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedBy<'a> {
     /// The context of the caller.
@@ -82,7 +82,7 @@ pub(crate) struct SettledLeases<'a> {
     pub(crate) is_batch: bool,
 }
 
-/// What was asked for a lease.
+/// The operation that was requested for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseCall {
     Ack,

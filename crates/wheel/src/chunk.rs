@@ -15,7 +15,7 @@
 
 use crate::liveness::{EntryIndex, Liveness};
 
-/// One timer, or with `T = &V` a view of it.
+/// A timer, or with `T = &V` a view of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry<T> {
     pub(crate) due: u64,

@@ -327,7 +327,7 @@ impl<T> Current<T> {
         sorted.chain(self.late.iter().map(|late| late.0.as_ref()))
     }
 
-    /// One of every `stride` entries.
+    /// Every `stride`-th entry of each run, and of the late entries.
     pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
         let runs = std::iter::once(&self.first).chain(&self.others);
         let sorted =

@@ -156,7 +156,7 @@ impl<T> Levels<T> {
         self.occupied = 0;
     }
 
-    /// One of every `stride` entries, as if all lists were one.
+    /// Every `stride`-th entry, as if all lists were one.
     pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
         let mut skip = 0;
         self.levels.iter().flat_map(|level| &level.lists).flat_map(move |list| {

@@ -11,9 +11,9 @@
 //! `current`, later in this turn in `ring`, in a later turn in `turns`. The pointer moves only when `current` has
 //! nothing left to hand out, and then directly to the next occupied list.
 //!
-//! The list that the pointer enters is *arriving* until all of it has been moved down or sorted: with a long list that
-//! may take several calls ([`Wheel::pop_due_within`]), and nothing is handed out meanwhile, because the rest of the
-//! list may be due before it.
+//! The list that the pointer enters is *arriving* until all of it has been moved down or sorted. With a long list that
+//! may take several calls ([`Wheel::pop_due_within`]); nothing is handed out before the last of them, because the rest
+//! of the list may be due earlier.
 //!
 //! `reached` may lie behind `now`, as long as no entry has been requested: the pointer follows then.
 
@@ -79,10 +79,10 @@ pub struct Wheel<T> {
 
 /// Identifies one entry for a cancel: 16 bytes that may be copied. It belongs to the wheel that returned it.
 ///
-/// A handle may be kept after its entry has come out or was cancelled; [`Wheel::cancel`] then returns `false`. There is
-/// one limit: a handle is an index with a generation of 32 bits. Indexes are used again, eight together each time with
-/// the next generation. So a handle that is kept while its eight indexes are used up 2³² times, which takes more than
-/// 2³⁴ inserts, may be taken for the handle of the entry that has its index now, and cancel that entry; the wheel
+/// A handle may be kept after its entry has come out or was cancelled; [`Wheel::cancel`] then returns `false`. The
+/// limit of that: a handle is an index with a generation of 32 bits. Indexes are used again, eight together each time
+/// with the next generation. So a handle that is kept while its eight indexes are used up 2³² times, which takes more
+/// than 2³⁴ inserts, may be taken for the handle of the entry that has its index now, and cancel that entry; the wheel
 /// itself stays in order. Callers that drop a handle when its entry is done never meet this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {

@@ -38,7 +38,7 @@ impl Stepped {
         Ok((wheel, Stepped { runner: Some(runner) }))
     }
 
-    /// Waits for a future, and takes the shard's turns meanwhile.
+    /// Waits for a future, and runs the shard until the future is ready.
     ///
     /// # Cancel safety
     /// Cancel safe as far as the future is: the shard continues with the next call.

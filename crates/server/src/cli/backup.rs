@@ -103,7 +103,7 @@ impl CreatedFolders {
 impl Drop for CreatedFolders {
     fn drop(&mut self) {
         for folder in self.0.iter().rev() {
-            // Files that were put into the folder meanwhile stay.
+            // A folder that is no longer empty stays, with its files.
             let _ = fs::remove_dir(folder);
         }
     }

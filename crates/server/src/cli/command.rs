@@ -1,4 +1,4 @@
-//! What all client commands have in common.
+//! The common part of all client commands.
 
 use super::{CommandFailure, ServerArgs};
 

@@ -61,7 +61,7 @@ struct DemoStage {
     length: Duration,
     interrupt: Interrupt,
     grants: Receiver<DemoGrant>,
-    /// Told to the consumers.
+    /// Set when the consumers are to stop.
     is_over: Arc<AtomicBool>,
     sms: Vec<u64>,
     orders: BTreeMap<String, u64>,
@@ -75,7 +75,7 @@ impl DemoStage {
         for queue in ["orders", "sms"] {
             let remote = remote_of(&server)?;
             let (sender, is_over) = (sender.clone(), Arc::clone(&is_over));
-            // It ends with the process, or when it is told.
+            // The thread ends with the process, or once `is_over` is set.
             thread::spawn(move || consume(&remote, queue, &sender, &is_over));
         }
         let remote = remote_of(&server)?;
@@ -149,7 +149,7 @@ impl DemoStage {
         }
     }
 
-    /// Passes the time until then, and tells what comes meanwhile.
+    /// Receives messages until `since_begin` has passed since the start.
     fn pass_until(&mut self, since_begin: Duration) -> Result<(), CommandFailure> {
         loop {
             let left = since_begin.saturating_sub(self.begun.elapsed());

@@ -283,7 +283,7 @@ pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     };
 }
 
-/// What goes to standard output.
+/// The content of standard output with `--lines`.
 #[derive(Clone, Copy)]
 enum PrintedLines {
     /// The id of each message, in the order of the lines.
@@ -381,13 +381,13 @@ impl LineSender {
         self.read += 1;
         if line.is_empty() && !self.allow_empty {
             self.failed += 1;
-            let told = if invocation::current().is_json() {
+            let text = if invocation::current().is_json() {
                 let detail = "BODY: is empty; say --allow-empty if that is meant";
                 json!({"line": self.read, "code": "usage", "detail": detail}).to_string()
             } else {
                 format!("line {}: is empty; say --allow-empty if that is meant", self.read)
             };
-            self.progress.suspend(|| eprintln!("{told}"));
+            self.progress.suspend(|| eprintln!("{text}"));
             return;
         }
         let mut request = self.common.clone();
@@ -450,8 +450,8 @@ impl LineSender {
                 continue;
             }
             self.failed += 1;
-            let told = refused_line(Some(number), "", &ApiError::Refused(refusal));
-            self.progress.suspend(|| eprintln!("{told}"));
+            let text = refused_line(Some(number), "", &ApiError::Refused(refusal));
+            self.progress.suspend(|| eprintln!("{text}"));
         }
         if !out.is_empty() {
             self.progress.suspend(|| io::stdout().write_all(&out))?;

@@ -68,9 +68,9 @@ impl ClientCommand for ExportArgs {
         part.finish()?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            let mut told = counts(end);
-            told["file"] = file.into();
-            print_json(&mut out, &told)?;
+            let mut json = counts(end);
+            json["file"] = file.into();
+            print_json(&mut out, &json)?;
         } else {
             let are = if end.messages == 1 && end.schedules == 0 { "is" } else { "are" };
             writeln!(out, "{} {are} in {file}", words(end))?;
@@ -91,7 +91,7 @@ fn words(end: ExportEnd) -> String {
     format!("{} of {}{schedules}", counted(end.messages, "message"), counted(end.queues, "queue"))
 }
 
-/// What an answer about a schedule has besides its settings.
+/// The fields of an answer about a schedule that are not settings.
 const NO_SETTINGS: [&str; 8] = ["name", "queue", "created_at", "next", "latest", "counts", "waits", "error"];
 
 /// The settings in an answer about a schedule.
@@ -218,7 +218,7 @@ impl<W: Write> Exporter<W> {
                 let is_wanted = only.is_empty() || only.iter().any(|queue| listed["queue"] == queue.as_str());
                 match is_wanted.then(|| self.remote.get(&format!("/v1/schedules/{}", segment(name)))) {
                     None => {}
-                    // It was removed meanwhile.
+                    // The schedule was removed after the page was listed.
                     Some(Err(ApiError::Refused(refusal))) if refusal.code == "not_found" => {}
                     Some(schedule) => self.schedule(name, &schedule?)?,
                 }
@@ -233,8 +233,8 @@ impl<W: Write> Exporter<W> {
     fn schedule(&mut self, name: &str, schedule: &Value) -> Result<(), CommandFailure> {
         if let Some(error) = schedule["error"].as_str() {
             let what = plain(error);
-            let told = format!("schedule {} is left out, because it does not run: {what}", plain(name));
-            self.progress.suspend(|| invocation::note(told));
+            let note = format!("schedule {} is left out, because it does not run: {what}", plain(name));
+            self.progress.suspend(|| invocation::note(note));
             return Ok(());
         }
         let has_next = schedule["next"].as_array().is_some_and(|next| !next.is_empty());
@@ -267,7 +267,7 @@ impl<W: Write> Exporter<W> {
             exporter.message(name, message, priority)
         })?;
         self.pages(name, None, |exporter, message| {
-            // One that was redriven meanwhile is in the file already, as it was.
+            // A dead message that was redriven since is in the file already, as it was.
             if dead.contains(&message.id) { Ok(()) } else { exporter.message(name, message, priority) }
         })
     }

@@ -23,7 +23,7 @@ pub(super) const VERSION: u32 = 1;
 /// The longest line that is read, in bytes: a message of the largest size.
 const MAX_LINE: u64 = 1 << 30;
 
-/// One line of the file.
+/// A line of the file.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum ExportLine {
@@ -171,7 +171,7 @@ pub(super) struct OwnFields {
     pub(super) max_attempts: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backoff: Option<Value>,
-    /// What its due time was drawn from; no import draws it again.
+    /// The spread from which its due time was drawn; no import draws it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) spread_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -359,7 +359,7 @@ impl<R: BufRead> ExportReader<R> {
         self.line
     }
 
-    /// What was read so far.
+    /// The numbers of queues, schedules and messages that were read so far.
     pub(super) fn seen(&self) -> ExportEnd {
         self.seen
     }

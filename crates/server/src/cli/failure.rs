@@ -83,7 +83,7 @@ pub(super) fn is_of_the_request(refusal: &ServerRefusal) -> bool {
     known.is_some_and(|code| code.status().is_client_error())
 }
 
-/// What the command line calls the fields of requests, by field.
+/// The options of the command line, by the field of a request.
 const FLAGS: &[(&str, &str)] = &[
     ("all", "--all"),
     ("at", "--at"),
@@ -201,7 +201,7 @@ fn bare(field: &str) -> &str {
     field.strip_prefix("filter.").unwrap_or(field)
 }
 
-/// What was typed, with a space before it: as it is if it is a number or a length of time, otherwise in quotes.
+/// A typed text with a space before it: as it is if it is a number or a length of time, otherwise in quotes.
 fn quoted(text: &str) -> String {
     if text.parse::<f64>().is_ok() || text.parse::<TimeSpan>().is_ok() {
         format!(" {text}")
@@ -222,7 +222,7 @@ fn sent(field: &str, request: &Value) -> String {
             Some(ms) => format!(" {}{}", if ms < 0 { "-" } else { "" }, TimeSpan(ms.unsigned_abs())),
             None => format!(" {number}"),
         },
-        // It does not say which of them is wrong.
+        // The refusal does not say which element is wrong: all are shown.
         Some(Value::Array(all)) => {
             let words = all.iter().map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned));
             format!(" {:?}", words.collect::<Vec<_>>().join(","))
@@ -264,33 +264,33 @@ fn coded(code: &str, detail: &str) -> Map<String, Value> {
 
 /// A refusal as a member of JSON for programs.
 fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
-    let mut told = coded(&refusal.code, &refusal.detail);
+    let mut fields = coded(&refusal.code, &refusal.detail);
     for (name, value) in [("field", &refusal.field), ("existing_id", &refusal.existing_id)] {
         if let Some(value) = value {
-            told.insert(name.into(), value.as_str().into());
+            fields.insert(name.into(), value.as_str().into());
         }
     }
-    told
+    fields
 }
 
-/// What was refused while the command goes on, as a line for standard error: `line 3: …`, or with `--json` an object
-/// with that `line`. `about` says what it is about, where that is not the line itself.
+/// A refusal after which the command goes on, as a line for standard error: `line 3: …`, or with `--json` an object
+/// with that `line`. `about` names the subject of the refusal, where that is not the line itself.
 pub(super) fn refused_line(line: Option<u64>, about: &str, trouble: &ApiError) -> String {
     if !invocation::current().is_json() {
         let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         let about = if about.is_empty() { String::new() } else { format!("{about}: ") };
         return format!("{line}{about}{}", plain(&trouble.to_string()));
     }
-    let mut told = match trouble {
+    let mut fields = match trouble {
         ApiError::Refused(refusal) => refusal_json(refusal),
         ApiError::Unreachable(what) | ApiError::Mistaken(what) => coded("unreachable", what),
     };
     for (name, value) in [("line", line.map(Value::from)), ("about", Some(about.into()))] {
         if let Some(value) = value.filter(|value| *value != "") {
-            told.insert(name.into(), value);
+            fields.insert(name.into(), value);
         }
     }
-    Value::Object(told).to_string()
+    Value::Object(fields).to_string()
 }
 
 impl CommandFailure {
@@ -322,13 +322,13 @@ impl CommandFailure {
             CommandFailure::Refused(refusal) => (refusal.code.as_str(), &refusal.detail),
         };
         if json {
-            let mut told = match self {
+            let mut fields = match self {
                 CommandFailure::Refused(refusal) => refusal_json(refusal),
                 _ => coded(code, detail),
             };
-            told.insert("exit_code".into(), json!(self.exit_code()));
-            invocation::add_notes(&mut told);
-            eprintln!("{}", Value::Object(told));
+            fields.insert("exit_code".into(), json!(self.exit_code()));
+            invocation::add_notes(&mut fields);
+            eprintln!("{}", Value::Object(fields));
         } else if let CommandFailure::Refused(refusal) = self {
             eprintln!("duewheel: {}", plain(&refusal.to_string()));
         } else {

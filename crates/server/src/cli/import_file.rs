@@ -2,8 +2,8 @@
 //!
 //! Each message gets a `dedupe_id` made of its id and its time of enqueue in the source, so that the same message, of the
 //! same file or of a later one, is taken once, as long as the queue remembers dedupe ids. So a request whose answer was
-//! lost can be sent again, and a file can be imported again. How long a queue remembers dedupe ids is set last, because
-//! it may be less than the import takes.
+//! lost can be sent again, and a file can be imported again. The time for which a queue remembers dedupe ids is set
+//! last, because the import may take longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -69,7 +69,7 @@ pub(super) struct FileOptions {
     check: bool,
 }
 
-/// What happens to a message whose key is taken.
+/// The treatment of a message whose key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TakenKey {
     Reject,
@@ -251,7 +251,7 @@ struct FileImporter<'a> {
     occurrences: u64,
     /// How long queues are to remember dedupe ids, which is set last.
     windows: Vec<(QueueName, Value)>,
-    /// The durability that answers told.
+    /// The durability levels in the answers.
     levels: BTreeSet<String>,
     /// Queues whose settings stay as they are here, with the reason.
     settings_left: BTreeMap<String, String>,
@@ -331,7 +331,7 @@ impl<'a> FileImporter<'a> {
             let line = match reader.next() {
                 Ok(line) => line,
                 Err(error) => {
-                    // What is in front of a wrong line is right, and the same when it comes again.
+                    // The lines before a wrong line are right, and the same when the file is imported again.
                     self.send()?;
                     return Err(error.into());
                 }
@@ -466,9 +466,9 @@ impl<'a> FileImporter<'a> {
                 continue;
             }
             self.refused += 1;
-            // It names the field, as the file does.
-            let told = refused_line(Some(number), "", &refusal);
-            self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+            // The refusal names the field, as the file does.
+            let text = refused_line(Some(number), "", &refusal);
+            self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
         }
         Ok((left, trouble))
     }
@@ -512,15 +512,15 @@ impl<'a> FileImporter<'a> {
         match set {
             Ok(here) if here.is_null() || here == *target => Ok(()),
             Ok(_) => {
-                let told = self.settings_left.entry(name.to_string());
-                told.or_insert_with(|| "has another target here, which stays".to_owned());
+                let entry = self.settings_left.entry(name.to_string());
+                entry.or_insert_with(|| "has another target here, which stays".to_owned());
                 Ok(())
             }
             Err(trouble) if may_pass(&trouble) => Err(self.unfinished(trouble)),
             Err(trouble) => {
                 self.settings_failed += 1;
-                let told = refused_line(Some(line), &format!("the target of {name}"), &trouble);
-                self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+                let text = refused_line(Some(line), &format!("the target of {name}"), &trouble);
+                self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
                 Ok(())
             }
         }
@@ -571,7 +571,7 @@ impl<'a> FileImporter<'a> {
         Ok(())
     }
 
-    /// Settings that could not be set are told and counted. A pause ends the import: the messages would be delivered.
+    /// Reports and counts settings that could not be set. A pause ends the import: the messages would be delivered.
     fn not_set(
         &mut self,
         line: u64,
@@ -587,8 +587,8 @@ impl<'a> FileImporter<'a> {
             return Err(self.unfinished(trouble));
         }
         self.settings_failed += 1;
-        let told = refused_line(Some(line), &format!("the settings of {name}"), &trouble);
-        self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+        let text = refused_line(Some(line), &format!("the settings of {name}"), &trouble);
+        self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
         Ok(())
     }
 
@@ -603,8 +603,8 @@ impl<'a> FileImporter<'a> {
             Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
             Err(trouble) => {
                 self.schedules_failed += 1;
-                let told = refused_line(Some(line), &format!("schedule {name}"), &trouble);
-                self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+                let text = refused_line(Some(line), &format!("schedule {name}"), &trouble);
+                self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
             }
         }
         Ok(())
@@ -620,8 +620,8 @@ impl<'a> FileImporter<'a> {
                 Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
                 Err(trouble) => {
                     self.settings_failed += 1;
-                    let told = refused_line(None, &format!("the settings of {name}"), &trouble);
-                    self.progress.suspend(|| writeln!(io::stderr(), "{told}"))?;
+                    let text = refused_line(None, &format!("the settings of {name}"), &trouble);
+                    self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
                 }
             }
         }
@@ -649,7 +649,7 @@ impl<'a> FileImporter<'a> {
         let mut out = io::stdout().lock();
         let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
         if server.json {
-            let told = json!({
+            let json = json!({
                 "in_file": {
                     "queues": self.in_file.queues, "schedules": self.in_file.schedules,
                     "messages": self.in_file.messages,
@@ -661,7 +661,7 @@ impl<'a> FileImporter<'a> {
                 "durability": levels, "settings_left": self.settings_left.keys().collect::<Vec<_>>(),
                 "settings_failed": self.settings_failed,
             });
-            print_json(&mut out, &told)?;
+            print_json(&mut out, &json)?;
         } else if is_check {
             writeln!(
                 out,

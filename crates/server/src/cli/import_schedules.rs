@@ -11,7 +11,7 @@ use super::export::settings_of;
 use super::export_file::{ExportedMessage, ExportedSchedule, ExportedState};
 use super::remote::{ApiError, Remote, segment};
 
-/// What an import has made of a schedule.
+/// The result of importing a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScheduleSet {
     /// The schedule is set.
@@ -49,7 +49,7 @@ impl ImportedSchedules {
                 let mut settings = schedule.settings.clone();
                 settings.insert("queue".to_owned(), queue.into());
                 if let Some(remaining) = settings.get("remaining").and_then(Value::as_u64) {
-                    // What is put ahead there comes again from here, and counts then.
+                    // Occurrences that the source has put ahead are put again from here, and counted then.
                     let now = Timestamp::now();
                     let is_ahead = |at: &&String| at.parse::<Timestamp>().is_ok_and(|at| at > now);
                     let ahead = u64::try_from(schedule.ahead.iter().filter(is_ahead).count()).unwrap_or(0);

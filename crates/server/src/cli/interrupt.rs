@@ -1,4 +1,4 @@
-//! Whether this command was told to end.
+//! Handling of SIGINT, SIGTERM and SIGHUP.
 
 use std::io;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ impl Interrupt {
             let [a, b, c] = kinds.map(signal);
             io::Result::Ok([a?, b?, c?])
         })?;
-        let told = Arc::new(AtomicBool::new(false));
-        let tell = Arc::clone(&told);
+        let has_come = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&has_come);
         thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -35,7 +35,7 @@ impl Interrupt {
                 tell.store(true, Ordering::SeqCst);
             });
         });
-        Ok(Interrupt(told))
+        Ok(Interrupt(has_come))
     }
 
     /// Whether a signal has come.

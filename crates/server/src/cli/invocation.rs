@@ -15,7 +15,7 @@ static CURRENT: OnceLock<Invocation> = OnceLock::new();
 /// Notes that wait for the answer they belong to.
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a command was given.
+/// The options and arguments of a command, as they were typed.
 #[derive(Debug, Default)]
 pub(super) struct Invocation {
     /// By option, such as `--delay`, or by the name of a positional argument, such as `QUEUE`.
@@ -25,7 +25,7 @@ pub(super) struct Invocation {
 }
 
 impl Invocation {
-    /// What `matches` of `command`, or of its subcommand, have from the command line or from variables.
+    /// The values in `matches` of `command`, or of its subcommand, that the command line or a variable gave.
     pub(super) fn of(command: &Command, matches: &ArgMatches) -> Invocation {
         if let Some((name, inner)) = matches.subcommand()
             && let Some(command) = command.find_subcommand(name)
@@ -54,7 +54,7 @@ impl Invocation {
         Invocation { texts: texts.collect(), ..Invocation::default() }
     }
 
-    /// What an option was given, as it was typed.
+    /// The values of an option as they were typed, joined with commas.
     pub(super) fn text(&self, option: &str) -> Option<String> {
         self.texts.get(option).map(|texts| texts.join(","))
     }
@@ -79,12 +79,12 @@ pub(super) fn remember(given: Invocation) {
     let _ = CURRENT.set(given);
 }
 
-/// What this process was given.
+/// The invocation of this process; an empty one before [`remember`].
 pub(super) fn current() -> &'static Invocation {
     CURRENT.get_or_init(Invocation::default)
 }
 
-/// Tells people what they should know beside the answer; with `--json` it is put into the answer or the error.
+/// Prints a note in addition to the answer; with `--json` the note is put into the answer or the error.
 pub(super) fn note(text: String) {
     let given = current();
     if given.is_quiet {

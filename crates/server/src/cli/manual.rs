@@ -34,7 +34,7 @@ impl ManArgs {
     pub(super) fn run(self, cli: Command) -> Result<(), CommandFailure> {
         let failed =
             |error: io::Error| CommandFailure::Failed(format!("DIR {}: {error}", self.folder.display()));
-        // One page a command, named duewheel-enqueue.1.
+        // A page for each command, with a name such as duewheel-enqueue.1.
         clap_mangen::generate_to(cli, &self.folder).map_err(failed)
     }
 }

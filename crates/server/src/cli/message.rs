@@ -220,8 +220,8 @@ fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure>
 /// An attempt to deliver a message to a target: when, how long, how it ended, and what was answered.
 fn delivery(tried: &Value) -> String {
     let answer = plain(tried["answer"].as_str().unwrap_or_default());
-    let told = format!("{} in {} ms {} {answer}", cell(tried, "at"), cell(tried, "ms"), cell(tried, "class"));
-    told.trim_end().to_owned()
+    let line = format!("{} in {} ms {} {answer}", cell(tried, "at"), cell(tried, "ms"), cell(tried, "class"));
+    line.trim_end().to_owned()
 }
 
 /// Largest number of characters of a body that is shown.
@@ -256,13 +256,13 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
     ] {
         if message.get(name).is_some_and(|value| !value.is_null()) {
             let text = cell(message, name);
-            let told = match name {
+            let note = match name {
                 "due_at" | "ended_at" | "expires_at" | "enqueued_at" | "lease_until" | "dead_at" => {
                     format!("  {}", when::instant_told(message, name))
                 }
                 _ => String::new(),
             };
-            writeln!(out, "{name:13}{text}{told}")?;
+            writeln!(out, "{name:13}{text}{note}")?;
         }
     }
     for (name, value) in message["headers"].as_object().into_iter().flatten() {

@@ -275,7 +275,7 @@ fn command() -> Command {
 }
 
 fn sign_allowed(arg: Arg) -> Arg {
-    // What may stand without a value would take the next option for it.
+    // An option whose value may be left out would take the next option for its value.
     if arg.get_num_args().is_some_and(|number| number.min_values() == 0) {
         return arg;
     }
@@ -299,8 +299,8 @@ fn in_words(error: clap::Error) -> clap::Error {
         _ if value.parse::<i128>().is_ok_and(|number| number < 0) => "must not be negative",
         _ => "must be a whole number",
     };
-    let told = format!("invalid value '{value}' for '{arg}': {why}\n\nFor more information, try '--help'.\n");
-    clap::Error::raw(ErrorKind::ValueValidation, told)
+    let what = format!("invalid value '{value}' for '{arg}': {why}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(ErrorKind::ValueValidation, what)
 }
 
 /// Whether `--json` is among arguments that cannot be parsed, or its variable is set. Behind `--` it is another
@@ -309,7 +309,7 @@ fn wants_json<'a>(args: impl Iterator<Item = &'a OsString>) -> bool {
     args.take_while(|arg| *arg != "--").any(|arg| arg == "--json") || variables::is_set("json")
 }
 
-/// What clap says of wrong usage, without its hints below.
+/// The first paragraph of clap's message about wrong usage, without the hints below it.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
@@ -317,7 +317,7 @@ fn in_one_line(error: &clap::Error) -> String {
     words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
-/// What `duewheel` alone prints.
+/// Prints the text of `duewheel` without a command.
 fn first_steps() -> Result<(), CommandFailure> {
     io::stdout().write_all(FIRST_STEPS.as_bytes())?;
     Ok(())

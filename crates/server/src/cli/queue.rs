@@ -145,10 +145,10 @@ pub(super) fn path(queue: &QueueName) -> String {
     format!("/v1/queues/{}", segment(queue.as_str()))
 }
 
-/// What stands for a setting that the queue does not have.
+/// The text for a setting that the queue does not have.
 const DEFAULT: &str = "default";
 
-/// What stands for a setting that is in effect without a value.
+/// The text for a setting that is in effect without a value.
 fn without(name: &str) -> &'static str {
     match name {
         "dead-ttl" | "expires-in" => "never",
@@ -177,7 +177,7 @@ pub(super) fn show_settings(config: &Value, effective: Option<&Value>) -> Result
 
 /// The settings of a queue, each named as the option of `duewheel config` that sets it.
 fn settings(config: &Value) -> Vec<(&'static str, String)> {
-    // What the queue does not say is the server's default.
+    // Settings that the queue does not have are the server's defaults.
     let default = || DEFAULT.to_owned();
     let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
     let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };

@@ -30,7 +30,7 @@ pub(super) struct ConfigArgs {
     server: ServerArgs,
 }
 
-/// What is to be changed.
+/// The settings to change.
 #[derive(Args, Debug)]
 #[group(id = "change", multiple = true)]
 struct ChangeArgs {

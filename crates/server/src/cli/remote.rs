@@ -167,8 +167,8 @@ impl Remote {
         if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 
-    /// What the body of an answer says that is no success. Without the `code` of a duewheel server it is of something
-    /// else: of a proxy, as long as its status says that the server is away.
+    /// The error in the body of an answer that is no success. Without the `code` of a duewheel server it is of
+    /// something else: of a proxy, if its status says that the server is away.
     fn refused(&self, status: StatusCode, body: &[u8]) -> ApiError {
         let problem = serde_json::from_slice(body).unwrap_or(Value::Null);
         if ServerRefusal::is_known(&problem) {

@@ -81,7 +81,7 @@ impl SalvageArgs {
         }
     }
 
-    /// What is read, in words, what is made, and the result.
+    /// Salvages the source; returns its name, the folder that was made, and the result.
     fn salvaged(self) -> Result<(String, PathBuf, Salvaged), CommandFailure> {
         match (self.first, self.second) {
             (src, Some(dest)) => {

@@ -363,7 +363,7 @@ impl ClientCommand for ScheduleArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(self.server())?;
         let is_json = self.server().json;
-        let told = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
+        let show = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
             if is_json {
                 print_json(&mut io::stdout(), &answer)?
             } else {
@@ -372,8 +372,8 @@ impl ClientCommand for ScheduleArgs {
             Ok(())
         };
         match &self.command {
-            ScheduleCommand::Put(args) => told(args.put(&remote)?, tell_schedule),
-            ScheduleCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_schedule),
+            ScheduleCommand::Put(args) => show(args.put(&remote)?, tell_schedule),
+            ScheduleCommand::Get(args) => show(remote.get(&path(&args.name))?, tell_schedule),
             ScheduleCommand::List(_) => list(&remote, is_json),
             ScheduleCommand::Preview(args) => {
                 args.timing.check()?;
@@ -382,17 +382,17 @@ impl ClientCommand for ScheduleArgs {
                 let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
                 let from = from.transpose()?;
                 if from.is_some() && args.timing.every.is_some() {
-                    // It is the zone of this time.
+                    // The zone was needed for this time only: `every` has none.
                     fields.remove("zone");
                 }
                 insert(&mut fields, &[("from", &from)]);
-                told(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
+                show(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
             }
             ScheduleCommand::Trigger(args) => {
                 let mut fields = Map::new();
                 insert(&mut fields, &[("dedupe_id", &args.dedupe_id)]);
                 let path = format!("{}/trigger", path(&args.name));
-                told(remote.post(&path, &Value::Object(fields))?, |answer| {
+                show(remote.post(&path, &Value::Object(fields))?, |answer| {
                     writeln!(io::stdout(), "entered as {}", cell(answer, "id"))
                 })
             }
@@ -400,10 +400,10 @@ impl ClientCommand for ScheduleArgs {
                 let mut fields = Map::new();
                 fields.insert("paused".into(), json!(true));
                 insert(&mut fields, &[("note", &args.note)]);
-                told(remote.patch(&path(&args.name), &Value::Object(fields))?, tell_schedule)
+                show(remote.patch(&path(&args.name), &Value::Object(fields))?, tell_schedule)
             }
             ScheduleCommand::Resume(args) => {
-                told(remote.patch(&path(&args.name), &json!({"paused": false}))?, tell_schedule)
+                show(remote.patch(&path(&args.name), &json!({"paused": false}))?, tell_schedule)
             }
             ScheduleCommand::Backfill(args) => {
                 let mut fields = Map::new();
@@ -411,12 +411,12 @@ impl ClientCommand for ScheduleArgs {
                 fields.insert("from".into(), json!(args.from.instant));
                 fields.insert("to".into(), json!(args.to.instant));
                 let path = format!("{}/backfill", path(&args.name));
-                told(remote.post(&path, &Value::Object(fields))?, |answer| {
+                show(remote.post(&path, &Value::Object(fields))?, |answer| {
                     let entered = cell_counted(answer, "occurrences", "occurrence");
                     writeln!(io::stdout(), "{entered} entered; to repeat it: --id {}", cell(answer, "id"))
                 })
             }
-            ScheduleCommand::Rm(args) => told(remote.delete(&path(&args.name))?, |answer| {
+            ScheduleCommand::Rm(args) => show(remote.delete(&path(&args.name))?, |answer| {
                 writeln!(io::stdout(), "removed {}", cell(answer, "name"))
             }),
         }

@@ -75,7 +75,7 @@ pub(super) fn error_line(what: &str) {
     log::error_line(module_path!(), what);
 }
 
-/// Where log lines are JSON, a failure before the first of them is one, too.
+/// Prints a failure that precedes the log as JSON, where log lines are JSON.
 fn in_format(format: Option<LogFormat>, failure: CommandFailure) -> CommandFailure {
     match (&failure, format) {
         (CommandFailure::Usage(what) | CommandFailure::Failed(what), Some(LogFormat::Json)) => {

@@ -80,7 +80,7 @@ impl StoreBackupArgs {
         };
         let copied = copy_shards(&shards.disks, &self.dest).map_err(CommandFailure::failed)?;
         if let Err(changed) = shards.still_unchanged() {
-            // If even that fails, the error above is told.
+            // If even that fails, the error above is reported.
             let _ = spoil(&self.dest);
             return Err(CommandFailure::failed(changed));
         }

@@ -65,7 +65,7 @@ impl ClientCommand for TailArgs {
 /// The lines of a stream; an empty one ends an event.
 type StreamLines = Receiver<String>;
 
-/// What is followed, and how far it is known.
+/// A run of the command, with the position up to which its stream was read.
 struct TailSession {
     args: TailArgs,
     remote: Remote,

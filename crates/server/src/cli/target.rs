@@ -207,7 +207,7 @@ impl ClientCommand for TargetArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(self.server())?;
         let is_json = self.server().json;
-        let told = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
+        let show = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
             if is_json {
                 print_json(&mut io::stdout(), &answer)?
             } else {
@@ -216,26 +216,26 @@ impl ClientCommand for TargetArgs {
             Ok(())
         };
         match &self.command {
-            TargetCommand::Put(args) => told(remote.put(&path(&args.name), &args.json()?)?, tell_target),
-            TargetCommand::Get(args) => told(remote.get(&path(&args.name))?, tell_target),
+            TargetCommand::Put(args) => show(remote.put(&path(&args.name), &args.json()?)?, tell_target),
+            TargetCommand::Get(args) => show(remote.get(&path(&args.name))?, tell_target),
             TargetCommand::List(_) => list(&remote, is_json),
             TargetCommand::Pause(args) => {
                 let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({"reason": reason}));
-                told(remote.post(&format!("{}/pause", path(&args.name)), &body)?, tell_target)
+                show(remote.post(&format!("{}/pause", path(&args.name)), &body)?, tell_target)
             }
             TargetCommand::Resume(args) => {
-                told(remote.post(&format!("{}/resume", path(&args.name)), &json!({}))?, tell_target)
+                show(remote.post(&format!("{}/resume", path(&args.name)), &json!({}))?, tell_target)
             }
             TargetCommand::Test(args) => {
                 let answer = remote.post(&format!("{}/test", path(&args.name)), &json!({}))?;
                 let delivered = answer["delivered"] == true;
-                told(answer, tell_test)?;
+                show(answer, tell_test)?;
                 match delivered {
                     true => Ok(()),
                     false => Err(CommandFailure::Failed("the target did not take the message".to_owned())),
                 }
             }
-            TargetCommand::Rm(args) => told(remote.delete(&path(&args.name))?, |answer| {
+            TargetCommand::Rm(args) => show(remote.delete(&path(&args.name))?, |answer| {
                 writeln!(io::stdout(), "removed {}", cell(answer, "name"))
             }),
         }

@@ -2,7 +2,7 @@
 
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 
-/// What to do about a failed handshake with `base`; `None` for other failures.
+/// Advice on a failed handshake with `base`; `None` for other failures.
 pub(super) fn advice(base: &str, error: &ureq::Error) -> Option<String> {
     match error {
         ureq::Error::Rustls(failure) => words(base, failure),

@@ -155,7 +155,7 @@ impl RevokeTokenArgs {
     }
 }
 
-/// Replaces a file by another with the same rights: a server that reads it meanwhile finds the one or the other.
+/// Replaces a file by another with the same rights: a server that reads it at any time finds the one or the other.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     // Through a link: what it leads to is replaced.
     let file = fs::canonicalize(file)?;
@@ -252,7 +252,7 @@ fn end(text: &str) -> Result<WallMs, CommandFailure> {
     Ok(WallMs(end))
 }
 
-/// Appends to the file, so that it keeps its owner, and a server that reads it meanwhile finds all other tokens.
+/// Appends to the file, so that it keeps its owner, and a server that reads it at any time finds all other tokens.
 fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     let failed = |why: io::Error| CommandFailure::Failed(format!("{}: {why}", file.display()));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);

@@ -71,7 +71,7 @@ impl ClientCommand for TopArgs {
     }
 }
 
-/// What a server says of itself now.
+/// Requests the present figures of a server.
 fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
     let stats = remote.get("/v1/stats")?;
     let mut queues = remote.get(&format!("/v1/queues?limit={QUEUES}"))?;
@@ -94,7 +94,7 @@ impl Looks {
         let (sender, found) = sync_channel(1);
         let is_paused = Arc::new(AtomicBool::new(false));
         let paused = Arc::clone(&is_paused);
-        // It ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || look(&remote, interval, &sender, &paused));
         Looks { found, is_paused }
     }

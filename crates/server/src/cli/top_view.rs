@@ -25,7 +25,7 @@ const BACK: Duration = Duration::from_secs(5);
 const BARS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const KEYS: &str = "q end  p pause  s sort  d dead only  h span  ↑↓ scroll";
 
-/// What a server says of itself at one time.
+/// The figures of a server at one time.
 #[derive(Debug)]
 pub(super) struct TopFigures {
     pub(super) stats: Value,
@@ -256,7 +256,7 @@ fn ring(frame: &mut Frame<'_>, screen: &TopScreen, area: Rect) {
             let begin = std::f64::consts::TAU * ratio(pointer, slots);
             for (n, count) in segments.iter().enumerate() {
                 let angle = begin + std::f64::consts::TAU * ratio(n as u64, parts as u64);
-                // The root, so that one message is seen beside many.
+                // The root, so that one message is visible next to many.
                 let length = 0.02 + 0.34 * ratio(*count, most).sqrt();
                 let ((x1, y1), (x2, y2)) = (at(angle, 0.62), at(angle, 0.62 + length));
                 let colour = match (palette, *count) {
@@ -316,13 +316,13 @@ fn lateness(frame: &mut Frame<'_>, screen: &TopScreen, area: Rect) {
         }
         "-".to_owned()
     };
-    let told = if granted == 0 {
+    let text = if granted == 0 {
         "nothing was granted yet".to_owned()
     } else {
         format!("half {}  99 % {}  99.9 % {}", within(500), within(990), within(999))
     };
     let shape = bars(&counts, usize::from(inner.width), 1).concat();
-    frame.render_widget(Paragraph::new(vec![Line::raw(told), Line::raw(shape)]), inner);
+    frame.render_widget(Paragraph::new(vec![Line::raw(text), Line::raw(shape)]), inner);
 }
 
 fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {

@@ -159,14 +159,14 @@ impl FromStr for GivenInstant {
     }
 }
 
-/// What an option was given, and how it was read where people should know.
+/// Prints how an ambiguous time was interpreted.
 pub(super) fn say(option: &str, text: &str, note: Option<&str>) {
     if let Some(note) = note {
         invocation::note(format!("{option} {text:?}: {note}"));
     }
 }
 
-/// What people should know about how a length of time was read, which may be negative.
+/// The note on how a length of time, which may be negative, was interpreted.
 fn note_of(text: &str) -> Option<String> {
     delay(text.strip_prefix('-').unwrap_or(text), &Zoned::default()).ok()?.note
 }
@@ -192,7 +192,7 @@ pub(super) fn say_all(command: &Command, matches: &ArgMatches) {
         let names = arg.get_value_names().unwrap_or_default();
         let notes: Vec<Option<String>> = match instants {
             Some(instants) => instants.map(|one| one.note.clone()).collect(),
-            // What is kept as text is read, and told, by its command.
+            // A value that is kept as text is read by its command, which also prints the note.
             None if matches.try_get_many::<String>(id).is_ok() => continue,
             None if names.iter().any(|name| name.starts_with("TIME")) => {
                 texts.clone().map(|text| text.split("..").find_map(note_of)).collect()
@@ -270,7 +270,7 @@ fn clock_time(text: &str) -> Option<Time> {
     Time::new(hour, minute, second, 0).ok()
 }
 
-/// What follows this word, if the text begins with it.
+/// The text after this word, if the text begins with it.
 fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (first, rest) = text.split_once(' ')?;
     first.eq_ignore_ascii_case(word).then(|| rest.trim())
@@ -297,7 +297,7 @@ fn in_zone(time: DateTime, now: &Zoned) -> Result<Zoned, String> {
 fn instant(time: Timestamp) -> GivenTime {
     let whole = time.as_millisecond();
     let finer = Timestamp::from_millisecond(whole).is_ok_and(|floor| floor < time);
-    // What is before 1970 has passed, as 1970 has.
+    // An instant before 1970 has passed, as 1970 has.
     let ms = u64::try_from(whole + i64::from(finer)).unwrap_or(0);
     GivenTime::At(rfc3339::string(WallMs(ms)))
 }
@@ -330,7 +330,7 @@ pub(super) fn instant_told(answer: &Value, name: &str) -> String {
     answer[name].as_str().map_or("-".to_owned(), |instant| told(instant, &Zoned::now()))
 }
 
-/// How an instant is told: `in 2 days (Mon 09:00 CET)`. A text that is no instant comes back as it is.
+/// An instant relative to now: `in 2 days (Mon 09:00 CET)`. A text that is no instant comes back as it is.
 pub(super) fn told(instant: &str, now: &Zoned) -> String {
     let Ok(then) = instant.parse::<Timestamp>() else { return instant.to_owned() };
     let away = then.as_millisecond() - now.timestamp().as_millisecond();

@@ -97,14 +97,14 @@ impl ClientCommand for WorkArgs {
     }
 }
 
-/// What all jobs share.
+/// The state that all jobs share.
 struct WorkJobs<'a> {
     args: &'a WorkArgs,
     remote: Remote,
     slots: Arc<JobSlots>,
     /// How many messages may still be begun.
     left: Option<AtomicU64>,
-    /// The code of why the server is waited for, which is told once.
+    /// The code of the reported reason for waiting; empty if the server cannot be reached.
     waits: Mutex<Option<String>>,
 }
 
@@ -118,7 +118,7 @@ enum NextMessage {
 }
 
 impl WorkJobs<'_> {
-    /// Handles one message after the other until it is told to stop, or fails.
+    /// Handles one message after the other until a stop is requested or a call fails.
     fn job(&self, job: usize) {
         if let Err(failure) = self.messages(job) {
             self.slots.fail(failure);
@@ -133,7 +133,7 @@ impl WorkJobs<'_> {
                 None => return Ok(()),
             };
             if !self.slots.begin() {
-                // It arrived while the last message was being finished.
+                // The message arrived after a stop was requested.
                 return WorkLease::new(&self.remote, &message).map(|lease| lease.not_yet("the worker stops"));
             }
             self.slots.end(self.handle(&message));
@@ -216,10 +216,10 @@ impl WorkJobs<'_> {
             ApiError::Refused(refusal) => refusal.code.clone(),
             ApiError::Unreachable(_) | ApiError::Mistaken(_) => String::new(),
         };
-        let mut told = self.lock_wait();
-        if told.as_ref() != Some(&code) {
+        let mut last = self.lock_wait();
+        if last.as_ref() != Some(&code) {
             eprintln!("{}", refused_line(None, "waiting for the server", trouble));
-            *told = Some(code);
+            *last = Some(code);
         }
     }
 
@@ -324,7 +324,7 @@ impl<'a> WorkLease<'a> {
 struct JobSlots {
     state: Mutex<WorkState>,
     children: Children,
-    /// Whether a failure is told in JSON.
+    /// Whether a failure is printed as JSON.
     is_json: bool,
 }
 
@@ -381,7 +381,7 @@ impl JobSlots {
     }
 
     /// Ends a process that is to stop and has no message: reserves that still wait are cut off, and the server detects
-    /// that. A failure is told, as it would be at the end of the command.
+    /// that. A failure is printed, as it would be at the end of the command.
     fn leave_if_idle(&self, state: &mut WorkState) {
         if !state.stopping || state.busy > 0 {
             return;

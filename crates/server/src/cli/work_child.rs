@@ -59,7 +59,7 @@ impl Children {
         }
     }
 
-    /// Whether commands were told to end.
+    /// Whether the end of all commands was requested.
     pub(super) fn were_killed(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ impl Children {
 
 fn signal_group(group: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(group) {
-        // It may have ended meanwhile.
+        // The group may have ended already.
         let _ = kill_process_group(pid, signal);
     }
 }
@@ -90,7 +90,7 @@ pub(super) struct WorkChild<'a> {
     limit: Option<Duration>,
     /// How the first process of the group ended.
     status: Option<ExitStatus>,
-    /// When it was told to end, and why.
+    /// When [`WorkChild::look`] sent SIGTERM to the group, and why.
     told: Option<(Instant, String)>,
     killed: Option<Instant>,
 }
@@ -142,8 +142,8 @@ impl<'a> WorkChild<'a> {
 
     /// Looks whether it has ended, and ends it when its time is over. Takes [`LOOK`] otherwise.
     ///
-    /// A command that was told to end has ended when its whole group has: the message comes again, and what the first
-    /// process has left behind would run beside it. One that ends by itself may leave processes in the background.
+    /// A command that got SIGTERM has ended when its whole group has: the message comes again, and processes that are
+    /// left would run at the same time. A command that ends by itself may leave processes in the background.
     pub(super) fn look(&mut self) -> io::Result<Option<CommandEnded>> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;
@@ -184,7 +184,7 @@ impl<'a> WorkChild<'a> {
             (None, None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None, None) => "ended without a status".to_owned(),
         };
-        // What the command has left in the background may keep it open for ever: then the end so far counts.
+        // Processes in the background may keep standard error open for ever: then the end so far counts.
         let _ = self.is_read.recv_timeout(DRAIN);
         let code = if self.told.is_some() { None } else { status.code() };
         CommandEnded { code, reason: reason(&how, &self.tail.text()) }
@@ -221,7 +221,7 @@ impl StderrTail {
         tail.bytes.drain(..most);
     }
 
-    /// What is there, without the rest of a character that was cut.
+    /// The text so far, without the rest of a character that was cut.
     fn text(&self) -> String {
         let tail = self.lock();
         let is_rest = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
@@ -291,7 +291,7 @@ pub(super) fn find(command: &str) -> io::Result<()> {
     Err(why)
 }
 
-/// What a command is told of its message beside its key, its headers and its URL.
+/// The fields of its message that a command gets, besides the key, the headers and the URL.
 const FIELDS: [&str; 7] = ["id", "queue", "attempt", "priority", "due_at", "generation", "lateness_ms"];
 /// The variable that each command has, and nothing else sets.
 pub(super) const MARK: &str = "DUEWHEEL_LATENESS_MS";
@@ -303,7 +303,8 @@ pub(super) fn tells_of_message(variable: &str) -> bool {
         || FIELDS.iter().chain(&["key", "target_url"]).any(|field| name.eq_ignore_ascii_case(field))
 }
 
-/// What a command is told of its message. Values with a NUL cannot be in an environment, and are left out.
+/// The variables that describe a message to its command. Values with a NUL cannot be in an environment, and are left
+/// out.
 fn environment(message: &Value) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     let mut put = |name: String, value: &Value| {

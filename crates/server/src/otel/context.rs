@@ -9,7 +9,7 @@ pub(super) fn span_context(context: &TraceContext) -> Option<SpanContext> {
     let trace = TraceId::from_hex(parts.next()?).ok()?;
     let span = SpanId::from_hex(parts.next()?).ok()?;
     let flags = TraceFlags::default().with_sampled(context.is_sampled());
-    // What it does not take is left out, as W3C says.
+    // A `tracestate` that the SDK refuses is left out, as W3C says.
     let state = context.tracestate().and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
     Some(SpanContext::new(trace, span, flags, true, state)).filter(SpanContext::is_valid)
 }

@@ -44,7 +44,7 @@ impl ExportCounts {
         left
     }
 
-    /// Takes spans out of those that wait; what was given up meanwhile is counted already.
+    /// Takes spans out of those that wait; spans that were given up are counted already.
     fn leave(&self, spans: u64) -> u64 {
         let mut left = 0;
         let _ = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |waiting| {

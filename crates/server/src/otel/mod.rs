@@ -46,7 +46,7 @@ pub(crate) struct OtelTraces {
     grants: Mutex<LruCache<MessageId, GrantedMessage>>,
 }
 
-/// What is remembered of a grant.
+/// The part of a grant that is remembered.
 #[derive(Clone, Debug)]
 struct GrantedMessage {
     queue: QueueName,
@@ -113,7 +113,7 @@ impl OtelTraces {
     fn flush(&self, time: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         let provider = self.provider.clone();
         Box::pin(async move {
-            // It waits for the thread. The task outlives this future if a second signal comes.
+            // The call waits for the thread. The task outlives this future if a second signal comes.
             let stopped = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(time)).await;
             let left = self.counts.give_up();
             match stopped {
@@ -129,7 +129,7 @@ fn links(all: impl Iterator<Item = SpanContext>) -> Vec<Link> {
     all.take(LINKS).map(Link::with_context).collect()
 }
 
-/// What is said of this process: what the operator says wins.
+/// The attributes of this process; those that the operator sets take precedence.
 fn resource(settings: &OtlpSettings, node: Option<&str>) -> Resource {
     let given = settings.resource.iter().map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
     let node = node.map(|node| KeyValue::new("service.instance.id", node.to_owned()));

@@ -17,7 +17,7 @@ use super::context::{span_context, trace_context};
 use super::{GrantedMessage, OtelTraces, links};
 use crate::traces::{AskedBy, Received, SendEnd, SendSpan, SettledLeases, SpanCounts, Traces};
 
-/// What is done with messages, as the conventions name it.
+/// The operations on messages, as the conventions name them.
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Send,

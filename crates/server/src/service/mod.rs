@@ -1,4 +1,4 @@
-//! What a server and the service manager that runs it (systemd) tell each other: sockets that the manager keeps open, and
+//! Communication with the service manager that runs the server (systemd): sockets that the manager keeps open, and
 //! states of the server. Neither needs a manager: without its variables in the environment nothing here has an effect.
 
 mod notify;

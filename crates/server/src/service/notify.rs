@@ -13,12 +13,12 @@ use crate::http::App;
 
 /// Time between two messages that a start goes on.
 const START_STEP: Duration = Duration::from_secs(5);
-/// What such a message asks for: a start that sends none for so long has failed.
+/// Time that such a message asks for: a start that sends none for so long has failed.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Time that a stop may take beside the drain: the last answers, and the store.
+/// Time that a stop may take in addition to the drain: for the last answers, and the store.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The service manager, if there is one that wants to be told.
+/// The service manager, if there is one that wants notifications.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
