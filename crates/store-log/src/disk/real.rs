@@ -263,7 +263,7 @@ impl Folders for Machine {
 
     fn make(&mut self, path: &Path) -> io::Result<()> {
         match DirBuilder::new().mode(OWNER_ONLY).create(path) {
-            // Another thread has made it since the check.
+            // Another thread has made the folder.
             Err(_) if path.is_dir() => Ok(()),
             made => made,
         }
